@@ -1,0 +1,6 @@
+"""`python -m repot` is the `repot` command."""
+
+from repot.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Private servers for experiments and tests; they never outlive the process that started them."""
+
+from repot.brokers.local.process import GuardedProcess
+from repot.brokers.local.servers import (
+    LOOPBACK,
+    Server,
+    free_port,
+    rabbitmq_server,
+    redis_server,
+    toxiproxy_server,
+)
+
+__all__ = [
+    "LOOPBACK",
+    "GuardedProcess",
+    "Server",
+    "free_port",
+    "rabbitmq_server",
+    "redis_server",
+    "toxiproxy_server",
+]

@@ -1,0 +1,86 @@
+"""Runs one command, and ends it and all it started when the caller is gone.
+
+Started as a program of its own, with nothing but the standard library, by
+`repot.brokers.local.process`. The caller holds the other end of standard input:
+its end is the sign to stop, and the kernel gives it also when the caller was
+killed with SIGKILL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from threading import Thread
+
+#: Fits into a pipe that nobody reads yet.
+LOG_TAIL_BYTES = 4096
+
+EPMD_WITHIN_S = 5
+
+
+def main() -> int:
+    """Run `{"command", "log", "remove", "epmd_port"}`, given as JSON in the first argument."""
+    order = json.loads(sys.argv[1])
+    with open(order["log"], "ab") as log:  # noqa: PTH123 - importing pathlib would double the start time
+        child = subprocess.Popen(  # noqa: S603 - the caller's own command
+            order["command"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    print(child.pid, flush=True)  # noqa: T201 - the caller reads it
+
+    def end() -> None:
+        # the group, because servers and pools have children of their own
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    def end_with_caller() -> None:
+        sys.stdin.buffer.read()
+        end()
+
+    signal.signal(signal.SIGTERM, lambda *_: end())
+    Thread(target=end_with_caller, daemon=True).start()
+    code = child.wait()
+    end()
+    if order["epmd_port"]:
+        end_epmd(order["epmd_port"])
+    show_end_of(order["log"])
+    if order["remove"]:
+        shutil.rmtree(order["remove"], ignore_errors=True)
+    return code if code >= 0 else 128 - code
+
+
+def show_end_of(log: str) -> None:
+    """Print the last of what the command said: the file may be deleted next."""
+    with suppress(OSError), open(log, "rb") as file:  # noqa: PTH123
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+        sys.stderr.buffer.write(file.read())
+        sys.stderr.flush()
+
+
+def end_epmd(port: int) -> None:
+    """Ask Erlang's port mapper on a private port to exit; it left the group to become a daemon.
+
+    KILL_REQ of the EPMD protocol, a length of 1 and the letter k, is answered NO
+    while a node is still registered: one that was killed is, until the kernel has
+    closed its connection.
+    """
+    deadline = time.monotonic() + EPMD_WITHIN_S
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+                connection.sendall(b"\x00\x01k")
+                if connection.recv(2) == b"OK":
+                    return
+        except OSError:
+            return
+        time.sleep(0.02)  # noqa: TID251 - the standard library alone here
+
+
+if __name__ == "__main__":
+    sys.exit(main())

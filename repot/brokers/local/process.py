@@ -1,0 +1,106 @@
+"""Processes that do not outlive their caller.
+
+Process supervisors of the registry (mirakuru, supervisor, pytest-services) stop
+what they started when they are asked to, but not when the caller is killed with
+SIGKILL; `prctl(PR_SET_PDEATHSIG)` does, on Linux alone and for one process alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from repot.errors import ServerFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_GUARD = Path(__file__).with_name("guard.py")
+_STOP_WITHIN_S = 10
+
+
+class GuardedProcess:
+    """A running command, ended with everything it started at `stop`, or when this process dies.
+
+    Attributes:
+        pid: of the command itself, not of its guard.
+        log: the file that takes what it prints.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        folder: Path | None = None,
+        remove: Path | None = None,
+        epmd_port: int | None = None,
+    ) -> None:
+        """Start `command` in `folder`; delete `remove` once it has ended."""
+        self.log = log
+        self._last_words = ""
+        order = {
+            "command": list(command),
+            "log": str(log),
+            "remove": str(remove) if remove else None,
+            "epmd_port": epmd_port,
+        }
+        self._guard = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-I", "-S", str(_GUARD), json.dumps(order)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            cwd=folder,
+            start_new_session=True,
+        )
+        first_line = self._guard.stdout.readline() if self._guard.stdout else b""
+        if not first_line:
+            _, errors = self._guard.communicate()
+            message = f"{command[0]} could not be started: {errors.decode().strip().splitlines()[-1:]}"
+            raise ServerFailed(message)
+        self.pid = int(first_line)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while the command runs; as in a shell, 128 + N when signal N ended it."""
+        return self._guard.poll()
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines it printed."""
+        if self.log.exists():
+            self._last_words = self.log.read_text(errors="replace")
+        elif not self._last_words and self.exit_code is not None and self._guard.stderr:
+            self._last_words = self._guard.stderr.read().decode(errors="replace")
+        return "\n".join(self._last_words.splitlines()[-lines:])
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the command alone."""
+        if self.exit_code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def stop(self) -> None:
+        """End the command and all it started, at once; do nothing if it has ended."""
+        if self._guard.stdin:
+            with suppress(BrokenPipeError):
+                self._guard.stdin.close()
+        self._guard.wait(timeout=_STOP_WITHIN_S)
+        for stream in (self._guard.stdout, self._guard.stderr):
+            if stream:
+                stream.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()

@@ -1,0 +1,42 @@
+"""What repot asks of a broker, whichever it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """The messages of a queue: waiting, and delivered but not yet acknowledged."""
+
+    ready: int
+    unacked: int
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing waits and nothing is in a worker's hands."""
+        return self.ready == self.unacked == 0
+
+
+class Broker(Protocol):
+    """A connection for looking at a broker. It changes nothing there."""
+
+    #: What people call it: Redis, Valkey or RabbitMQ.
+    product: str
+    #: The version the server states.
+    version: str
+    #: A count may be this many seconds old: believe "drained" only when it stays so for longer.
+    depth_lag_s: float
+
+    def depth(self, queue: str) -> Depth:
+        """Count a queue's messages; a queue nobody declared yet holds none.
+
+        Raises:
+            BrokerUnreachable: the broker did not answer, so the count is unknown.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the connection back."""
+        ...

@@ -1,0 +1,22 @@
+"""From the environment to one frozen settings tree to a Celery configuration."""
+
+from repot.config.celery import Role, celery_config, entries
+from repot.config.entries import Entry
+from repot.config.load import as_environment, child_environment, inherited_environment, load
+from repot.config.settings import WorkerSettings, variable
+from repot.config.urls import BrokerUrl, ServiceUrl
+
+__all__ = [
+    "BrokerUrl",
+    "Entry",
+    "Role",
+    "ServiceUrl",
+    "WorkerSettings",
+    "as_environment",
+    "celery_config",
+    "child_environment",
+    "entries",
+    "inherited_environment",
+    "load",
+    "variable",
+]

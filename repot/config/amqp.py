@@ -1,0 +1,114 @@
+"""What a RabbitMQ broker needs to run long tasks."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from repot.config.entries import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kombu import Queue
+
+    from repot.config.settings import WorkerSettings
+
+
+def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
+    """Options of every connection, which py-amqp's `Connection` takes as they are."""
+
+    def option(name: str, value: object, field: str = "") -> Entry:
+        return Entry(f"broker_transport_options.{name}", value, field)
+
+    yield option("confirm_publish", settings.publisher_confirms, "publisher_confirms")
+    # without them a publish into a dead link waits for its confirm for ever
+    yield option("read_timeout", settings.socket_timeout, "socket_timeout")
+    yield option("write_timeout", settings.socket_timeout, "socket_timeout")
+    user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux only
+    if user_timeout is not None:
+        milliseconds = int(settings.tcp_user_timeout * 1000)
+        yield option("socket_settings", {user_timeout: milliseconds}, "tcp_user_timeout")
+    if any(url.scheme == "amqps" for url in (settings.read_url, settings.write_url)):
+        yield Entry("broker_use_ssl", _tls(settings), "tls_verify")
+
+
+def worker_entries(settings: WorkerSettings) -> Iterator[Entry]:
+    """What a worker needs beside its connection options."""
+    # in the configuration and not in the URL: producers never send heartbeats
+    yield Entry("broker_heartbeat", settings.heartbeat, "heartbeat")
+
+
+def control_entries() -> Iterator[Entry]:
+    """A control queue that survives a half-open connection.
+
+    Celery's exclusive one belongs to the connection: while the broker still holds
+    the dead one, the worker gets 405 RESOURCE_LOCKED on reconnecting and exits.
+    """
+    yield Entry("control_queue_exclusive", False)  # noqa: FBT003 - the value of a setting
+    yield Entry("control_queue_durable", True)  # noqa: FBT003
+
+
+def queue_entries(settings: WorkerSettings) -> Iterator[Entry]:
+    """Queues whose kind, delays and dead letters are said once, when they are made."""
+    yield Entry("task_default_queue_type", settings.queue_type, "queue_type")
+    yield Entry("task_create_missing_queue_type", settings.queue_type, "queue_type")
+    exchange_type = _exchange_type(settings)
+    yield Entry("task_default_exchange_type", exchange_type, "queue_type")
+    yield Entry("task_create_missing_queue_exchange_type", exchange_type, "queue_type")
+    yield Entry("task_queues", queues(settings), "queue_names")
+
+
+def queues(settings: WorkerSettings) -> tuple[Queue, ...]:
+    """The task queues, bound to one exchange named like the first.
+
+    A topic exchange, because kombu delays ETA tasks in the broker for any type but
+    `direct` (`kombu/transport/native_delayed_delivery.py`).
+    """
+    from kombu import Exchange, Queue
+
+    exchange = Exchange(settings.queue_names[0], type=_exchange_type(settings))
+    arguments = _queue_arguments(settings)
+    return tuple(
+        Queue(name, exchange, routing_key=name, queue_arguments=dict(arguments)) for name in settings.queue_names
+    )
+
+
+def _exchange_type(settings: WorkerSettings) -> str:
+    return "topic" if settings.queue_type == "quorum" else "direct"
+
+
+def _queue_arguments(settings: WorkerSettings) -> dict[str, str]:
+    arguments = {"x-queue-type": "quorum"} if settings.queue_type == "quorum" else {}
+    if settings.dead_letter_queue:
+        # through the default exchange, so that only the queue must exist
+        arguments |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": settings.dead_letter_queue}
+        if settings.queue_type == "quorum":
+            # keep a dead letter until its queue has confirmed it
+            arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    return arguments
+
+
+class _PerHostTls(dict[str, Any]):
+    """TLS options that name the host of the connection being made.
+
+    kombu puts the host name into `server_hostname` when it reads None there, once,
+    into the dictionary that all connections share (`kombu/transport/pyamqp.py`,
+    `establish_connection`): the second server of a failover list would be checked
+    against the first one's name. Reading None each time lets it write each time.
+    """
+
+    def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - values of any kind
+        return None if key == "server_hostname" else super().__getitem__(key)
+
+
+def _tls(settings: WorkerSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
+    if settings.tls_verify:
+        options = _PerHostTls(cert_reqs=ssl.CERT_REQUIRED, server_hostname=None)
+    if settings.tls_ca_certs:
+        options["ca_certs"] = str(settings.tls_ca_certs)
+    if settings.tls_certificate and settings.tls_key:
+        options |= {"certfile": str(settings.tls_certificate), "keyfile": str(settings.tls_key)}
+    return options

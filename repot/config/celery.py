@@ -1,0 +1,112 @@
+"""Settings in, Celery configuration out: pure, and decided by the URL's scheme alone."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from repot.config import amqp, redis
+from repot.config.entries import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.config.settings import WorkerSettings
+
+
+class Role(Enum):
+    """Who connects."""
+
+    WORKER = "worker"
+    #: A producer, a probe, an experiment: keeps Celery's exclusive reply queue, as a
+    #: durable one would stay behind for 10 s after each ping.
+    CLIENT = "client"
+
+
+def celery_config(settings: WorkerSettings, role: Role = Role.WORKER) -> dict[str, Any]:
+    """The Celery configuration of `entries`, ready for `app.conf.update`."""
+    config: dict[str, Any] = {}
+    for entry in entries(settings, role):
+        name, dot, option = entry.key.partition(".")
+        if dot:
+            config.setdefault(name, {})[option] = entry.value
+        else:
+            config[name] = entry.value
+    return config
+
+
+def entries(settings: WorkerSettings, role: Role = Role.WORKER) -> tuple[Entry, ...]:
+    """Every value repot sets, with the setting it follows.
+
+    A bridge worker gets the options of both brokers: each transport ignores the
+    other's.
+    """
+    read, write = settings.read_url, settings.write_url
+    found = [*_addresses(settings), *_tasks(settings), *_connections(settings)]
+    if read.is_redis or write.is_redis:
+        found += redis.transport_entries(settings)
+    if not (read.is_redis and write.is_redis):
+        found += amqp.transport_entries(settings)
+        found += amqp.worker_entries(settings)
+        if role is Role.WORKER:
+            found += amqp.control_entries()
+    # a bridge declares its queues on both sides; Redis ignores what is RabbitMQ's
+    found += _redis_queues(settings) if read.is_redis and write.is_redis else amqp.queue_entries(settings)
+    if settings.result_backend.scheme in ("redis", "rediss", "sentinel"):
+        found += redis.result_entries(settings)
+    return tuple(found)
+
+
+def _addresses(settings: WorkerSettings) -> Iterator[Entry]:
+    def address(key: str, field: str) -> Entry:
+        return Entry(key, redis.with_tls(getattr(settings, field), settings).reveal(), field)
+
+    if settings.broker_write_url:
+        # also as broker_url, because Celery declares its delayed delivery there
+        yield address("broker_url", "broker_write_url")
+        yield address("broker_read_url", "broker_read_url")
+        yield address("broker_write_url", "broker_write_url")
+    else:
+        yield address("broker_url", "broker_url")
+    yield Entry("result_backend", settings.result_backend.reveal(), "result_backend")
+    yield Entry("result_expires", settings.result_expires, "result_expires")
+
+
+def _tasks(settings: WorkerSettings) -> Iterator[Entry]:
+    yield Entry("accept_content", ["json"])
+    yield Entry("task_default_queue", settings.queue_names[0], "queue_names")
+    yield Entry("task_acks_late", settings.task_acks_late, "task_acks_late")
+    for limit in ("task_time_limit", "task_soft_time_limit"):
+        if getattr(settings, limit) is not None:
+            yield Entry(limit, getattr(settings, limit), limit)
+    yield Entry("task_retry_on_worker_lost", settings.retry_lost_workers, "retry_lost_workers")
+    yield Entry(
+        "worker_deduplicate_successful_tasks", settings.deduplicate_successful_tasks, "deduplicate_successful_tasks"
+    )
+    yield Entry(
+        "worker_cancel_long_running_tasks_on_connection_loss",
+        settings.cancel_tasks_on_connection_loss,
+        "cancel_tasks_on_connection_loss",
+    )
+    yield Entry("worker_prefetch_multiplier", settings.prefetch_multiplier, "prefetch_multiplier")
+    yield Entry("worker_soft_shutdown_timeout", settings.soft_shutdown_timeout, "soft_shutdown_timeout")
+    yield Entry("worker_send_task_events", settings.send_task_events, "send_task_events")
+    if settings.journal:
+        yield Entry("repot_journal", str(settings.journal), "journal")
+
+
+def _connections(settings: WorkerSettings) -> Iterator[Entry]:
+    yield Entry("broker_connection_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
+    yield Entry("broker_connection_retry_on_startup", True)  # noqa: FBT003 - the value of a setting
+    # Celery's 100 attempts are over after about 46 minutes; then the worker exits
+    yield Entry("broker_connection_max_retries", None)
+
+
+def _redis_queues(settings: WorkerSettings) -> Iterator[Entry]:
+    from kombu import Exchange, Queue
+
+    yield Entry(
+        "task_queues",
+        tuple(Queue(name, Exchange(name, type="direct"), routing_key=name) for name in settings.queue_names),
+        "queue_names",
+    )

@@ -1,0 +1,104 @@
+"""The environment is read here and nowhere else."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from repot.config.settings import PREFIX, WorkerSettings, variable
+from repot.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: Variables that beat any configuration (celery/app/utils.py: Settings), so that
+#: flipping WORKER_BROKER_URL would change nothing, and what to use instead.
+_OVERRIDING = {
+    "CELERY_BROKER_URL": "WORKER_BROKER_URL",
+    "CELERY_BROKER_READ_URL": "WORKER_BROKER_READ_URL",
+    "CELERY_BROKER_WRITE_URL": "WORKER_BROKER_WRITE_URL",
+    "CELERY_RESULT_BACKEND": "WORKER_RESULT_BACKEND",
+}
+
+
+def load(environment: Mapping[str, str] | None = None) -> WorkerSettings:
+    """Make the settings from the environment, or from `environment`.
+
+    Raises:
+        ConfigInvalid: naming every variable that is wrong and what would be right.
+    """
+    environment = os.environ if environment is None else environment
+    given = {name: value for name, value in environment.items() if name.upper().startswith(PREFIX)}
+    problems = [*_overridden(environment), *_unknown(given)]
+    values = {name.upper().removeprefix(PREFIX).lower(): value for name, value in given.items()}
+    known = {name: value for name, value in values.items() if name in WorkerSettings.model_fields}
+    try:
+        settings = WorkerSettings(**known)  # type: ignore[arg-type]
+    except ValidationError as error:
+        problems += _explained(error)
+    if problems:
+        more = f" ({len(problems)} problems)" if len(problems) > 1 else ""
+        raise ConfigInvalid(
+            f"the environment is not a valid configuration{more}:\n" + "\n".join(f"  {line}" for line in problems),
+            hint="`repot config variables` lists every variable with its meaning and default.",
+        ) from None
+    return settings
+
+
+def as_environment(settings: WorkerSettings) -> dict[str, str]:
+    """The variables that make `load` return these settings; holds passwords."""
+    values: dict[str, Any] = settings.model_dump(mode="json", include=settings.model_fields_set)
+    return {variable(name): _text(value) for name, value in values.items() if value is not None}
+
+
+def child_environment(settings: WorkerSettings) -> dict[str, str]:
+    """The environment for a worker process with these settings and no others."""
+    return inherited_environment(without=(PREFIX, "CELERY_")) | as_environment(settings)
+
+
+def inherited_environment(*, without: Iterable[str]) -> dict[str, str]:
+    """This process' environment less the variables that begin with `without`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(tuple(without))}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _overridden(environment: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} is set and would silently win over {instead}; unset it (`unset {name}`) and set {instead} instead"
+        for name, instead in _OVERRIDING.items()
+        if environment.get(name)
+    ]
+
+
+def _unknown(given: Iterable[str]) -> list[str]:
+    known = [variable(field) for field in WorkerSettings.model_fields]
+    lines = []
+    for name in sorted(set(given)):
+        if name.upper() in known:
+            continue
+        near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.6)
+        guess = f"; did you mean {near[0]}?" if near else ""
+        lines.append(f"{name} is not a setting{guess}")
+    return lines
+
+
+def _explained(error: ValidationError) -> list[str]:
+    """One line a problem; never the rejected value, which may be a password."""
+    lines = []
+    for detail in error.errors(include_input=False, include_url=False):
+        text = detail["msg"].removeprefix("Value error, ")
+        if not detail["loc"]:
+            lines.append(text)
+            continue
+        field = str(detail["loc"][0])
+        if detail["type"] != "value_error":
+            meaning = WorkerSettings.model_fields[field].description
+            text = f"is wrong: {text[:1].lower()}{text[1:]}. It means: {meaning}"
+        lines.append(f"{variable(field)} {text}")
+    return lines

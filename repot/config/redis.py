@@ -1,0 +1,100 @@
+"""What a Redis broker needs to run long tasks.
+
+kombu's Redis transport takes a fixed list of options and silently ignores any
+other (`kombu/transport/redis.py`, `Channel.from_transport_options`).
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from repot.config.entries import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.config.settings import WorkerSettings
+    from repot.config.urls import ServiceUrl
+
+
+def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
+    """Options for the broker connection, the same for every process on that Redis."""
+
+    def option(name: str, value: object, field: str = "") -> Entry:
+        return Entry(f"broker_transport_options.{name}", value, field)
+
+    yield option("visibility_timeout", settings.visibility_timeout, "visibility_timeout")
+    # kombu scans for overdue messages at each `throttle`-th tick of `interval`; its
+    # defaults, 10 and 10, mean every 100 s
+    yield option("unacked_restore_interval", settings.restore_interval, "restore_interval")
+    yield option("unacked_restore_throttle", 1)
+    # kombu passes None for what is not given, which turns redis-py's own defaults off
+    yield option("socket_timeout", settings.socket_timeout, "socket_timeout")
+    yield option("socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
+    yield option("socket_keepalive", settings.socket_keepalive, "socket_keepalive")
+    if settings.socket_keepalive:
+        yield option("socket_keepalive_options", _keepalive(settings), "keepalive_idle")
+    yield option("health_check_interval", settings.health_check_interval, "health_check_interval")
+    yield option("client_name", settings.client_name, "client_name")
+    if settings.sentinel_master:
+        yield option("master_name", settings.sentinel_master, "sentinel_master")
+
+
+def result_entries(settings: WorkerSettings) -> Iterator[Entry]:
+    """Options for a Redis result backend, whichever broker is used."""
+    yield Entry("redis_socket_timeout", settings.socket_timeout, "socket_timeout")
+    yield Entry("redis_socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
+    yield Entry("redis_socket_keepalive", settings.socket_keepalive, "socket_keepalive")
+    yield Entry("redis_backend_health_check_interval", settings.health_check_interval, "health_check_interval")
+    if settings.sentinel_master and settings.result_backend.scheme == "sentinel":
+        yield Entry("result_backend_transport_options.master_name", settings.sentinel_master, "sentinel_master")
+    if settings.result_backend.scheme == "rediss":
+        yield Entry("redis_backend_use_ssl", _result_tls(settings), "tls_verify")
+
+
+def with_tls(url: ServiceUrl, settings: WorkerSettings) -> ServiceUrl:
+    """Put the TLS options into the address of a `rediss://` broker.
+
+    In the address, because `broker_use_ssl` serves both sides of a bridge and its
+    keys differ between the brokers. Without any, kombu does not verify at all
+    (`kombu/connection.py`, `_init_params`).
+    """
+    if url.scheme != "rediss":
+        return url
+    options = {
+        "ssl_cert_reqs": "CERT_REQUIRED" if settings.tls_verify else "CERT_NONE",
+        "ssl_check_hostname": str(settings.tls_verify).lower(),
+    }
+    files = {
+        "ssl_ca_certs": settings.tls_ca_certs,
+        "ssl_certfile": settings.tls_certificate,
+        "ssl_keyfile": settings.tls_key,
+    }
+    return url.with_options(options | {name: str(path) for name, path in files.items() if path})
+
+
+def _keepalive(settings: WorkerSettings) -> dict[int, int]:
+    """Keepalive options; the keys must be the integers of the socket module.
+
+    macOS calls the first one TCP_KEEPALIVE.
+    """
+    idle = getattr(socket, "TCP_KEEPIDLE", None) or socket.TCP_KEEPALIVE  # type: ignore[attr-defined,unused-ignore]
+    return {
+        idle: settings.keepalive_idle,
+        socket.TCP_KEEPINTVL: settings.keepalive_interval,
+        socket.TCP_KEEPCNT: settings.keepalive_count,
+    }
+
+
+def _result_tls(settings: WorkerSettings) -> dict[str, object]:
+    options: dict[str, object] = {
+        "ssl_cert_reqs": ssl.CERT_REQUIRED if settings.tls_verify else ssl.CERT_NONE,
+        "ssl_check_hostname": settings.tls_verify,
+    }
+    if settings.tls_ca_certs:
+        options["ssl_ca_certs"] = str(settings.tls_ca_certs)
+    if settings.tls_certificate and settings.tls_key:
+        options |= {"ssl_certfile": str(settings.tls_certificate), "ssl_keyfile": str(settings.tls_key)}
+    return options

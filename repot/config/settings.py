@@ -1,0 +1,259 @@
+"""The settings: one frozen tree, filled from `WORKER_*` and nothing else.
+
+The defaults suit tasks that run for minutes: late acks, a prefetch of one, results
+kept, a visibility timeout of two hours. `docs/settings.md` is made from this model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - pydantic needs it at run time
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    PlainSerializer,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from repot.config.urls import BrokerUrl, ServiceUrl
+
+#: What every variable's name begins with.
+PREFIX = "WORKER_"
+
+
+def _broker_url(value: object) -> BrokerUrl:
+    return value if isinstance(value, BrokerUrl) else BrokerUrl.parse(str(value))
+
+
+def _result_url(value: object) -> ServiceUrl:
+    if isinstance(value, ServiceUrl):
+        return value
+    text = str(value)
+    # Celery's backends without an address, `rpc` and `disabled` for example
+    return ServiceUrl((text,)) if text.isidentifier() else ServiceUrl.parse(text)
+
+
+def _names(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _empty_is_none(value: object) -> object:
+    return None if value == "" else value
+
+
+_reveal = PlainSerializer(lambda url: url and url.reveal(), return_type=str)
+Broker = Annotated[BrokerUrl, BeforeValidator(_broker_url), _reveal]
+OptionalBroker = Annotated[BrokerUrl | None, BeforeValidator(lambda v: _broker_url(v) if v else None), _reveal]
+Results = Annotated[ServiceUrl, BeforeValidator(_result_url), _reveal]
+Names = Annotated[
+    tuple[str, ...], NoDecode, BeforeValidator(_names), PlainSerializer(lambda names: ",".join(names), return_type=str)
+]
+
+
+class WorkerSettings(BaseSettings):
+    """How a worker, and everything that talks to its broker, is configured.
+
+    Read by `repot.config.load`; made directly in tests and experiments. Durations
+    are seconds.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        arbitrary_types_allowed=True,
+        validate_default=True,
+    )
+
+    app: str = Field("repot.worker.app", description="The Celery application, as for `celery -A`.")
+
+    broker_url: Broker = Field(
+        "redis://localhost:6379/0",  # type: ignore[assignment]
+        description="The broker; its scheme alone decides between Redis and RabbitMQ. A failover list is separated by semicolons.",
+    )
+    broker_read_url: OptionalBroker = Field(
+        None, description="A bridge worker consumes from here; needs the write URL too."
+    )
+    broker_write_url: OptionalBroker = Field(
+        None, description="A bridge worker publishes to here: retries, chain steps, callbacks."
+    )
+    result_backend: Results = Field(
+        "redis://localhost:6379/1",  # type: ignore[assignment]
+        description="Where results are kept. Moving the broker does not move results.",
+    )
+    result_expires: PositiveFloat = Field(86400, description="How long a result is kept.")
+
+    queue_names: Names = Field(
+        ("celery",), min_length=1, description="Queues, separated by commas; the first is where tasks go by default."
+    )
+    queue_type: Literal["quorum", "classic"] = Field(
+        "quorum",
+        description="RabbitMQ's kind of queue. It cannot be changed for a queue that exists. Quorum queues delay ETA tasks in the broker, but cannot be combined with --autoscale.",
+    )
+    dead_letter_queue: str = Field(
+        "celery.dead",
+        description="RabbitMQ: where rejected tasks and those delivered too often go; empty for nowhere (they vanish).",
+    )
+
+    task_acks_late: bool = Field(True, description="Acknowledge a task after it ran, not before.")
+    task_time_limit: PositiveFloat | None = Field(None, description="Kill a task after this long.")
+    task_soft_time_limit: PositiveFloat | None = Field(
+        None, description="Raise SoftTimeLimitExceeded in a task after this long."
+    )
+    retry_lost_workers: bool = Field(
+        True,
+        description="Run a task again, at most max_retries times, when its process was killed. Off: the task is lost.",
+    )
+    deduplicate_successful_tasks: bool = Field(
+        True,
+        description="Skip a redelivered task whose success is stored. Helps after a dropped ACK, never when both runs overlap.",
+    )
+    cancel_tasks_on_connection_loss: bool = Field(
+        False, description="Kill running late-ack tasks when the broker connection is lost, as they will run again."
+    )
+    prefetch_multiplier: PositiveInt = Field(1, description="Messages reserved for each process of the pool.")
+    soft_shutdown_timeout: NonNegativeFloat = Field(
+        20, description="On soft shutdown, how long running tasks may go on before they are put back."
+    )
+    send_task_events: bool = Field(False, description="Send the events that Flower and exporters read.")
+
+    socket_timeout: PositiveFloat = Field(
+        15,
+        description="Give up a read or a write on a broker connection after this long. Without it one ACK into a dead link freezes the worker.",
+    )
+    socket_connect_timeout: PositiveFloat = Field(5, description="Give up connecting after this long.")
+    socket_keepalive: bool = Field(True, description="TCP keepalive on Redis connections; RabbitMQ's always have it.")
+    keepalive_idle: PositiveInt = Field(30, description="First keepalive probe after this much silence.")
+    keepalive_interval: PositiveInt = Field(5, description="Between two keepalive probes.")
+    keepalive_count: PositiveInt = Field(3, description="Unanswered keepalive probes after which the link is dead.")
+
+    visibility_timeout: PositiveInt = Field(
+        7200,
+        description="Redis: hand out again what stays unacknowledged for longer. Must exceed the longest task, its wait and any countdown; every process on that Redis needs the same value.",
+    )
+    restore_interval: PositiveInt = Field(
+        10, description="Redis: look this often for what exceeded the visibility timeout (Celery's own default: 100)."
+    )
+    health_check_interval: PositiveInt = Field(
+        10, description="Redis: test a connection that was idle for this long before using it."
+    )
+    client_name: str = Field(
+        "repot", pattern=r"^[!-~]+$", description="Redis: name shown by CLIENT LIST; no spaces."
+    )
+    sentinel_master: str | None = Field(None, description="Sentinel: name of the master; needed with sentinel://.")
+
+    heartbeat: PositiveInt = Field(
+        10,
+        description="RabbitMQ: heartbeat of worker connections. A dead peer is noticed, and its tasks delivered again, after 2 to 3 of them.",
+    )
+    publisher_confirms: bool = Field(
+        True, description="RabbitMQ: wait until the broker has a message before calling it sent."
+    )
+    tcp_user_timeout: float = Field(
+        15,
+        gt=1,
+        description="RabbitMQ: drop a connection whose data stays unacknowledged by TCP for this long (py-amqp's own 1 s turns a moment of packet loss into a mass redelivery).",
+    )
+
+    tls_verify: bool = Field(True, description="Verify certificates and host names of rediss:// and amqps://.")
+    tls_ca_certs: Path | None = Field(None, description="File of trusted CA certificates; the system's without it.")
+    tls_certificate: Path | None = Field(None, description="File of the client certificate.")
+    tls_key: Path | None = Field(None, description="File of the client certificate's key.")
+
+    journal: Annotated[Path | None, BeforeValidator(_empty_is_none)] = Field(
+        None,
+        description="File to which deliveries, runs and effects are appended, a JSON object a line; experiments set it.",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic's
+        init_settings: PydanticBaseSettingsSource,
+        **_: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values from the constructor alone: `repot.config.load` is the one reader of the environment."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Self:
+        for problem in _contradictions(self):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def read_url(self) -> BrokerUrl:
+        """The broker that a worker consumes from."""
+        return self.broker_read_url or self.broker_url
+
+    @property
+    def write_url(self) -> BrokerUrl:
+        """The broker that is published to."""
+        return self.broker_write_url or self.broker_url
+
+    def replace(self, **changes: Any) -> WorkerSettings:  # noqa: ANN401 - values of any field
+        """The same settings with some changed, checked again.
+
+        Raises:
+            pydantic.ValidationError: a changed value is wrong.
+        """
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return WorkerSettings(**given | changes)
+
+
+def variable(field: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + field.upper()
+
+
+def _contradictions(settings: WorkerSettings) -> list[str]:
+    """What is wrong between settings that are right by themselves."""
+    found = []
+    reads, writes = settings.broker_read_url, settings.broker_write_url
+    if (reads is None) != (writes is None):
+        given, missing = ("READ", "WRITE") if reads else ("WRITE", "READ")
+        found.append(
+            f"WORKER_BROKER_{given}_URL is set without WORKER_BROKER_{missing}_URL; a bridge worker needs both"
+        )
+    urls = (settings.read_url, settings.write_url)
+    if any(url.scheme == "sentinel" for url in urls) and not settings.sentinel_master:
+        found.append("WORKER_SENTINEL_MASTER is missing; sentinel:// needs the name of the master to ask for")
+    if {url.scheme for url in urls} > {"amqps"} and not all(url.scheme in ("amqps", "rediss") for url in urls):
+        found.append(
+            "WORKER_BROKER_READ_URL and WORKER_BROKER_WRITE_URL: Celery has one TLS setting for both sides, so "
+            "amqps:// can only be bridged with amqps:// or rediss://"
+        )
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        found.append("WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together; set both or neither")
+    found += _queue_name_problems(settings)
+    return found
+
+
+def _queue_name_problems(settings: WorkerSettings) -> list[str]:
+    names = settings.queue_names
+    found = []
+    if len(set(names)) < len(names):
+        found.append("WORKER_QUEUE_NAMES names a queue twice")
+    if settings.dead_letter_queue in names:
+        found.append(
+            f"WORKER_DEAD_LETTER_QUEUE is {settings.dead_letter_queue!r}, which WORKER_QUEUE_NAMES consumes; "
+            "dead letters would run again at once"
+        )
+    for name in names:
+        if any(word in ("*", "#") for word in name.split(".")):
+            found.append(f"WORKER_QUEUE_NAMES: {name!r} holds a wildcard of topic exchanges; use other characters")
+        # kombu binds each queue as `#.<name>` for delayed delivery, so `mail` would also get what is sent to `bulk.mail`
+        found += [
+            f"WORKER_QUEUE_NAMES: {other!r} ends with .{name}, so tasks for it would also reach {name!r}; rename one"
+            for other in names
+            if settings.queue_type == "quorum" and other.endswith(f".{name}")
+        ]
+    return found

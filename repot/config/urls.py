@@ -1,0 +1,191 @@
+"""Broker and result addresses: checked once, masked everywhere.
+
+An address may be a failover list, `amqp://one;amqp://two`, as in Celery. What is
+wrong with it is said without showing it, because it may hold a password.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REDIS_SCHEMES = ("redis", "rediss", "sentinel")
+AMQP_SCHEMES = ("amqp", "amqps", "pyamqp")
+BROKER_SCHEMES = REDIS_SCHEMES + AMQP_SCHEMES
+
+_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*$")
+_BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+_SECRET_OPTION = re.compile(r"(?i)((?:^|&)[^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*")
+
+#: Options people put behind a `?`, where they end a process or do harm, and the
+#: setting that does what they meant. A heartbeat in the URL also reaches
+#: producers, whose heartbeats nobody sends; kombu's Redis transport takes any
+#: unknown option as a Python argument and raises TypeError.
+_SETTING_FOR_OPTION = {
+    "client_name": "WORKER_CLIENT_NAME",
+    "connect_timeout": "WORKER_SOCKET_CONNECT_TIMEOUT",
+    "health_check_interval": "WORKER_HEALTH_CHECK_INTERVAL",
+    "heartbeat": "WORKER_HEARTBEAT",
+    "socket_connect_timeout": "WORKER_SOCKET_CONNECT_TIMEOUT",
+    "socket_keepalive": "WORKER_SOCKET_KEEPALIVE",
+    "socket_timeout": "WORKER_SOCKET_TIMEOUT",
+    "visibility_timeout": "WORKER_VISIBILITY_TIMEOUT",
+}
+
+_QUOTE_THE_PASSWORD = (
+    "percent-encode the characters of user name and password that mean something in a URL "
+    "(@ is %40, : is %3A, / is %2F, # is %23, ? is %3F, ; is %3B, % is %25); "
+    "python -c 'import getpass, urllib.parse as u; print(u.quote(getpass.getpass(), safe=\"\"))' does it"
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ServiceUrl:
+    """One address or a failover list of them; prints itself without passwords."""
+
+    servers: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> ServiceUrl:
+        """Split a failover list; check that each part is an address at all.
+
+        Raises:
+            ValueError: with a text that is safe to show.
+        """
+        parts = tuple(part.strip() for part in text.split(";") if part.strip())
+        if not parts:
+            message = "is empty; write an address such as redis://localhost:6379/0"
+            raise ValueError(message)
+        for number, part in enumerate(parts):
+            _check_form(part, number)
+        return cls(parts)
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the first server, `redis` or `amqp` for example."""
+        return self.servers[0].partition("://")[0]
+
+    def reveal(self) -> str:
+        """The address as given, passwords included; for connecting only."""
+        return ";".join(self.servers)
+
+    def with_options(self, options: Mapping[str, str]) -> Self:
+        """The same servers with options added; those already there win."""
+        return type(self)(tuple(_add_options(server, options) for server in self.servers))
+
+    def masked(self) -> str:
+        """The address with `**` for each password."""
+        return ";".join(map(_mask, self.servers))
+
+    __str__ = masked
+
+    def __repr__(self) -> str:
+        """The masked address: a traceback or a log must not show a password."""
+        return f"ServiceUrl({self.masked()!r})"
+
+
+class BrokerUrl(ServiceUrl):
+    """The address of a broker that repot knows: a Redis or a RabbitMQ."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> BrokerUrl:
+        """Check form, scheme, one transport for the whole list, and the options.
+
+        Raises:
+            ValueError: with a text that is safe to show.
+        """
+        url = ServiceUrl.parse(text)
+        schemes = [server.partition("://")[0] for server in url.servers]
+        for scheme in schemes:
+            if scheme not in BROKER_SCHEMES:
+                message = f"has the scheme {scheme!r}; a broker is one of {', '.join(BROKER_SCHEMES)}"
+                raise ValueError(message)
+        if len(set(schemes)) > 1:
+            message = (
+                f"mixes the transports {', '.join(sorted(set(schemes)))} in one failover list, so that each process "
+                "picks its own broker; list servers of one scheme, and use WORKER_BROKER_READ_URL and "
+                "WORKER_BROKER_WRITE_URL to work between two brokers"
+            )
+            raise ValueError(message)
+        for server in url.servers:
+            _check_options(urlsplit(server))
+        if schemes[0] in REDIS_SCHEMES:
+            for server in url.servers:
+                _check_database(urlsplit(server))
+        return cls(url.servers)
+
+    @property
+    def is_redis(self) -> bool:
+        """Whether a Redis (or Valkey) serves this address; otherwise a RabbitMQ does."""
+        return self.scheme in REDIS_SCHEMES
+
+
+def _check_form(server: str, number: int) -> None:
+    where = f"server {number + 1} of the list " if number else ""
+    scheme, separator, rest = server.partition("://")
+    if not separator or not _SCHEME.match(scheme):
+        if "@" in server or number:
+            message = f"{where}is not an address; if a password holds a semicolon, {_QUOTE_THE_PASSWORD}"
+        else:
+            message = "has no scheme; write it as redis://host:6379/0 or amqp://user:password@host:5672/vhost"
+        raise ValueError(message)
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if rest.count("@") > 1 or "@" in rest[len(authority) :] or _BARE_PERCENT.search(authority.rpartition("@")[0]):
+        message = f"{where}holds user name or password with characters that need quoting: {_QUOTE_THE_PASSWORD}"
+        raise ValueError(message)
+    try:
+        parts = urlsplit(server)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        message = (
+            f"{where}has a host or port that cannot be read; the port is a number from 1 to 65535. "
+            f"If a password stands before it, {_QUOTE_THE_PASSWORD}"
+        )
+        raise ValueError(message) from error
+    if not host and scheme in BROKER_SCHEMES:
+        message = f"{where}names no host; write {scheme}://host{':5672/vhost' if 'amqp' in scheme else ':6379/0'}"
+        raise ValueError(message)
+    if parts.fragment:
+        message = f"{where}has a # in it: {_QUOTE_THE_PASSWORD}"
+        raise ValueError(message)
+
+
+def _check_options(parts: SplitResult) -> None:
+    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+        if name.startswith("ssl_") and parts.scheme in ("rediss", "sentinel"):
+            continue
+        known = _SETTING_FOR_OPTION.get(name)
+        instead = f"set {known} instead" if known else "take it out"
+        message = f"has the option ?{name}=, which does not belong in a broker's address; {instead}"
+        raise ValueError(message)
+
+
+def _check_database(parts: SplitResult) -> None:
+    database = unquote(parts.path).strip("/")
+    if database and not database.isdecimal():
+        message = f"names the database {database!r}; Redis databases are numbers, as in redis://host:6379/0"
+        raise ValueError(message)
+
+
+def _mask(server: str) -> str:
+    parts = urlsplit(server)
+    query = _SECRET_OPTION.sub(r"\1**", parts.query)
+    if "@" not in parts.netloc:
+        return urlunsplit(parts._replace(query=query))
+    credentials, _, host = parts.netloc.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    # a lone word before the @ is a user name to the client, but often a password to its writer
+    return urlunsplit(parts._replace(netloc=f"{user}:**@{host}" if colon else f"**@{host}", query=query))
+
+
+def _add_options(server: str, options: Mapping[str, str]) -> str:
+    parts = urlsplit(server)
+    return urlunsplit(parts._replace(query=urlencode({**options, **dict(parse_qsl(parts.query))}, safe="/")))

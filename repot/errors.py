@@ -1,0 +1,70 @@
+"""Everything repot raises, in one tree.
+
+    RepotError                 exit 1
+    ├── ConfigInvalid          exit 2   a setting is wrong; nothing was started
+    ├── AppUnusable            exit 2   the Celery application cannot be used as it is
+    ├── ProgramMissing         exit 1   a server program is not installed
+    ├── ServerFailed           exit 1   a private server did not come up or died
+    ├── BrokerUnreachable      exit 3   a broker did not answer
+    ├── DeadlineExceeded       exit 1   something awaited did not happen in time
+    └── ExperimentFailed       exit 1   an experiment could not be carried out
+
+Exit codes of the command: 0 done, 1 failed, 2 usage, 3 broker unreachable,
+4 a check or a verdict said no, 130 interrupted.
+
+Names say what happened and carry no `Error` suffix.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class RepotError(Exception):
+    """Something repot can explain: a message, and what to do next."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        """Keep `message` for the person, and `hint`, the next step to take."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Message and hint, for whoever prints the exception itself."""
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class ConfigInvalid(RepotError):
+    """A setting is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class AppUnusable(RepotError):
+    """The Celery application cannot be imported, or does not use repot's settings."""
+
+    exit_code = 2
+
+
+class ProgramMissing(RepotError):
+    """A server program is not installed."""
+
+
+class ServerFailed(RepotError):
+    """A private server did not come up, or died."""
+
+
+class BrokerUnreachable(RepotError):
+    """A broker did not answer in time."""
+
+    exit_code = 3
+
+
+class DeadlineExceeded(RepotError):
+    """Something that was waited for did not happen in time."""
+
+
+class ExperimentFailed(RepotError):
+    """An experiment could not be carried out, so it has no verdict."""

@@ -1,0 +1,70 @@
+"""Synthetic tasks: they do nothing but behave, well or badly.
+
+An application gets them by listing this module in its `include`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from celery import shared_task
+from celery.utils.log import get_task_logger
+
+from repot.waiting import wait_until
+from repot.worker.journal import EFFECT, Journal
+
+if TYPE_CHECKING:
+    from celery import Task
+
+log = get_task_logger(__name__)
+
+#: A task that is held back is let go after this many seconds, whatever happens.
+LONGEST_HOLD_S = 120
+
+
+@shared_task(bind=True, name="repot.run")
+def run(task: Task, seconds: float = 0, hold: str = "") -> dict[str, Any]:
+    """Run for `seconds`, record the effect, and wait for the file `hold` if one is named.
+
+    With `hold`, the task has had its effect but is not acknowledged yet: the moment
+    that matters.
+    """
+    Event().wait(seconds)
+    _record_effect(task)
+    if hold:
+        wait_until(Path(hold).exists, within_s=LONGEST_HOLD_S, what=f"{hold} appears")
+    return {"task": task.request.id, "seconds": seconds}
+
+
+@shared_task(bind=True, name="repot.fail")
+def fail(task: Task, message: str = "failed on purpose") -> None:
+    """Have the effect, then fail."""
+    _record_effect(task)
+    raise RuntimeError(message)
+
+
+@shared_task(bind=True, name="repot.die", max_retries=2)
+def die(task: Task) -> None:
+    """Have the effect, then be killed, as by the kernel when memory runs out."""
+    _record_effect(task)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@shared_task(bind=True, name="repot.retry", max_retries=10)
+def retry(task: Task, times: int = 2, countdown: float = 0) -> int:
+    """Have the effect and ask for another run, `times` times; return the number of runs."""
+    _record_effect(task)
+    if task.request.retries < times:
+        raise task.retry(countdown=countdown)
+    return task.request.retries + 1
+
+
+def _record_effect(task: Task) -> None:
+    path = task.app.conf.get("repot_journal")
+    if path:
+        Journal(Path(path)).write(EFFECT, task.request.hostname, task.request.id)
+    log.info("effect of %s[%s]", task.name, task.request.id, extra={"action": "effect"})
