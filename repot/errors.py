@@ -6,8 +6,10 @@
     ├── ProgramMissing         exit 1   a server program is not installed
     ├── ServerFailed           exit 1   a private server did not come up or died
     ├── BrokerUnreachable      exit 3   a broker did not answer
+    │   └── DepthUnknown       exit 3   it answered, but has not counted its messages yet
     ├── DeadlineExceeded       exit 1   something awaited did not happen in time
-    └── ExperimentFailed       exit 1   an experiment could not be carried out
+    ├── ExperimentFailed       exit 1   an experiment could not be carried out
+    └── Interrupted            exit 130 somebody asked to stop
 
 Exit codes of the command: 0 done, 1 failed, 2 usage, 3 broker unreachable,
 4 a check or a verdict said no, 130 interrupted.
@@ -62,9 +64,19 @@ class BrokerUnreachable(RepotError):
     exit_code = 3
 
 
+class DepthUnknown(BrokerUnreachable):
+    """The broker answered, but has not counted its messages yet."""
+
+
 class DeadlineExceeded(RepotError):
     """Something that was waited for did not happen in time."""
 
 
 class ExperimentFailed(RepotError):
     """An experiment could not be carried out, so it has no verdict."""
+
+
+class Interrupted(RepotError):
+    """Somebody asked to stop."""
+
+    exit_code = 130

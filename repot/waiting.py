@@ -6,7 +6,7 @@ from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from repot.errors import DeadlineExceeded
+from repot.errors import DeadlineExceeded, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,19 +23,21 @@ def wait_until(
     within_s: float,
     what: str,
     poll_s: float = POLL_S,
+    stop: Event | None = None,
 ) -> T:
-    """Return the first true answer of `condition`.
-
-    Whatever `condition` raises ends the wait.
+    """Return the first true answer of `condition`; what it raises ends the wait.
 
     Raises:
-        DeadlineExceeded: `what` did not happen `within_s` seconds.
+        DeadlineExceeded: `what` did not come true in `within_s` seconds.
+        Interrupted: `stop` was set meanwhile.
     """
+    stop = stop or Event()
     deadline = monotonic() + within_s
-    pause = Event()
     while not (answer := condition()):
         if monotonic() >= deadline:
             message = f"{what}: not within {within_s:g} s"
             raise DeadlineExceeded(message)
-        pause.wait(poll_s)
+        if stop.wait(poll_s):
+            message = f"interrupted while waiting: {what}"
+            raise Interrupted(message)
     return answer

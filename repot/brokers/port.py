@@ -34,6 +34,7 @@ class Broker(Protocol):
 
         Raises:
             BrokerUnreachable: the broker did not answer, so the count is unknown.
+            DepthUnknown: it answered without a count.
         """
         ...
 

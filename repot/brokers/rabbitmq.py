@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 from repot.brokers.port import Depth
-from repot.errors import BrokerUnreachable
+from repot.errors import BrokerUnreachable, DepthUnknown
 
 if TYPE_CHECKING:
     from repot.config import BrokerUrl
@@ -57,7 +57,7 @@ class RabbitBroker:
             return Depth(ready=found["messages_ready"], unacked=found["messages_unacknowledged"])
         except KeyError as error:
             message = f"RabbitMQ has not counted the messages of {queue!r} yet"
-            raise BrokerUnreachable(message, hint="Its statistics appear some seconds after the queue.") from error
+            raise DepthUnknown(message, hint="Its statistics appear some seconds after the queue.") from error
 
     def close(self) -> None:
         """Nothing to close: each question is a request of its own."""

@@ -2,6 +2,7 @@
 
 from repot.brokers.local.process import GuardedProcess
 from repot.brokers.local.servers import (
+    BROKER_SERVERS,
     LOOPBACK,
     Server,
     free_port,
@@ -11,6 +12,7 @@ from repot.brokers.local.servers import (
 )
 
 __all__ = [
+    "BROKER_SERVERS",
     "LOOPBACK",
     "GuardedProcess",
     "Server",

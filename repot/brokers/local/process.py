@@ -12,14 +12,14 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from repot.errors import ServerFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _GUARD = Path(__file__).with_name("guard.py")
 _STOP_WITHIN_S = 10
@@ -86,6 +86,15 @@ class GuardedProcess:
         if self.exit_code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop the command's own process, not its children, for the duration of a `with`."""
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End the command and all it started, at once; do nothing if it has ended."""

@@ -22,6 +22,7 @@ from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from repot.brokers.port import Broker
 
@@ -263,3 +264,10 @@ def _rabbitmq_variables(folder: Path, port: int, distribution_port: int, epmd_po
         "ERL_EPMD_ADDRESS": LOOPBACK,
         "ERL_EPMD_PORT": str(epmd_port),
     }
+
+
+#: The brokers an experiment can run on, by the scheme of their address.
+BROKER_SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
+    "redis": redis_server,
+    "amqp": rabbitmq_server,
+}

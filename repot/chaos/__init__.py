@@ -1,0 +1,1 @@
+"""Faults, scenarios, the experiment, the verdict, the report."""

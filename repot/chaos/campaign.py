@@ -1,0 +1,119 @@
+"""Many cases on shared private servers, several at a time."""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Protocol
+
+from repot.brokers.local import BROKER_SERVERS, redis_server, toxiproxy_server
+from repot.chaos.experiment import Case, Laboratory, Result, perform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from repot.brokers.local import Server
+    from repot.chaos.scenarios import Scenario
+
+
+class Progress(Protocol):
+    """Who is told how a campaign goes; called from several threads."""
+
+    def server(self, server: Server) -> None:
+        """A private server serves."""
+
+    def step(self, case: Case, text: str) -> None:
+        """A case goes on."""
+
+    def result(self, result: Result) -> None:
+        """A case has its verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The repetitions of one scenario on one broker, with one setting."""
+
+    scenario: str
+    broker: str
+    deduplicate: bool
+    runs: int
+    equal: bool
+    as_expected: bool
+
+
+def plan(
+    scenarios: Iterable[Scenario], brokers: Iterable[str], deduplicate: Iterable[bool], repeat: int
+) -> list[Case]:
+    """List the cases, broker by broker."""
+    return [
+        Case(scenario, broker, setting, number)
+        for broker, scenario, setting, number in product(
+            brokers, tuple(scenarios), tuple(deduplicate), range(1, repeat + 1)
+        )
+    ]
+
+
+def run(cases: Sequence[Case], *, jobs: int, app: str, progress: Progress) -> list[Result]:
+    """Carry the cases out on private servers, at most `jobs` at a time, and return their results in order.
+
+    Raises:
+        ExperimentFailed: a case has no verdict; the others are stopped.
+        ProgramMissing, ServerFailed: a server is not there.
+    """
+    stop = Event()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="repot-chaos-")))
+        toxiproxy = stack.enter_context(toxiproxy_server())
+        results = stack.enter_context(redis_server())
+        servers = {}
+        for name in dict.fromkeys(case.broker for case in cases):
+            servers[name] = stack.enter_context(BROKER_SERVERS[name]())
+            progress.server(servers[name])
+
+        def one(case: Case) -> Result:
+            laboratory = Laboratory(
+                broker=servers[case.broker],
+                results_url=results.url.replace("/0", "/1"),
+                toxiproxy_url=toxiproxy.url,
+                folder=folder,
+                app=app,
+                say=progress.step,
+                stop=stop,
+            )
+            result = perform(case, laboratory)
+            progress.result(result)
+            return result
+
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=jobs))
+        # entered last, left first: nobody waits for a thread that waits for a worker
+        stack.callback(stop.set)
+        futures = [pool.submit(one, case) for case in cases]
+        stack.callback(lambda: [future.cancel() for future in futures])
+        wait(futures, return_when=FIRST_EXCEPTION)
+        failed = next((found for found in futures if found.done() and found.exception()), None)
+        if failed:
+            failed.result()
+        return [future.result() for future in futures]
+
+
+def summarize(results: Sequence[Result]) -> Iterator[Summary]:
+    """Say of each scenario, broker and setting whether its repetitions agree, and agree with the table."""
+    groups: dict[tuple[str, str, bool], list[Result]] = {}
+    for result in results:
+        case = result.case
+        groups.setdefault((case.scenario.name, case.broker, case.deduplicate), []).append(result)
+    for (scenario, broker, deduplicate), group in groups.items():
+        found = {(result.verdict, result.consumed_again) for result in group}
+        yield Summary(
+            scenario,
+            broker,
+            deduplicate,
+            runs=len(group),
+            equal=len(found) == 1,
+            as_expected=all(result.as_expected for result in group),
+        )
