@@ -9,6 +9,7 @@
     │   └── DepthUnknown       exit 3   it answered, but has not counted its messages yet
     ├── DeadlineExceeded       exit 1   something awaited did not happen in time
     ├── ExperimentFailed       exit 1   an experiment could not be carried out
+    ├── VerdictUnexpected      exit 4   an experiment found something else than expected
     └── Interrupted            exit 130 somebody asked to stop
 
 Exit codes of the command: 0 done, 1 failed, 2 usage, 3 broker unreachable,
@@ -74,6 +75,12 @@ class DeadlineExceeded(RepotError):
 
 class ExperimentFailed(RepotError):
     """An experiment could not be carried out, so it has no verdict."""
+
+
+class VerdictUnexpected(RepotError):
+    """An experiment found something else than its table expects."""
+
+    exit_code = 4
 
 
 class Interrupted(RepotError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from repot.brokers.local import BROKER_SERVERS, redis_server, toxiproxy_server
 from repot.chaos.experiment import Case, Laboratory, Result, perform
+from repot.errors import ExperimentFailed, VerdictUnexpected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -46,9 +48,7 @@ class Summary:
     as_expected: bool
 
 
-def plan(
-    scenarios: Iterable[Scenario], brokers: Iterable[str], deduplicate: Iterable[bool], repeat: int
-) -> list[Case]:
+def plan(scenarios: Iterable[Scenario], brokers: Iterable[str], deduplicate: Iterable[bool], repeat: int) -> list[Case]:
     """List the cases, broker by broker."""
     return [
         Case(scenario, broker, setting, number)
@@ -67,9 +67,10 @@ def run(cases: Sequence[Case], *, jobs: int, app: str, progress: Progress) -> li
     """
     stop = Event()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="repot-chaos-")))
         toxiproxy = stack.enter_context(toxiproxy_server())
         results = stack.enter_context(redis_server())
+        # gone with that server, also when this process is killed
+        folder = results.folder / "experiments"
         servers = {}
         for name in dict.fromkeys(case.broker for case in cases):
             servers[name] = stack.enter_context(BROKER_SERVERS[name]())
@@ -85,7 +86,10 @@ def run(cases: Sequence[Case], *, jobs: int, app: str, progress: Progress) -> li
                 say=progress.step,
                 stop=stop,
             )
-            result = perform(case, laboratory)
+            try:
+                result = perform(case, laboratory)
+            except ExperimentFailed as error:
+                raise _with_logs_kept(error, folder) from error
             progress.result(result)
             return result
 
@@ -99,6 +103,25 @@ def run(cases: Sequence[Case], *, jobs: int, app: str, progress: Progress) -> li
         if failed:
             failed.result()
         return [future.result() for future in futures]
+
+
+def _with_logs_kept(error: ExperimentFailed, folder: Path) -> ExperimentFailed:
+    """The same failure, naming a copy of the workers' logs that stays."""
+    kept = Path(tempfile.mkdtemp(prefix="repot-failed-"))
+    shutil.copytree(folder, kept, dirs_exist_ok=True)
+    return ExperimentFailed(error.message, hint="\n".join(filter(None, (error.hint, f"All logs are in {kept}"))))
+
+
+def require_expected(results: Sequence[Result]) -> None:
+    """Accept results that all agree with their scenarios' tables.
+
+    Raises:
+        VerdictUnexpected: some do not; names them.
+    """
+    odd = [result.case.name for result in results if not result.as_expected]
+    if odd:
+        message = f"{len(odd)} of {len(results)} verdicts are not the expected ones: {', '.join(odd)}"
+        raise VerdictUnexpected(message, hint="--html FILE draws what happened, --json gives every delivery and run.")
 
 
 def summarize(results: Sequence[Result]) -> Iterator[Summary]:

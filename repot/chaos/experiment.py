@@ -28,7 +28,7 @@ from repot.chaos.proxies import Proxy
 from repot.chaos.scenarios import SCALED, Expected, Healing, Moment, Scenario
 from repot.chaos.verdict import Story, Verdict, judge, redelivered_after, story
 from repot.chaos.workers import start_worker
-from repot.config import Role, WorkerSettings, celery_config
+from repot.config import ExplicitSettings, Role, celery_config
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown, ExperimentFailed
 from repot.waiting import wait_until
 from repot.worker.journal import EFFECT, READY, STARTED, Journal
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from threading import Event
 
     from repot.brokers.local import GuardedProcess, Server
+    from repot.config import WorkerSettings
 
 CUT_OFF = "cut-off"
 HEALTHY = "healthy"
@@ -143,7 +144,7 @@ def perform(case: Case, laboratory: Laboratory) -> Result:
             return _Experiment(case, laboratory, stack).perform()
         except (DeadlineExceeded, BrokerUnreachable) as error:
             message = f"{case.name}: {error.message}"
-            raise ExperimentFailed(message, hint=error.hint or f"The workers' logs: {laboratory.folder}") from error
+            raise ExperimentFailed(message, hint=error.hint) from error
 
 
 @dataclass
@@ -165,7 +166,7 @@ class _Experiment:
         self.broker = self.stack.enter_context(closing(server.open()))
         self.proxy = Proxy.create(self.laboratory.toxiproxy_url, self.case.name, server.port)
         self.stack.callback(self.proxy.delete)
-        self.settings = WorkerSettings(
+        self.settings = ExplicitSettings(
             app=self.laboratory.app,
             broker_url=server.url,
             result_backend=self.laboratory.results_url,
@@ -186,8 +187,8 @@ class _Experiment:
         through = self.settings.replace(broker_url=self.laboratory.broker.url_at(self.proxy.port))
         cut_off = self._start(CUT_OFF, self.queue, through)
         healthy = self._start(HEALTHY, self.idle_queue, self.settings)
-        self._await_happening(READY, CUT_OFF, within_s=_READY_WITHIN_S)
-        self._await_happening(READY, HEALTHY, within_s=_READY_WITHIN_S)
+        self._await_ready(CUT_OFF, cut_off)
+        self._await_ready(HEALTHY, healthy)
 
         self._say("the cut-off worker takes the task")
         holds = scenario.moment is Moment.EFFECT_WRITTEN
@@ -215,8 +216,10 @@ class _Experiment:
             told[2].deliveries[0].at - sent if consumed_again else None,
             sum(judge(other, left).lost for other in told[1:]),
             published,
-            *told,
-            windows=tuple(self.windows),
+            told[0],
+            told[1],
+            told[2],
+            tuple(self.windows),
         )
 
     def _say(self, text: str) -> None:
@@ -240,7 +243,7 @@ class _Experiment:
         replies = self.client.control.add_consumer(self.queue, destination=[node], reply=True, timeout=_STEP_WITHIN_S)
         if not replies:
             message = f"{self.case.name}: the healthy worker did not answer"
-            raise ExperimentFailed(message, hint=f"Its log: {self.folder}")
+            raise ExperimentFailed(message)
         beacon = self._publish(0)
         self._await_happening(STARTED, HEALTHY, beacon)
         return beacon
@@ -287,13 +290,21 @@ class _Experiment:
     def _await(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
         wait_until(condition, within_s=within_s, what=what, stop=self.laboratory.stop)
 
-    def _await_happening(self, what: str, role: str, task: str = "", within_s: float = _STEP_WITHIN_S) -> None:
-        node = self._node(role)
+    def _has_happened(self, what: str, role: str, task: str = "") -> bool:
+        wanted = (what, self._node(role), task)
+        return any((found.what, found.worker, found.task) == wanted for found in self.journal.read())
 
-        def happened() -> bool:
-            return any((found.what, found.worker, found.task) == (what, node, task) for found in self.journal.read())
+    def _await_happening(self, what: str, role: str, task: str) -> None:
+        self._await(lambda: self._has_happened(what, role, task), _STEP_WITHIN_S, f"{role} worker: {what} {task}")
 
-        self._await(happened, within_s, f"{node}: {what} {task}".rstrip())
+    def _await_ready(self, role: str, worker: GuardedProcess) -> None:
+        def ready() -> bool:
+            if worker.exit_code is not None:
+                message = f"{self.case.name}: the {role} worker exited with {worker.exit_code} while starting"
+                raise ExperimentFailed(message, hint=f"Its last lines were:\n{worker.log_tail()}")
+            return self._has_happened(READY, role)
+
+        self._await(ready, _READY_WITHIN_S, f"the {role} worker is ready")
 
     def _await_settled(self, tasks: tuple[str, ...]) -> None:
         """Wait until no run goes on and the broker holds nothing, for longer than its counts may lag."""

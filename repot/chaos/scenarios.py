@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repot.chaos.faults import Blackhole, Cut
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Settings under which seconds stand for the minutes of an incident. The same for
 #: both brokers: each takes what concerns it.
-SCALED = {
+SCALED: dict[str, Any] = {
     "visibility_timeout": 8,
     "restore_interval": 1,
     "heartbeat": 2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from repot.worker.journal import DELIVERED, EFFECT, ENDED, STARTED, Happening
@@ -121,4 +122,4 @@ def _runs(mine: Sequence[Happening]) -> tuple[Run, ...]:
 
 def _overlap(runs: Sequence[Run]) -> bool:
     """Whether a run began before an earlier one had ended."""
-    return any(earlier.ended is None or later.started < earlier.ended for earlier, later in zip(runs, runs[1:]))  # noqa: B905 - pairs
+    return any(earlier.ended is None or later.started < earlier.ended for earlier, later in pairwise(runs))

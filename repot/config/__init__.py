@@ -3,12 +3,13 @@
 from repot.config.celery import Role, celery_config, entries
 from repot.config.entries import Entry
 from repot.config.load import as_environment, child_environment, inherited_environment, load
-from repot.config.settings import WorkerSettings, variable
+from repot.config.settings import ExplicitSettings, WorkerSettings, variable
 from repot.config.urls import BrokerUrl, ServiceUrl
 
 __all__ = [
     "BrokerUrl",
     "Entry",
+    "ExplicitSettings",
     "Role",
     "ServiceUrl",
     "WorkerSettings",

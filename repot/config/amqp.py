@@ -46,8 +46,8 @@ def control_entries() -> Iterator[Entry]:
     Celery's exclusive one belongs to the connection: while the broker still holds
     the dead one, the worker gets 405 RESOURCE_LOCKED on reconnecting and exits.
     """
-    yield Entry("control_queue_exclusive", False)  # noqa: FBT003 - the value of a setting
-    yield Entry("control_queue_durable", True)  # noqa: FBT003
+    yield Entry("control_queue_exclusive", False)
+    yield Entry("control_queue_durable", True)
 
 
 def queue_entries(settings: WorkerSettings) -> Iterator[Entry]:

@@ -97,7 +97,7 @@ def _tasks(settings: WorkerSettings) -> Iterator[Entry]:
 
 def _connections(settings: WorkerSettings) -> Iterator[Entry]:
     yield Entry("broker_connection_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
-    yield Entry("broker_connection_retry_on_startup", True)  # noqa: FBT003 - the value of a setting
+    yield Entry("broker_connection_retry_on_startup", True)
     # Celery's 100 attempts are over after about 46 minutes; then the worker exits
     yield Entry("broker_connection_max_retries", None)
 

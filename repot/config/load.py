@@ -12,7 +12,7 @@ from repot.config.settings import PREFIX, WorkerSettings, variable
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 #: Variables that beat any configuration (celery/app/utils.py: Settings), so that
 #: flipping WORKER_BROKER_URL would change nothing, and what to use instead.
@@ -24,19 +24,15 @@ _OVERRIDING = {
 }
 
 
-def load(environment: Mapping[str, str] | None = None) -> WorkerSettings:
-    """Make the settings from the environment, or from `environment`.
+def load() -> WorkerSettings:
+    """Make the settings from the environment.
 
     Raises:
         ConfigInvalid: naming every variable that is wrong and what would be right.
     """
-    environment = os.environ if environment is None else environment
-    given = {name: value for name, value in environment.items() if name.upper().startswith(PREFIX)}
-    problems = [*_overridden(environment), *_unknown(given)]
-    values = {name.upper().removeprefix(PREFIX).lower(): value for name, value in given.items()}
-    known = {name: value for name, value in values.items() if name in WorkerSettings.model_fields}
+    problems = [*_overridden(), *_unknown()]
     try:
-        settings = WorkerSettings(**known)  # type: ignore[arg-type]
+        settings = WorkerSettings()
     except ValidationError as error:
         problems += _explained(error)
     if problems:
@@ -44,7 +40,7 @@ def load(environment: Mapping[str, str] | None = None) -> WorkerSettings:
         raise ConfigInvalid(
             f"the environment is not a valid configuration{more}:\n" + "\n".join(f"  {line}" for line in problems),
             hint="`repot config variables` lists every variable with its meaning and default.",
-        ) from None
+        )
     return settings
 
 
@@ -68,19 +64,20 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _overridden(environment: Mapping[str, str]) -> list[str]:
+def _overridden() -> list[str]:
     return [
         f"{name} is set and would silently win over {instead}; unset it (`unset {name}`) and set {instead} instead"
         for name, instead in _OVERRIDING.items()
-        if environment.get(name)
+        if os.environ.get(name)
     ]
 
 
-def _unknown(given: Iterable[str]) -> list[str]:
+def _unknown() -> list[str]:
     known = [variable(field) for field in WorkerSettings.model_fields]
     lines = []
-    for name in sorted(set(given)):
-        if name.upper() in known:
+    for name in sorted(os.environ):
+        # as pydantic-settings does: whatever the case
+        if not name.upper().startswith(PREFIX) or name.upper() in known:
             continue
         near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.6)
         guess = f"; did you mean {near[0]}?" if near else ""

@@ -7,7 +7,7 @@ kept, a visibility timeout of two hours. `docs/settings.md` is made from this mo
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - pydantic needs it at run time
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     BeforeValidator,
@@ -18,7 +18,7 @@ from pydantic import (
     PositiveInt,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from repot.config.urls import BrokerUrl, ServiceUrl
 
@@ -52,16 +52,13 @@ _reveal = PlainSerializer(lambda url: url and url.reveal(), return_type=str)
 Broker = Annotated[BrokerUrl, BeforeValidator(_broker_url), _reveal]
 OptionalBroker = Annotated[BrokerUrl | None, BeforeValidator(lambda v: _broker_url(v) if v else None), _reveal]
 Results = Annotated[ServiceUrl, BeforeValidator(_result_url), _reveal]
-Names = Annotated[
-    tuple[str, ...], NoDecode, BeforeValidator(_names), PlainSerializer(lambda names: ",".join(names), return_type=str)
-]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names), PlainSerializer(",".join, return_type=str)]
 
 
 class WorkerSettings(BaseSettings):
     """How a worker, and everything that talks to its broker, is configured.
 
-    Read by `repot.config.load`; made directly in tests and experiments. Durations
-    are seconds.
+    `repot.config.load` makes it and explains what is wrong. Durations are seconds.
     """
 
     model_config = SettingsConfigDict(
@@ -71,13 +68,15 @@ class WorkerSettings(BaseSettings):
         hide_input_in_errors=True,
         arbitrary_types_allowed=True,
         validate_default=True,
+        enable_decoding=False,  # no variable holds JSON
     )
 
     app: str = Field("repot.worker.app", description="The Celery application, as for `celery -A`.")
 
     broker_url: Broker = Field(
         "redis://localhost:6379/0",  # type: ignore[assignment]
-        description="The broker; its scheme alone decides between Redis and RabbitMQ. A failover list is separated by semicolons.",
+        description="The broker; its scheme alone decides between Redis and RabbitMQ. A failover list is separated by "
+        "semicolons.",
     )
     broker_read_url: OptionalBroker = Field(
         None, description="A bridge worker consumes from here; needs the write URL too."
@@ -96,7 +95,8 @@ class WorkerSettings(BaseSettings):
     )
     queue_type: Literal["quorum", "classic"] = Field(
         "quorum",
-        description="RabbitMQ's kind of queue. It cannot be changed for a queue that exists. Quorum queues delay ETA tasks in the broker, but cannot be combined with --autoscale.",
+        description="RabbitMQ's kind of queue. It cannot be changed for a queue that exists. Quorum queues delay ETA "
+        "tasks in the broker, but cannot be combined with --autoscale.",
     )
     dead_letter_queue: str = Field(
         "celery.dead",
@@ -114,7 +114,8 @@ class WorkerSettings(BaseSettings):
     )
     deduplicate_successful_tasks: bool = Field(
         True,
-        description="Skip a redelivered task whose success is stored. Helps after a dropped ACK, never when both runs overlap.",
+        description="Skip a redelivered task whose success is stored. Helps after a dropped ACK, never when both runs "
+        "overlap.",
     )
     cancel_tasks_on_connection_loss: bool = Field(
         False, description="Kill running late-ack tasks when the broker connection is lost, as they will run again."
@@ -127,7 +128,8 @@ class WorkerSettings(BaseSettings):
 
     socket_timeout: PositiveFloat = Field(
         15,
-        description="Give up a read or a write on a broker connection after this long. Without it one ACK into a dead link freezes the worker.",
+        description="Give up a read or a write on a broker connection after this long. Without it one ACK into a dead "
+        "link freezes the worker.",
     )
     socket_connect_timeout: PositiveFloat = Field(5, description="Give up connecting after this long.")
     socket_keepalive: bool = Field(True, description="TCP keepalive on Redis connections; RabbitMQ's always have it.")
@@ -137,7 +139,8 @@ class WorkerSettings(BaseSettings):
 
     visibility_timeout: PositiveInt = Field(
         7200,
-        description="Redis: hand out again what stays unacknowledged for longer. Must exceed the longest task, its wait and any countdown; every process on that Redis needs the same value.",
+        description="Redis: hand out again what stays unacknowledged for longer. Must exceed the longest task, its "
+        "wait and any countdown; every process on that Redis needs the same value.",
     )
     restore_interval: PositiveInt = Field(
         10, description="Redis: look this often for what exceeded the visibility timeout (Celery's own default: 100)."
@@ -145,14 +148,13 @@ class WorkerSettings(BaseSettings):
     health_check_interval: PositiveInt = Field(
         10, description="Redis: test a connection that was idle for this long before using it."
     )
-    client_name: str = Field(
-        "repot", pattern=r"^[!-~]+$", description="Redis: name shown by CLIENT LIST; no spaces."
-    )
+    client_name: str = Field("repot", pattern=r"^[!-~]+$", description="Redis: name shown by CLIENT LIST; no spaces.")
     sentinel_master: str | None = Field(None, description="Sentinel: name of the master; needed with sentinel://.")
 
     heartbeat: PositiveInt = Field(
         10,
-        description="RabbitMQ: heartbeat of worker connections. A dead peer is noticed, and its tasks delivered again, after 2 to 3 of them.",
+        description="RabbitMQ: heartbeat of worker connections. A dead peer is noticed, and its tasks delivered "
+        "again, after 2 to 3 of them.",
     )
     publisher_confirms: bool = Field(
         True, description="RabbitMQ: wait until the broker has a message before calling it sent."
@@ -160,7 +162,8 @@ class WorkerSettings(BaseSettings):
     tcp_user_timeout: float = Field(
         15,
         gt=1,
-        description="RabbitMQ: drop a connection whose data stays unacknowledged by TCP for this long (py-amqp's own 1 s turns a moment of packet loss into a mass redelivery).",
+        description="RabbitMQ: drop a connection whose data stays unacknowledged by TCP for this long (py-amqp's own "
+        "1 s turns a moment of packet loss into a mass redelivery).",
     )
 
     tls_verify: bool = Field(True, description="Verify certificates and host names of rediss:// and amqps://.")
@@ -170,18 +173,22 @@ class WorkerSettings(BaseSettings):
 
     journal: Annotated[Path | None, BeforeValidator(_empty_is_none)] = Field(
         None,
-        description="File to which deliveries, runs and effects are appended, a JSON object a line; experiments set it.",
+        description="File to which deliveries, runs and effects are appended, a JSON object a line; experiments set "
+        "it.",
     )
 
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic's
+        settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        **_: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take values from the constructor alone: `repot.config.load` is the one reader of the environment."""
-        return (init_settings,)
+        """Take what the constructor is given, then the environment; no files."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return (init_settings, env_settings)
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
@@ -206,12 +213,46 @@ class WorkerSettings(BaseSettings):
             pydantic.ValidationError: a changed value is wrong.
         """
         given = {name: getattr(self, name) for name in self.model_fields_set}
-        return WorkerSettings(**given | changes)
+        return ExplicitSettings(**given | changes)
+
+
+class ExplicitSettings(WorkerSettings):
+    """Settings whose values are those given to the constructor, whatever the environment says."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what the constructor is given."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
+class Variable(NamedTuple):
+    """A variable as people read about it."""
+
+    name: str
+    default: str
+    meaning: str
 
 
 def variable(field: str) -> str:
     """The environment variable of a setting."""
     return PREFIX + field.upper()
+
+
+def describe() -> list[Variable]:
+    """Every variable, in the order of the model."""
+    defaults = ExplicitSettings().model_dump(mode="json")
+    return [
+        Variable(variable(name), "" if defaults[name] is None else str(defaults[name]), field.description or "")
+        for name, field in WorkerSettings.model_fields.items()
+    ]
 
 
 def _contradictions(settings: WorkerSettings) -> list[str]:
@@ -250,7 +291,7 @@ def _queue_name_problems(settings: WorkerSettings) -> list[str]:
     for name in names:
         if any(word in ("*", "#") for word in name.split(".")):
             found.append(f"WORKER_QUEUE_NAMES: {name!r} holds a wildcard of topic exchanges; use other characters")
-        # kombu binds each queue as `#.<name>` for delayed delivery, so `mail` would also get what is sent to `bulk.mail`
+        # kombu binds each queue as `#.<name>` for delayed delivery, so `mail` would get what is sent to `bulk.mail`
         found += [
             f"WORKER_QUEUE_NAMES: {other!r} ends with .{name}, so tasks for it would also reach {name!r}; rename one"
             for other in names

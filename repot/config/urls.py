@@ -38,7 +38,7 @@ _SETTING_FOR_OPTION = {
     "visibility_timeout": "WORKER_VISIBILITY_TIMEOUT",
 }
 
-_QUOTE_THE_PASSWORD = (
+_HOW_TO_QUOTE = (
     "percent-encode the characters of user name and password that mean something in a URL "
     "(@ is %40, : is %3A, / is %2F, # is %23, ? is %3F, ; is %3B, % is %25); "
     "python -c 'import getpass, urllib.parse as u; print(u.quote(getpass.getpass(), safe=\"\"))' does it"
@@ -133,13 +133,13 @@ def _check_form(server: str, number: int) -> None:
     scheme, separator, rest = server.partition("://")
     if not separator or not _SCHEME.match(scheme):
         if "@" in server or number:
-            message = f"{where}is not an address; if a password holds a semicolon, {_QUOTE_THE_PASSWORD}"
+            message = f"{where}is not an address; if a password holds a semicolon, {_HOW_TO_QUOTE}"
         else:
             message = "has no scheme; write it as redis://host:6379/0 or amqp://user:password@host:5672/vhost"
         raise ValueError(message)
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if rest.count("@") > 1 or "@" in rest[len(authority) :] or _BARE_PERCENT.search(authority.rpartition("@")[0]):
-        message = f"{where}holds user name or password with characters that need quoting: {_QUOTE_THE_PASSWORD}"
+        message = f"{where}holds user name or password with characters that need quoting: {_HOW_TO_QUOTE}"
         raise ValueError(message)
     try:
         parts = urlsplit(server)
@@ -147,14 +147,14 @@ def _check_form(server: str, number: int) -> None:
     except ValueError as error:
         message = (
             f"{where}has a host or port that cannot be read; the port is a number from 1 to 65535. "
-            f"If a password stands before it, {_QUOTE_THE_PASSWORD}"
+            f"If a password stands before it, {_HOW_TO_QUOTE}"
         )
         raise ValueError(message) from error
     if not host and scheme in BROKER_SCHEMES:
         message = f"{where}names no host; write {scheme}://host{':5672/vhost' if 'amqp' in scheme else ':6379/0'}"
         raise ValueError(message)
     if parts.fragment:
-        message = f"{where}has a # in it: {_QUOTE_THE_PASSWORD}"
+        message = f"{where}has a # in it: {_HOW_TO_QUOTE}"
         raise ValueError(message)
 
 

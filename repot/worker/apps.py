@@ -22,7 +22,9 @@ def load_app(name: str) -> Celery:
         raise
     except ModuleNotFoundError as error:
         message = f"the application {name!r} (WORKER_APP) was not found: no module named {error.name!r}"
-        raise AppUnusable(message, hint="Run in the project's folder and name the module, as in shop.celery:app.") from error
+        raise AppUnusable(
+            message, hint="Run in the project's folder and name the module, as in shop.celery:app."
+        ) from error
     except (Exception, SystemExit) as error:
         # whatever a user's module raises on import, and a module that exits
         message = f"the application {name!r} (WORKER_APP) fails on import: {type(error).__name__}: {error}"

@@ -29,5 +29,6 @@ class DeclareDeadLetters(bootsteps.StartStopStep):
         }
         for name, kind in sorted(targets):
             queue = Queue(name, queue_arguments={"x-queue-type": kind} if kind == "quorum" else None)
+            assert consumer.connection is not None
             with consumer.connection.channel() as channel:
                 queue.bind(channel).declare()

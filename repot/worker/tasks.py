@@ -27,7 +27,7 @@ LONGEST_HOLD_S = 120
 
 
 @shared_task(bind=True, name="repot.run")
-def run(task: Task, seconds: float = 0, hold: str = "") -> dict[str, Any]:
+def run(task: Task[..., Any], seconds: float = 0, hold: str = "") -> dict[str, Any]:
     """Run for `seconds`, record the effect, and wait for the file `hold` if one is named.
 
     With `hold`, the task has had its effect but is not acknowledged yet: the moment
@@ -41,21 +41,21 @@ def run(task: Task, seconds: float = 0, hold: str = "") -> dict[str, Any]:
 
 
 @shared_task(bind=True, name="repot.fail")
-def fail(task: Task, message: str = "failed on purpose") -> None:
+def fail(task: Task[..., Any], message: str = "failed on purpose") -> None:
     """Have the effect, then fail."""
     _record_effect(task)
     raise RuntimeError(message)
 
 
 @shared_task(bind=True, name="repot.die", max_retries=2)
-def die(task: Task) -> None:
+def die(task: Task[..., Any]) -> None:
     """Have the effect, then be killed, as by the kernel when memory runs out."""
     _record_effect(task)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @shared_task(bind=True, name="repot.retry", max_retries=10)
-def retry(task: Task, times: int = 2, countdown: float = 0) -> int:
+def retry(task: Task[..., Any], times: int = 2, countdown: float = 0) -> int:
     """Have the effect and ask for another run, `times` times; return the number of runs."""
     _record_effect(task)
     if task.request.retries < times:
@@ -63,8 +63,8 @@ def retry(task: Task, times: int = 2, countdown: float = 0) -> int:
     return task.request.retries + 1
 
 
-def _record_effect(task: Task) -> None:
+def _record_effect(task: Task[..., Any]) -> None:
     path = task.app.conf.get("repot_journal")
     if path:
-        Journal(Path(path)).write(EFFECT, task.request.hostname, task.request.id)
+        Journal(Path(path)).write(EFFECT, str(task.request.hostname), str(task.request.id))
     log.info("effect of %s[%s]", task.name, task.request.id, extra={"action": "effect"})

@@ -79,7 +79,7 @@ def end_epmd(port: int) -> None:
                     return
         except OSError:
             return
-        time.sleep(0.02)  # noqa: TID251 - the standard library alone here
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ _TICK_MS = 500
 class Server:
     """A private server that serves.
 
-    `url` is what a client connects to, `management_url` RabbitMQ's HTTP API.
+    `url` is what a client connects to, `management_url` RabbitMQ's HTTP API;
+    `folder` is deleted with the server, however it ends.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Server:
     url: str
     management_url: str
     process: GuardedProcess
+    folder: Path
     started_in_s: float
 
     def url_at(self, port: int) -> str:
@@ -166,7 +168,8 @@ def _running(name: str, launch: Callable[[Path], _Launched]) -> Iterator[Server]
     """Start until it serves, in a new folder each time; stop it at the end."""
     for attempts_left in reversed(range(_ATTEMPTS)):
         begun = monotonic()
-        launched = launch(Path(tempfile.mkdtemp(prefix=f"repot-{name}-")))
+        folder = Path(tempfile.mkdtemp(prefix=f"repot-{name}-"))
+        launched = launch(folder)
         with launched.process:
             try:
                 product, version = _wait_until_it_serves(name, launched)
@@ -181,6 +184,7 @@ def _running(name: str, launch: Callable[[Path], _Launched]) -> Iterator[Server]
                 launched.url,
                 launched.management_url,
                 launched.process,
+                folder,
                 started_in_s=monotonic() - begun,
             )
             return

@@ -1,0 +1,47 @@
+# `make` lists the targets. Each sets up what it needs; a second run finds it done.
+.DEFAULT_GOAL := help
+SHELL := bash
+BIN := .venv/bin
+
+.PHONY: help demo test check setup lint types contract unit servers chaos lock docs clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+demo: setup ## The story of the task that ran twice, on both brokers
+	@$(BIN)/repot demo
+
+test: check servers chaos ## Every check: lint, types, import contract, all tests
+
+check: lint types contract unit ## The fast ones: no servers
+
+setup: ## Install what is missing: servers, Toxiproxy, .venv
+	@scripts/setup
+
+lint: setup ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## mypy --strict
+	$(BIN)/mypy
+
+contract: setup ## Which package may import which
+	$(BIN)/lint-imports
+
+unit: setup ## Tests without servers
+	$(BIN)/pytest tests/unit
+
+servers: setup ## Tests on private servers
+	$(BIN)/pytest tests/servers
+
+chaos: setup ## Tests of the scenarios
+	$(BIN)/pytest tests/chaos
+
+lock: ## Resolve requirements-dev.txt anew
+	scripts/lock
+
+docs: setup ## Write docs/settings.md from the settings
+	$(BIN)/python scripts/settings_page.py > docs/settings.md
+
+clean: ## Remove .venv, .tools and caches
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

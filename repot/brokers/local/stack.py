@@ -1,0 +1,81 @@
+"""The three servers together, until somebody asks to stop."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from threading import Event
+from typing import TYPE_CHECKING, Self
+
+from repot.brokers.local.servers import Server, rabbitmq_server, redis_server, toxiproxy_server
+from repot.errors import ServerFailed
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_LOOK_EVERY_S = 0.5
+
+
+class Stack:
+    """Private Redis, RabbitMQ and Toxiproxy, started at the same time."""
+
+    servers: tuple[Server, ...]
+
+    def __enter__(self) -> Self:
+        """Start all three.
+
+        Raises:
+            ProgramMissing, ServerFailed: one is not there; none stays.
+        """
+        self._stack = ExitStack()
+        self._asked_to_stop = Event()
+        old = signal.signal(signal.SIGTERM, self._stop)
+        self._stack.callback(signal.signal, signal.SIGTERM, old)
+        try:
+            self.servers = self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop all three."""
+        self._stack.close()
+
+    def variables(self) -> tuple[tuple[str, str, str], ...]:
+        """Name, value and meaning of the settings under which a worker uses these servers."""
+        redis, rabbitmq, _ = self.servers
+        return (
+            ("WORKER_RESULT_BACKEND", redis.url.removesuffix("/0") + "/1", "results"),
+            ("WORKER_BROKER_URL", redis.url, f"{redis.name} as the broker"),
+            ("WORKER_BROKER_URL", rabbitmq.url, f"or {rabbitmq.name}"),
+        )
+
+    def wait(self) -> None:
+        """Return when somebody asks to stop, by Ctrl-C or SIGTERM.
+
+        Raises:
+            ServerFailed: a server ended by itself.
+        """
+        try:
+            while not self._asked_to_stop.wait(_LOOK_EVERY_S):
+                for server in self.servers:
+                    if server.process.exit_code is not None:
+                        message = f"{server.name} ended by itself with {server.process.exit_code}"
+                        raise ServerFailed(message, hint=f"Its last lines were:\n{server.process.log_tail()}")
+        except KeyboardInterrupt:
+            return
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._asked_to_stop.set()
+
+    def _start(self) -> tuple[Server, ...]:
+        def start(manager: AbstractContextManager[Server]) -> Server:
+            server = manager.__enter__()
+            self._stack.push(manager)
+            return server
+
+        with ThreadPoolExecutor() as pool:
+            managers = (redis_server(), rabbitmq_server(), toxiproxy_server())
+            return tuple(future.result() for future in [pool.submit(start, manager) for manager in managers])

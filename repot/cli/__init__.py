@@ -1,0 +1,1 @@
+"""The command line: parse, call one function, show. It holds no decision."""

@@ -1,0 +1,60 @@
+"""`repot config`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.group()
+def config() -> None:
+    """Show settings and what they make of Celery."""
+
+
+@config.command()
+@click.option("--all", "everything", is_flag=True, help="Also what stands at Celery's default.")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def show(*, everything: bool, as_json: bool) -> None:
+    """Show the effective Celery configuration of WORKER_APP, and where each value comes from.
+
+    Passwords are masked.
+    """
+    from repot.config import load
+    from repot.worker.apps import load_app
+    from repot.worker.effective import CELERY_DEFAULT, effective_config
+
+    settings = load()
+    found = list(effective_config(load_app(settings.app)))
+    if as_json:
+        lines = {line.key: {"value": line.value, "origin": line.origin} for line in found}
+        click.echo(json.dumps({"app": settings.app, "settings": lines}, indent=2))
+        return
+    shown = [line for line in found if everything or line.origin != CELERY_DEFAULT]
+    _columns([(line.key, json.dumps(line.value), line.origin) for line in shown], ("setting", "value", "from"))
+    if len(shown) < len(found):
+        click.echo(f"{len(found) - len(shown)} more stand at Celery's default; --all shows them", err=True)
+
+
+@config.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def variables(*, as_json: bool) -> None:
+    """List every WORKER_* variable with its default and meaning."""
+    from repot.config.settings import describe
+
+    found = describe()
+    if as_json:
+        click.echo(json.dumps([line._asdict() for line in found], indent=2))
+        return
+    for line in found:
+        click.echo(click.style(line.name, bold=True) + f"  (default: {line.default or 'none'})")
+        click.echo(click.wrap_text(line.meaning, initial_indent="    ", subsequent_indent="    "))
+
+
+def _columns(rows: list[tuple[str, str, str]], heads: tuple[str, str, str]) -> None:
+    """Columns that stay greppable: one line a row, nothing cut."""
+    first, second = (max(len(row[place]) for row in (heads, *rows)) for place in (0, 1))
+    second = min(second, 48)
+    for number, row in enumerate((heads, *rows)):
+        line = f"{row[0]:{first}}  {row[1]:{second}}  {row[2]}".rstrip()
+        click.echo(line if number else click.style(line, bold=True))

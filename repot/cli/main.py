@@ -1,0 +1,57 @@
+"""`repot`: the group, and what becomes of an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from repot.cli.chaos import chaos
+from repot.cli.completion import completion
+from repot.cli.config import config
+from repot.cli.demo import demo
+from repot.cli.up import up
+from repot.errors import Interrupted, RepotError
+
+#: Modules that come with `repot[chaos]`, not with repot alone.
+_EXTRA = frozenset({"future", "jinja2", "requests", "rich", "toxiproxy"})
+
+
+class _Repot(click.Group):
+    """Turns a `RepotError` into a message, a hint and its exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+        try:
+            return super().invoke(ctx)
+        except RepotError as error:
+            click.echo(f"error: {error.message}", err=True)
+            if error.hint:
+                click.echo(f"hint: {error.hint}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(Interrupted.exit_code)
+        except ModuleNotFoundError as error:
+            if error.name not in _EXTRA:
+                raise
+            click.echo(f"error: this command needs {error.name}, which is not installed", err=True)
+            click.echo("hint: pip install 'repot[chaos]'", err=True)
+            ctx.exit(RepotError.exit_code)
+
+
+@click.group(
+    cls=_Repot,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 failed, 2 usage or settings, 3 broker unreachable, "
+    "4 a check or a verdict said no, 130 interrupted. Data goes to standard output, messages to standard error.",
+)
+@click.version_option(package_name="repot", prog_name="repot")
+def main() -> None:
+    """Move Celery from Redis to RabbitMQ and back, without losing work or paying for it twice.
+
+    Settings are WORKER_* variables; `repot config variables` lists them.
+    """
+
+
+for _command in (chaos, completion, config, demo, up):
+    main.add_command(_command)

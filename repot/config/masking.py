@@ -1,0 +1,31 @@
+"""Hiding secrets in whatever is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+#: Keys whose values are secrets, whatever they look like; Celery's own report uses such a list too.
+_SECRET_KEY = re.compile(r"pass|secret|token|signature|credential|api_?key|private", re.IGNORECASE)
+#: Credentials in anything that looks like an address; up to the last @, so that an unquoted one hides nothing less.
+_CREDENTIALS = re.compile(r"(?<=://)[^\s;]*@")
+
+MASK = "**"
+
+
+def masked(value: object, key: str = "") -> object:
+    """The same value with secrets replaced: by the name of their key, and inside addresses."""
+    if key and _SECRET_KEY.search(key) and value:
+        return MASK
+    if isinstance(value, str):
+        return _CREDENTIALS.sub(_without_password, value)
+    if isinstance(value, Mapping):
+        return {name: masked(inner, str(name)) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [masked(inner) for inner in value]
+    return value
+
+
+def _without_password(found: re.Match[str]) -> str:
+    user, colon, _ = found[0].partition(":")
+    return f"{user}:{MASK}@" if colon and "@" not in user else f"{MASK}@"
