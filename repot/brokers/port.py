@@ -26,6 +26,8 @@ class Broker(Protocol):
     product: str
     #: The version the server states.
     version: str
+    #: Tells this server from another on the same address: process id or node name.
+    identity: str
     #: A count may be this many seconds old: believe "drained" only when it stays so for longer.
     depth_lag_s: float
 

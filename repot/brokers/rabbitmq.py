@@ -46,7 +46,7 @@ class RabbitBroker:
             message = f"{self._address} is not RabbitMQ's management API"
             raise BrokerUnreachable(message)
         self.version = str(overview["rabbitmq_version"])
-        self.node = str(overview["node"])
+        self.identity = str(overview["node"])
 
     def depth(self, queue: str) -> Depth:
         """Read a queue's counts; they are as old as the broker's statistics."""

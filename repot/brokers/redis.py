@@ -42,6 +42,7 @@ class RedisBroker:
         # Valkey states a Redis version too, for old clients
         self.product = "Valkey" if "valkey_version" in server else "Redis"
         self.version = str(server.get("valkey_version", server["redis_version"]))
+        self.identity = str(server["process_id"])
 
     def depth(self, queue: str) -> Depth:
         """Count a queue's lists, and those of the shared hash `unacked` that came from it."""

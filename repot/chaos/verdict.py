@@ -32,13 +32,21 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class Effect:
+    """What a task did to the world, and where."""
+
+    worker: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Story:
     """All that the journal says of one task, in the order of time."""
 
     task: str
     deliveries: tuple[Delivery, ...]
     runs: tuple[Run, ...]
-    effects: tuple[float, ...]
+    effects: tuple[Effect, ...]
 
     @property
     def goes_on(self) -> bool:
@@ -85,7 +93,7 @@ def story(task: str, happenings: Iterable[Happening]) -> Story:
             if found.what == DELIVERED
         ),
         runs=_runs(mine),
-        effects=tuple(found.at for found in mine if found.what == EFFECT),
+        effects=tuple(Effect(found.worker, found.at) for found in mine if found.what == EFFECT),
     )
 
 

@@ -110,7 +110,8 @@ class WorkerSettings(BaseSettings):
     )
     retry_lost_workers: bool = Field(
         True,
-        description="Run a task again, at most max_retries times, when its process was killed. Off: the task is lost.",
+        description="Run a task again when its process was killed, at most max_retries times and after its "
+        "default_retry_delay (180 s unless the task sets it). Off: the task is lost.",
     )
     deduplicate_successful_tasks: bool = Field(
         True,

@@ -47,7 +47,8 @@ def fail(task: Task[..., Any], message: str = "failed on purpose") -> None:
     raise RuntimeError(message)
 
 
-@shared_task(bind=True, name="repot.die", max_retries=2)
+# Celery waits for the default delay, 180 s unless the task says otherwise, before it runs a lost task again
+@shared_task(bind=True, name="repot.die", max_retries=2, default_retry_delay=1)
 def die(task: Task[..., Any]) -> None:
     """Have the effect, then be killed, as by the kernel when memory runs out."""
     _record_effect(task)

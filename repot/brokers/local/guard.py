@@ -40,7 +40,9 @@ def main() -> int:
             os.killpg(child.pid, signal.SIGKILL)
 
     def end_with_caller() -> None:
-        sys.stdin.buffer.read()
+        # not by sys.stdin: its lock, held by this thread, would abort the interpreter on leaving
+        while os.read(0, 1024):
+            pass
         end()
 
     signal.signal(signal.SIGTERM, lambda *_: end())

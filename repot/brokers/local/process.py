@@ -70,7 +70,7 @@ class GuardedProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while the command runs; as in a shell, 128 + N when signal N ended it."""
+        """None while the command runs; 128 + N when signal N ended it, as in a shell."""
         return self._guard.poll()
 
     def log_tail(self, lines: int = 15) -> str:

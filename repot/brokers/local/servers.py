@@ -21,7 +21,7 @@ from repot.errors import BrokerUnreachable, DeadlineExceeded, ServerFailed
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from repot.brokers.port import Broker
@@ -84,8 +84,10 @@ class _Launched:
 
 
 @contextmanager
-def redis_server() -> Iterator[Server]:
+def redis_server(*options: str) -> Iterator[Server]:
     """A private `redis-server` (or `valkey-server`) that keeps nothing on disk.
+
+    `options` are added to its command line.
 
     Raises:
         ProgramMissing: neither is installed.
@@ -96,24 +98,26 @@ def redis_server() -> Iterator[Server]:
     def launch(folder: Path) -> _Launched:
         port = free_port()
         command = [program, "--port", str(port), "--bind", LOOPBACK, "--dir", str(folder)]
-        command += ["--save", "", "--appendonly", "no", "--daemonize", "no"]
+        command += ["--save", "", "--appendonly", "no", "--daemonize", "no", *options]
         url = f"redis://{LOOPBACK}:{port}/0"
+        process = _start(command, folder)
 
         def identify() -> tuple[str, str]:
             with closing(open_broker(BrokerUrl.parse(url))) as broker:
-                return broker.product, broker.version
+                return _if_ours(broker, str(process.pid))
 
-        return _Launched(_start(command, folder), port, url, identify)
+        return _Launched(process, port, url, identify)
 
     with _running("redis", launch) as server:
         yield server
 
 
 @contextmanager
-def rabbitmq_server() -> Iterator[Server]:
+def rabbitmq_server(*options: str) -> Iterator[Server]:
     """A private `rabbitmq-server` with its management API, its own node name, cookie and port mapper.
 
     Works as root and as any other user. Its user is guest, on loopback alone.
+    `options` are lines added to its rabbitmq.conf.
 
     Raises:
         ProgramMissing: it is not installed.
@@ -123,15 +127,16 @@ def rabbitmq_server() -> Iterator[Server]:
 
     def launch(folder: Path) -> _Launched:
         port, management, distribution, epmd = (free_port() for _ in range(4))
-        _write_rabbitmq_files(folder, port, management)
-        variables = _rabbitmq_variables(folder, port, distribution, epmd)
+        _write_rabbitmq_files(folder, port, management, options)
+        node = f"repot-{port}@localhost"
+        variables = _rabbitmq_variables(folder, node, port, distribution, epmd)
         url = f"amqp://guest:guest@{LOOPBACK}:{port}//"
         address = f"http://{LOOPBACK}:{management}"
 
         def identify() -> tuple[str, str]:
             _ask_for_amqp(port)
             with closing(open_broker(BrokerUrl.parse(url), management_url=address)) as broker:
-                return broker.product, broker.version
+                return _if_ours(broker, node)
 
         return _Launched(_start([program], folder, variables, epmd), port, url, identify, address)
 
@@ -203,10 +208,20 @@ def _wait_until_it_serves(name: str, launched: _Launched) -> tuple[str, str]:
         found = wait_until(look, within_s=_START_WITHIN_S, what=f"{name} serves", poll_s=0.05)
     except DeadlineExceeded as error:
         raise ServerFailed(error.message, hint=f"Its last lines were:\n{launched.process.log_tail()}") from error
-    if launched.process.exit_code is not None or found is None:
-        message = f"{name} exited while another program answered on its port"
-        raise ServerFailed(message)
+    assert found is not None
     return found
+
+
+def _if_ours(broker: Broker, identity: str) -> tuple[str, str]:
+    """Product and version of the server we started.
+
+    Raises:
+        ServerFailed: another answers on its port.
+    """
+    if broker.identity != identity:
+        message = f"another {broker.product} answers on the port meant for a private one"
+        raise ServerFailed(message)
+    return broker.product, broker.version
 
 
 def _start(
@@ -230,13 +245,15 @@ def _ask_for_amqp(port: int) -> None:
             raise ConnectionError(message)
 
 
-def _write_rabbitmq_files(folder: Path, port: int, management_port: int) -> None:
-    (folder / "rabbitmq.conf").write_text(
-        f"listeners.tcp.1 = {LOOPBACK}:{port}\n"
-        f"management.tcp.ip = {LOOPBACK}\n"
-        f"management.tcp.port = {management_port}\n"
-        f"collect_statistics_interval = {_TICK_MS}\n"
+def _write_rabbitmq_files(folder: Path, port: int, management_port: int, options: Iterable[str]) -> None:
+    lines = (
+        f"listeners.tcp.1 = {LOOPBACK}:{port}",
+        f"management.tcp.ip = {LOOPBACK}",
+        f"management.tcp.port = {management_port}",
+        f"collect_statistics_interval = {_TICK_MS}",
+        *options,
     )
+    (folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
     # not in rabbitmq.conf's schema before 4.0
     (folder / "advanced.config").write_text(f"[{{rabbit, [{{quorum_tick_interval, {_TICK_MS}}}]}}].\n")
     (folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
@@ -245,7 +262,7 @@ def _write_rabbitmq_files(folder: Path, port: int, management_port: int) -> None
     cookie.write_text(secrets.token_hex(16))
 
 
-def _rabbitmq_variables(folder: Path, port: int, distribution_port: int, epmd_port: int) -> dict[str, str]:
+def _rabbitmq_variables(folder: Path, node: str, port: int, distribution_port: int, epmd_port: int) -> dict[str, str]:
     """The environment of a node that shares nothing with any other on this machine.
 
     The port mapper is on a private port, because the shared one (4369) must never
@@ -253,7 +270,7 @@ def _rabbitmq_variables(folder: Path, port: int, distribution_port: int, epmd_po
     """
     return {
         "HOME": str(folder),
-        "RABBITMQ_NODENAME": f"repot-{port}@localhost",
+        "RABBITMQ_NODENAME": node,
         "RABBITMQ_NODE_IP_ADDRESS": LOOPBACK,
         "RABBITMQ_NODE_PORT": str(port),
         "RABBITMQ_DIST_PORT": str(distribution_port),

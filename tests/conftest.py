@@ -1,0 +1,54 @@
+"""What every test shares: a clean environment, and private servers."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from installed import require
+from repot.brokers.local import programs, rabbitmq_server, redis_server, toxiproxy_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.brokers.local import Server
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.upper().startswith(("WORKER_", "CELERY_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[Server]:
+    """A private Redis for the whole session."""
+    require(programs.REDIS)
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[Server]:
+    """A private RabbitMQ for the whole session."""
+    require(programs.RABBITMQ)
+    with rabbitmq_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def toxiproxy() -> Iterator[Server]:
+    """A private Toxiproxy for the whole session."""
+    require(programs.TOXIPROXY)
+    with toxiproxy_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """Each broker in turn."""
+    found: Server = request.getfixturevalue(request.param)
+    return found

@@ -1,0 +1,197 @@
+"""Private servers come up for real, side by side, and never outlive their caller."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from installed import require
+from repot.brokers.local import GuardedProcess, programs, rabbitmq_server, redis_server, toxiproxy_server
+from repot.brokers.local import servers as local_servers
+from repot.errors import ProgramMissing, ServerFailed
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Starts all three, says which processes run, and waits to be ended.
+CALLER = """
+import json, os, sys
+from contextlib import ExitStack
+import psutil
+from repot.brokers.local import rabbitmq_server, redis_server, toxiproxy_server
+with ExitStack() as stack:
+    servers = [stack.enter_context(start()) for start in (redis_server, rabbitmq_server, toxiproxy_server)]
+    print(json.dumps({
+        "pids": [server.process.pid for server in servers],
+        "folders": [str(server.folder) for server in servers],
+        "ports": [server.port for server in servers],
+        "rabbitmq_s": servers[1].started_in_s,
+    }), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def _all_programs() -> None:
+    for program in (programs.REDIS, programs.RABBITMQ, programs.TOXIPROXY):
+        require(program)
+
+
+def running(pids: list[int]) -> list[int]:
+    """Those that still run; one that only waits to be reaped does not."""
+    found = []
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def ours(folders: list[str]) -> list[psutil.Process]:
+    """Processes whose environment, command or folder points into one of these folders.
+
+    Erlang's port mapper leaves every group and session, but not its environment.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            known = [*process.cmdline(), *process.environ().values(), process.cwd()]
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if any(folder in text for folder in folders for text in known):
+            found.append(process)
+    return found
+
+
+@pytest.fixture
+def caller() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", CALLER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.usefixtures("_all_programs")
+@pytest.mark.parametrize("how", ["leaves", "is killed"])
+def test_nothing_stays_when_the_caller(caller: subprocess.Popen[str], how: str) -> None:
+    assert caller.stdout is not None
+    assert caller.stdin is not None
+    told = json.loads(caller.stdout.readline())
+    assert len(running(told["pids"])) == 3
+    # Redis, Toxiproxy, the node and its children, its port mapper, and a guard for each
+    assert len(ours(told["folders"])) >= 7
+    if how == "is killed":
+        caller.send_signal(signal.SIGKILL)
+    else:
+        caller.stdin.close()
+    caller.wait(timeout=30)
+    wait_until(lambda: not ours(told["folders"]), within_s=15, what="every process is gone")
+    wait_until(lambda: not any(map(os.path.exists, told["folders"])), within_s=15, what="every folder is gone")
+
+
+@pytest.mark.usefixtures("_all_programs")
+def test_several_run_side_by_side() -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(redis_server()) for _ in range(3)]
+        servers += [stack.enter_context(toxiproxy_server()) for _ in range(2)]
+        servers += [stack.enter_context(rabbitmq_server()) for _ in range(2)]
+        assert len({server.port for server in servers}) == 7
+        for server in servers:
+            if server.name != "Toxiproxy":
+                assert server.open().depth("nothing").is_drained
+
+
+@pytest.mark.usefixtures("_all_programs")
+def test_they_listen_on_loopback_alone() -> None:
+    with redis_server() as redis, rabbitmq_server() as rabbitmq, toxiproxy_server() as toxiproxy:
+        folders = [str(server.folder) for server in (redis, rabbitmq, toxiproxy)]
+        listening = [
+            connection.laddr.ip
+            for process in ours(folders)
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+    # Redis, Toxiproxy, AMQP, the management API, Erlang's distribution and its port mapper
+    assert len(listening) >= 6
+    assert {"127.0.0.1"} >= set(listening) - {"::1", "::ffff:127.0.0.1"}
+
+
+def test_a_missing_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(programs, "_MORE_FOLDERS", ())
+    for program in (programs.REDIS, programs.RABBITMQ, programs.TOXIPROXY):
+        with pytest.raises(ProgramMissing) as caught:
+            program.find()
+        assert "is not installed" in caught.value.message
+        for way in ("Debian, Ubuntu:", "macOS: brew install", "Docker:"):
+            assert way in caught.value.hint
+
+
+def test_a_server_that_dies_at_the_start_shows_its_last_words() -> None:
+    require(programs.REDIS)
+    with pytest.raises(ServerFailed) as caught, redis_server("--no-such-option", "1"):
+        pass
+    assert "exited with 1 while starting" in caught.value.message
+    assert "no-such-option" in caught.value.hint
+
+
+def test_a_port_taken_meanwhile_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another port is tried, because one found free can be gone a moment later."""
+    require(programs.REDIS)
+    with redis_server() as first:
+        ports = iter([first.port, local_servers.free_port()])
+        monkeypatch.setattr(local_servers, "free_port", lambda: next(ports))
+        with redis_server() as second:
+            assert second.port != first.port
+            assert second.open().depth("nothing").is_drained
+
+
+def test_a_command_that_cannot_start_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ServerFailed, match="could not be started"):
+        GuardedProcess(["/no/such/program"], log=tmp_path / "log", environment={})
+
+
+def test_a_guarded_process_takes_its_children_along(tmp_path: Path) -> None:
+    code = "import subprocess; child = subprocess.Popen(['sleep', '600']); print(child.pid, flush=True); child.wait()"
+    with GuardedProcess([sys.executable, "-c", code], log=tmp_path / "log", environment=dict(os.environ)) as process:
+        wait_until(process.log_tail, within_s=10, what="the child is named")
+        child = int(process.log_tail())
+        assert [process.pid, child] == running([process.pid, child])
+    wait_until(lambda: not running([process.pid, child]), within_s=5, what="both are gone")
+    assert process.exit_code == 128 + signal.SIGKILL
+
+
+AS_NOBODY = """#!/bin/sh
+chown -R nobody "$HOME"
+exec setpriv --reuid nobody --regid nogroup --clear-groups "{program}" "$@"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv becomes somebody else")
+def test_another_user_than_root_can_run_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Debian's own rabbitmq-server command would refuse."""
+    require(programs.RABBITMQ)
+    wrapper = tmp_path / "rabbitmq-server"
+    wrapper.write_text(AS_NOBODY.format(program=programs.RABBITMQ.find()))
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with rabbitmq_server() as server:
+        users = {process.username() for process in ours([str(server.folder)]) if process.pid == server.process.pid}
+        assert users == {"nobody"}
+        assert server.open().depth("nothing").is_drained

@@ -1,0 +1,183 @@
+"""`celery -A repot.worker.app worker` on real brokers."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from kombu import Connection
+
+from repot.brokers.local import LOOPBACK, GuardedProcess
+from repot.chaos.workers import start_worker
+from repot.config import ExplicitSettings, Role, celery_config
+from repot.waiting import wait_until
+from repot.worker.journal import DELIVERED, EFFECT, ENDED, READY, STARTED, Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from repot.brokers.local import Server
+    from repot.config import WorkerSettings
+
+
+class Bench:
+    """A running worker, a client, and what the journal says."""
+
+    def __init__(self, settings: WorkerSettings, worker: GuardedProcess) -> None:
+        assert settings.journal is not None
+        self.settings = settings
+        self.worker = worker
+        self.journal = Journal(settings.journal)
+        self.client = Celery("test", set_as_current=False)
+        self.client.conf.update(celery_config(settings, Role.CLIENT))
+        self.await_line(READY)
+
+    def send(self, name: str, *arguments: Any, **options: Any) -> str:
+        task = str(uuid4())
+        self.client.send_task(name, arguments, task_id=task, **options)
+        return task
+
+    def lines(self, what: str, task: str = "") -> list[dict[str, Any]]:
+        return [line.details for line in self.journal.read() if (line.what, line.task) == (what, task)]
+
+    def await_line(self, what: str, task: str = "", number: int = 1) -> None:
+        def seen() -> bool:
+            assert self.worker.exit_code is None, self.worker.log_tail(40)
+            return len(self.lines(what, task)) >= number
+
+        wait_until(seen, within_s=30, what=f"{what} {task}, {number} times")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Start a worker with some settings; end it with the test."""
+    workers = []
+
+    def begin(url: str, results: str, **changes: Any) -> Bench:
+        names = (f"q-{uuid4()}",)
+        settings = ExplicitSettings(
+            broker_url=url,
+            result_backend=results,
+            queue_names=names,
+            dead_letter_queue=f"{names[0]}-dead",
+            journal=tmp_path / "journal",
+            **changes,
+        )
+        workers.append(start_worker(f"w-{uuid4()}", names[0], settings, tmp_path))
+        return Bench(settings, workers[-1])
+
+    yield begin
+    for worker in workers:
+        worker.stop()
+
+
+@pytest.fixture
+def bench(server: Server, redis: Server, start: Callable[..., Bench]) -> Bench:
+    return start(server.url, redis.url.replace("/0", "/1"))
+
+
+def test_a_task_runs_once_and_has_its_effect(bench: Bench) -> None:
+    task = bench.send("repot.run", 0)
+    bench.await_line(ENDED, task)
+    assert [{"name": "repot.run", "redelivered": False}] == bench.lines(DELIVERED, task)
+    assert 1 == len(bench.lines(EFFECT, task))
+    assert [{"state": "SUCCESS"}] == bench.lines(ENDED, task)
+
+
+def test_a_failing_task_fails(bench: Bench) -> None:
+    task = bench.send("repot.fail")
+    bench.await_line(ENDED, task)
+    assert [{"state": "FAILURE"}] == bench.lines(ENDED, task)
+
+
+def test_a_killed_task_runs_again_but_not_for_ever(bench: Bench) -> None:
+    """`task_retry_on_worker_lost` keeps to max_retries, which is 2 for this task."""
+    task = bench.send("repot.die")
+    bench.await_line(STARTED, task, 3)
+    after = bench.send("repot.run", 0)
+    bench.await_line(ENDED, after)
+    wait_until(lambda: bench.client.backend.get_state(task) == "FAILURE", within_s=20, what="it fails")
+    assert [0, 1, 2] == [line["retries"] for line in bench.lines(STARTED, task)]
+
+
+def test_a_retrying_task_keeps_its_id(bench: Bench) -> None:
+    task = bench.send("repot.retry", 2)
+    bench.await_line(ENDED, task, 3)
+    assert ["RETRY", "RETRY", "SUCCESS"] == [line["state"] for line in bench.lines(ENDED, task)]
+
+
+def test_a_warm_shutdown_ends_with_success(bench: Bench) -> None:
+    bench.worker.signal(signal.SIGTERM)
+    wait_until(lambda: bench.worker.exit_code is not None, within_s=20, what="the worker leaves")
+    assert 0 == bench.worker.exit_code
+
+
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+def test_dead_letters_have_a_queue(rabbitmq: Server, redis: Server, start: Callable[..., Bench], kind: str) -> None:
+    """A message that is rejected goes there, also before anything else declared that queue."""
+    bench = start(rabbitmq.url, redis.url.replace("/0", "/1"), queue_type=kind)
+    bench.worker.stop()
+    queue, dead = bench.settings.queue_names[0], bench.settings.dead_letter_queue
+    with Connection(rabbitmq.url) as connection:
+        channel: Any = connection.default_channel
+        connection.Producer().publish({"poison": True}, routing_key=queue)
+        wait_until(lambda: _reject(channel, queue), within_s=10, what="the message is there to reject")
+        found = wait_until(lambda: channel.basic_get(dead, no_ack=True), within_s=10, what="the dead letter arrives")
+    assert "rejected" == found.headers["x-death"][0]["reason"]
+
+
+def _reject(channel: Any, queue: str) -> bool:
+    message = channel.basic_get(queue)
+    if message is not None:
+        channel.basic_reject(message.delivery_tag, requeue=False)
+    return message is not None
+
+
+def test_a_delayed_task_waits_in_rabbitmq_and_not_in_the_worker(
+    rabbitmq: Server, redis: Server, start: Callable[..., Bench]
+) -> None:
+    """Quorum queues behind a topic exchange: nothing is delivered before its time."""
+    bench = start(rabbitmq.url, redis.url.replace("/0", "/1"))
+    late = bench.send("repot.run", 0, countdown=3)
+    soon = bench.send("repot.run", 0)
+    bench.await_line(ENDED, soon)
+    assert [] == bench.lines(DELIVERED, late)
+    bench.await_line(ENDED, late)
+    began = {line.task: line.at for line in bench.journal.read() if line.what == DELIVERED}
+    assert began[late] - began[soon] > 1.5
+
+
+def test_a_bridge_reads_one_broker_and_writes_the_other(
+    rabbitmq: Server, redis: Server, tmp_path: Path, start: Callable[..., Bench]
+) -> None:
+    """A task taken from Redis retries on RabbitMQ, where the bridge does not listen."""
+    bench = start(redis.url, redis.url.replace("/0", "/1"), broker_read_url=redis.url, broker_write_url=rabbitmq.url)
+    there = ExplicitSettings(
+        broker_url=rabbitmq.url,
+        result_backend=redis.url.replace("/0", "/1"),
+        queue_names=bench.settings.queue_names,
+        dead_letter_queue=bench.settings.dead_letter_queue,
+        journal=tmp_path / "there",
+    )
+    old_client = Celery("old", set_as_current=False)
+    old_client.conf.update(celery_config(bench.settings.replace(broker_read_url=None, broker_write_url=None)))
+    task = str(uuid4())
+    old_client.send_task("repot.retry", (1,), task_id=task)
+    bench.await_line(ENDED, task)
+    assert ["RETRY"] == [line["state"] for line in bench.lines(ENDED, task)]
+    with start_worker(f"there-{uuid4()}", there.queue_names[0], there, tmp_path) as worker:
+        new = Bench(there, worker)
+        new.await_line(ENDED, task)
+        assert ["SUCCESS"] == [line["state"] for line in new.lines(ENDED, task)]
+
+
+def test_a_failover_list_reaches_the_server_that_lives(
+    server: Server, redis: Server, start: Callable[..., Bench]
+) -> None:
+    dead = server.url.replace(f":{server.port}", ":1").replace("127.0.0.1", LOOPBACK)
+    bench = start(f"{dead};{server.url}", redis.url.replace("/0", "/1"))
+    bench.await_line(ENDED, bench.send("repot.run", 0))

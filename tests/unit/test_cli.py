@@ -1,0 +1,134 @@
+"""The command as a stranger meets it: help, errors, exit codes, streams."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from repot.chaos.scenarios import SCENARIOS
+from repot.cli.main import main
+from repot.config import WorkerSettings, variable
+
+PLANTED = "hunter2-s3cret"
+
+
+def repot(*arguments: str, **variables: str) -> Result:
+    return CliRunner().invoke(main, arguments, env=variables)
+
+
+def repot_process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: the application is made when it is first imported."""
+    command = [sys.executable, "-m", "repot", *arguments]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+def everything(command: Any = main, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Every command and group, as the words that call it."""
+    found = [path]
+    for name, inner in getattr(command, "commands", {}).items():
+        found += everything(inner, (*path, name))
+    return found
+
+
+@pytest.mark.parametrize("path", everything(), ids=" ".join)
+def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
+    found = repot(*path, "--help")
+    assert 0 == found.exit_code
+    assert "Usage:" in found.stdout
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """What makes `repot --help` quick."""
+    code = (
+        "import sys, repot.cli.main; "
+        "print({'celery', 'kombu', 'pydantic', 'redis', 'rich', 'requests', 'jinja2'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "set()" == found.stdout.strip()
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert "repot, version 0.1.0" == repot("--version").stdout.strip()
+
+
+def test_config_show_gives_values_and_origins_and_no_password() -> None:
+    url = f"amqp://user:{PLANTED}@host//"
+    for arguments in (["--json"], ["--all"], []):
+        found = repot_process(
+            "config", "show", *arguments, WORKER_BROKER_URL=url, WORKER_RESULT_BACKEND=f"redis://:{PLANTED}@host/1"
+        )
+        assert 0 == found.returncode, found.stderr
+        assert PLANTED not in found.stdout + found.stderr
+        assert "user:**@host" in found.stdout
+
+
+def test_config_show_as_json_is_data() -> None:
+    lines = json.loads(repot_process("config", "show", "--json").stdout)["settings"]
+    assert {"value": 7200, "origin": "WORKER_VISIBILITY_TIMEOUT (repot's default)"} == lines[
+        "broker_transport_options.visibility_timeout"
+    ]
+
+
+def test_every_variable_is_listed() -> None:
+    found = {line["name"] for line in json.loads(repot("config", "variables", "--json").stdout)}
+    assert {variable(name) for name in WorkerSettings.model_fields} == found
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"WORKER_BROKER_URL": f"amqp://user:{PLANTED}#@host//"}, "WORKER_BROKER_URL"),
+        ({"CELERY_BROKER_URL": f"amqp://user:{PLANTED}@host//"}, "CELERY_BROKER_URL"),
+        ({"WORKER_HARTBEAT": "5"}, "did you mean WORKER_HEARTBEAT"),
+        ({"WORKER_APP": "no_such_module"}, "no module named 'no_such_module'"),
+    ],
+)
+@pytest.mark.parametrize("command", [("config", "show"), ("chaos", "run", "dropped-ack")])
+def test_wrong_settings_end_every_command_with_one_message(
+    command: tuple[str, ...], variables: dict[str, str], said: str
+) -> None:
+    found = repot(*command, **variables)
+    assert 2 == found.exit_code
+    assert found.stderr.startswith("error: ")
+    assert said in found.stderr
+    assert "hint: " in found.stderr
+    assert "Traceback" not in found.output
+    assert PLANTED not in found.output
+    assert not found.stdout
+
+
+def test_celerys_own_command_shows_the_same_message() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "repot.worker.app", "worker"],
+        env={"WORKER_BROKER_URL": f"amqp://user:{PLANTED}#@host//"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 1 == found.returncode
+    assert found.stderr.startswith("error: the environment is not a valid configuration")
+    assert "Traceback" not in found.stderr
+    assert PLANTED not in found.stdout + found.stderr
+
+
+def test_chaos_list_names_every_scenario() -> None:
+    found = json.loads(repot("chaos", "list", "--json").stdout)
+    assert list(SCENARIOS) == [scenario["name"] for scenario in found]
+    shown = repot("chaos", "list").stdout
+    assert all(name in shown for name in SCENARIOS)
+
+
+def test_an_unknown_scenario_is_a_usage_error() -> None:
+    found = repot("chaos", "run", "earthquake")
+    assert 2 == found.exit_code
+    assert "earthquake" in found.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script(shell: str) -> None:
+    assert "_REPOT_COMPLETE" in repot("completion", shell).stdout

@@ -1,0 +1,44 @@
+"""Many processes append to one journal; no line is mixed with another."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+from repot.worker.journal import Journal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINES = 200
+
+
+def _write_many(path: Path, name: str) -> None:
+    for number in range(LINES):
+        Journal(path).write("line", name, str(number), padding="x" * 300)
+
+
+def test_processes_do_not_mix_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+        for done in [pool.submit(_write_many, path, name) for name in "abc"]:
+            done.result()
+    found = Journal(path).read()
+    assert {(name, str(number)) for name in "abc" for number in range(LINES)} == {
+        (line.worker, line.task) for line in found
+    }
+    assert 3 * LINES == len(found)
+    assert sorted(line.at for line in found) == [line.at for line in found]
+
+
+def test_a_line_being_written_is_not_read_yet(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    Journal(path).write("whole", "w")
+    with path.open("a") as file:
+        file.write('[1.0, "half", ')
+    assert ["whole"] == [line.what for line in Journal(path).read()]
+
+
+def test_no_journal_yet_is_no_happening(tmp_path: Path) -> None:
+    assert [] == Journal(tmp_path / "none").read()

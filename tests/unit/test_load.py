@@ -1,0 +1,164 @@
+"""The environment: read once, and every mistake said clearly without a secret."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from repot.config import ExplicitSettings, WorkerSettings, as_environment, child_environment, load, variable
+from repot.errors import ConfigInvalid
+
+PLANTED = "hunter2-s3cret"
+
+
+def test_defaults_are_redis_on_this_machine() -> None:
+    found = load()
+    assert "redis://localhost:6379/0" == found.broker_url.reveal()
+    assert "redis://localhost:6379/1" == found.result_backend.reveal()
+
+
+def test_the_environment_is_read_whatever_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_BROKER_URL", "amqp://host//")
+    monkeypatch.setenv("worker_queue_names", "high, low")
+    found = load()
+    assert "amqp" == found.broker_url.scheme
+    assert ("high", "low") == found.queue_names
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("WORKER_BROKER_URL", "rabbit://host", "has the scheme 'rabbit'"),
+        ("WORKER_BROKER_URL", "amqp:///vhost", "names no host"),
+        ("WORKER_BROKER_URL", f"amqp://user:{PLANTED}/x@host//", "percent-encode"),
+        ("WORKER_BROKER_URL", f"amqp://user:{PLANTED}@host//?heartbeat=5", "set WORKER_HEARTBEAT instead"),
+        ("WORKER_BROKER_URL", f"redis://:{PLANTED}@host/0?socket_timeout=5", "set WORKER_SOCKET_TIMEOUT instead"),
+        ("WORKER_BROKER_URL", f"redis://:{PLANTED}@a/0;amqp://user:{PLANTED}@b//", "mixes the transports"),
+        ("WORKER_RESULT_BACKEND", f"redis://:{PLANTED}/x@host", "percent-encode"),
+        ("WORKER_VISIBILITY_TIMEOUT", "-5", "greater than 0"),
+        ("WORKER_SOCKET_TIMEOUT", "soon", "valid number"),
+        ("WORKER_HEARTBEAT", "0", "greater than 0"),
+        ("WORKER_TCP_USER_TIMEOUT", "1", "greater than 1"),
+        ("WORKER_QUEUE_TYPE", "lazy", "'quorum' or 'classic'"),
+        ("WORKER_TASK_ACKS_LATE", "maybe", "valid boolean"),
+        ("WORKER_QUEUE_NAMES", "", "at least 1"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigInvalid) as caught:
+        load()
+    assert name in caught.value.message
+    assert said in caught.value.message
+    assert PLANTED not in str(caught.value)
+    assert 2 == caught.value.exit_code
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"WORKER_VISIBILTY_TIMEOUT": "5"}, "did you mean WORKER_VISIBILITY_TIMEOUT?"),
+        ({"WORKER_XYZZY": "5"}, "WORKER_XYZZY is not a setting"),
+        ({"CELERY_BROKER_URL": f"redis://:{PLANTED}@h"}, "CELERY_BROKER_URL is set and would silently win"),
+        ({"CELERY_RESULT_BACKEND": "rpc://"}, "set WORKER_RESULT_BACKEND instead"),
+        ({"WORKER_BROKER_READ_URL": "redis://h"}, "without WORKER_BROKER_WRITE_URL"),
+        ({"WORKER_BROKER_URL": "sentinel://h:26379/0"}, "WORKER_SENTINEL_MASTER is missing"),
+        ({"WORKER_TLS_KEY": "key.pem"}, "WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together"),
+        ({"WORKER_QUEUE_NAMES": "mail,bulk.mail"}, "would also reach 'mail'"),
+        ({"WORKER_QUEUE_NAMES": "a,a"}, "names a queue twice"),
+        ({"WORKER_QUEUE_NAMES": "a.#"}, "wildcard"),
+        ({"WORKER_QUEUE_NAMES": "celery.dead"}, "dead letters would run again"),
+        (
+            {"WORKER_BROKER_READ_URL": "redis://h", "WORKER_BROKER_WRITE_URL": "amqps://h"},
+            "amqps:// can only be bridged with",
+        ),
+    ],
+)
+def test_variables_that_do_not_belong_are_named(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigInvalid) as caught:
+        load()
+    assert said in caught.value.message
+    assert PLANTED not in str(caught.value)
+
+
+def test_all_mistakes_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_HEARTBEAT", "-1")
+    monkeypatch.setenv("WORKER_BROKER_URL", "nonsense")
+    monkeypatch.setenv("WORKER_HARTBEAT", "5")
+    with pytest.raises(ConfigInvalid, match="3 problems"):
+        load()
+
+
+def test_no_representation_shows_a_password(caplog: pytest.LogCaptureFixture) -> None:
+    found = ExplicitSettings(
+        broker_url=f"amqp://user:{PLANTED}@host//",  # type: ignore[arg-type]
+        result_backend=f"redis://:{PLANTED}@host/1",  # type: ignore[arg-type]
+    )
+    with caplog.at_level(logging.INFO):
+        logging.getLogger("repot").info("settings %s %r", found, found)
+    for shown in (repr(found), str(found), caplog.text):
+        assert PLANTED not in shown
+        assert "user:**@host" in shown
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load().heartbeat = 3  # type: ignore[misc]
+
+
+def test_explicit_settings_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An experiment must not follow what the caller's shell exports."""
+    monkeypatch.setenv("WORKER_HEARTBEAT", "33")
+    assert 33 == WorkerSettings().heartbeat
+    assert 10 == ExplicitSettings().heartbeat
+    assert 10 == ExplicitSettings().replace(prefetch_multiplier=2).heartbeat
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    heartbeat=st.integers(1, 600),
+    timeout=st.floats(0.1, 1e4),
+    late=st.booleans(),
+    kind=st.sampled_from(["quorum", "classic"]),
+    names=st.lists(st.from_regex(r"[a-z]{1,8}", fullmatch=True), min_size=1, max_size=4, unique=True),
+    url=st.sampled_from(["amqp://u:p%40ss@h:5672//", "redis://:x%2Fy@h/3", "amqps://a//;amqps://b//"]),
+)
+def test_settings_survive_the_way_through_an_environment(
+    monkeypatch: pytest.MonkeyPatch, heartbeat: int, timeout: float, late: bool, kind: str, names: list[str], url: str
+) -> None:
+    """What a worker process is started with is what it reads."""
+    given_settings = ExplicitSettings(
+        heartbeat=heartbeat,
+        socket_timeout=timeout,
+        task_acks_late=late,
+        queue_type=kind,  # type: ignore[arg-type]
+        queue_names=tuple(names),
+        broker_url=url,  # type: ignore[arg-type]
+    )
+    with monkeypatch.context() as patch:
+        for name, value in as_environment(given_settings).items():
+            patch.setenv(name, value)
+        assert given_settings.model_dump() == load().model_dump()
+
+
+def test_a_child_gets_these_settings_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_HEARTBEAT", "33")
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere")
+    monkeypatch.setenv("OTHER", "kept")
+    child = child_environment(ExplicitSettings(prefetch_multiplier=2))
+    assert {"WORKER_PREFETCH_MULTIPLIER": "2"} == {
+        name: value for name, value in child.items() if name.startswith(("WORKER_", "CELERY_"))
+    }
+    assert "kept" == child["OTHER"]
+
+
+def test_every_setting_says_what_it_means() -> None:
+    for name, field in WorkerSettings.model_fields.items():
+        assert field.description, variable(name)

@@ -1,0 +1,100 @@
+"""Addresses: accepted or refused with a reason, and never shown with a password."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repot.config.masking import masked
+from repot.config.urls import BROKER_SCHEMES, BrokerUrl, ServiceUrl
+
+PLANTED = "hunter2-s3cret"
+
+hosts = st.from_regex(r"[a-z][a-z0-9-]{0,20}(\.[a-z]{2,5})?", fullmatch=True)
+ports = st.integers(1, 65535)
+passwords = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=30)
+
+
+@given(scheme=st.sampled_from(BROKER_SCHEMES), host=hosts, port=ports, password=passwords)
+def test_any_quoted_password_is_accepted_and_masked(scheme: str, host: str, port: int, password: str) -> None:
+    secret = f"{PLANTED}{password}"
+    text = f"{scheme}://user:{quote(secret, safe='')}@{host}:{port}/0"
+    url = BrokerUrl.parse(text)
+    assert text == url.reveal()
+    for shown in (str(url), repr(url), url.masked(), f"{url}", repr([url])):
+        assert PLANTED not in shown
+    assert f"{scheme}://user:**@{host}:{port}/0" == url.masked()
+
+
+@given(
+    scheme=st.sampled_from(BROKER_SCHEMES),
+    before=st.text("abcXYZ019", max_size=5),
+    bad=st.sampled_from(["/", "#", "?", "@", ";", "%"]),
+    after=st.text("ghGH!", max_size=5),
+)
+def test_a_password_that_needs_quoting_is_refused_without_showing_it(
+    scheme: str, before: str, bad: str, after: str
+) -> None:
+    with pytest.raises(ValueError, match="percent-encode") as caught:
+        BrokerUrl.parse(f"{scheme}://user:{PLANTED}{before}{bad}{after}{PLANTED}@host:6379/0")
+    assert PLANTED not in str(caught.value)
+
+
+@given(st.text(max_size=40))
+def test_no_text_escapes_the_parser_with_another_error(text: str) -> None:
+    """Whatever is typed, there is an address or a ValueError that does not repeat a password."""
+    shown = ""
+    try:
+        shown = str(BrokerUrl.parse(f"amqp://user:{PLANTED}{text}@host"))
+    except ValueError as error:
+        shown = str(error)
+    assert PLANTED not in shown
+
+
+@given(st.text(max_size=60))
+def test_masking_hides_credentials_in_any_text(text: str) -> None:
+    shown = masked(f"{text} amqp://user:{PLANTED}@host:5672/v and redis://:{PLANTED}x@h")
+    assert PLANTED not in str(shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("localhost:6379", "has no scheme"),
+        ("http://host", "has the scheme 'http'; a broker is one of redis, rediss, sentinel, amqp"),
+        ("amqp://", "names no host"),
+        ("redis:///0", "names no host"),
+        ("amqp://host:99999", "port is a number from 1 to 65535"),
+        ("redis://host:port/0", "port is a number from 1 to 65535"),
+        ("redis://host/zero", "Redis databases are numbers"),
+        ("amqp://host?heartbeat=10", "set WORKER_HEARTBEAT instead"),
+        ("redis://host/0?socket_timeout=5", "set WORKER_SOCKET_TIMEOUT instead"),
+        ("redis://host/0?virtual_host=1", "take it out"),
+        ("redis://host/0?ssl_cert_reqs=none", "take it out"),
+        ("redis://one;amqp://two", "mixes the transports amqp, redis"),
+        ("amqp://one;two", "server 2 of the list is not an address"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said.replace("?", r"\?")):
+        BrokerUrl.parse(text)
+
+
+def test_a_failover_list_keeps_its_order() -> None:
+    url = BrokerUrl.parse("amqp://one:5672//; amqp://two:5672//;")
+    assert ("amqp://one:5672//", "amqp://two:5672//") == url.servers
+    assert "amqp://one:5672//;amqp://two:5672//" == url.reveal()
+
+
+def test_a_word_alone_before_the_host_is_masked() -> None:
+    """`redis://secret@host` gives a user name, but was meant as a password."""
+    assert "redis://**@host/0" == BrokerUrl.parse(f"redis://{PLANTED}@host/0").masked()
+
+
+def test_a_secret_option_of_a_result_address_is_masked() -> None:
+    shown = ServiceUrl.parse(f"db+postgresql://host/results?sslpassword={PLANTED}&x=1").masked()
+    assert "db+postgresql://host/results?sslpassword=**&x=1" == shown

@@ -1,0 +1,32 @@
+"""Waiting ends with the condition, with the deadline, or when somebody asks to stop."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+
+from repot.errors import DeadlineExceeded, Interrupted
+from repot.waiting import wait_until
+
+
+def test_it_returns_the_first_true_answer() -> None:
+    answers = iter([None, 0, "yes", "later"])
+    assert "yes" == wait_until(lambda: next(answers), within_s=5, what="an answer")
+
+
+def test_it_names_what_did_not_happen() -> None:
+    with pytest.raises(DeadlineExceeded, match=r"the sky falls: not within 0\.05 s"):
+        wait_until(lambda: False, within_s=0.05, what="the sky falls")
+
+
+def test_it_stops_when_asked() -> None:
+    stop = Event()
+    stop.set()
+    with pytest.raises(Interrupted):
+        wait_until(lambda: False, within_s=60, what="nothing", stop=stop)
+
+
+def test_what_the_condition_raises_comes_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        wait_until(lambda: 1 / 0, within_s=5, what="nothing")
