@@ -23,4 +23,6 @@ def start_worker(name: str, queue: str, settings: WorkerSettings, folder: Path) 
     command += ["--hostname", name, "--queues", queue, "--concurrency", "1", "--pool", "prefork", "--loglevel", "INFO"]
     # neither is needed for one task, and both cost a second
     command += ["--without-mingle", "--without-gossip"]
-    return GuardedProcess(command, log=folder / f"{name}.log", environment=child_environment(settings))
+    # multiprocessing leaves a folder behind when it is killed: in ours, it goes with the experiment
+    environment = child_environment(settings) | {"TMPDIR": str(folder)}
+    return GuardedProcess(command, log=folder / f"{name}.log", environment=environment)

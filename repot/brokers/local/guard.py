@@ -32,7 +32,6 @@ def main() -> int:
         child = subprocess.Popen(  # noqa: S603 - the caller's own command
             order["command"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-    print(child.pid, flush=True)  # noqa: T201 - the caller reads it
 
     def end() -> None:
         # the group, because servers and pools have children of their own
@@ -47,6 +46,8 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, lambda *_: end())
     Thread(target=end_with_caller, daemon=True).start()
+    with suppress(BrokenPipeError):  # the caller is gone already; its end of standard input is, too
+        print(child.pid, flush=True)  # noqa: T201 - the caller reads it
     code = child.wait()
     end()
     if order["epmd_port"]:

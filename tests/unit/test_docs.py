@@ -1,0 +1,56 @@
+"""The documents say what the program does."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from repot.chaos.scenarios import SCENARIOS
+from repot.cli.main import main
+from repot.config import WorkerSettings, variable
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def test_the_settings_page_is_made_from_the_settings() -> None:
+    """`make docs` writes it."""
+    page = runpy.run_path(str(ROOT / "scripts" / "settings_page.py"))["page"]()
+    assert page == (ROOT / "docs" / "settings.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_in_the_documents_exists(page: Path) -> None:
+    for words in re.findall(r"(?m)(?:^|`)(?:\$ )?(?:\.venv/bin/)?repot ((?:[a-z]+ ?){1,2})", page.read_text()):
+        first, *rest = words.split()
+        command = main.commands.get(first)
+        assert command is not None, words
+        for name in rest[: 1 if hasattr(command, "commands") else 0]:
+            assert name in getattr(command, "commands", {}), words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_variable_in_the_documents_exists(page: Path) -> None:
+    known = {variable(name) for name in WorkerSettings.model_fields}
+    found = set(re.findall(r"\bWORKER_[A-Z_]+[A-Z]\b", page.read_text()))
+    assert found <= known
+
+
+def test_every_scenario_is_explained() -> None:
+    page = (ROOT / "docs" / "scenarios.md").read_text()
+    assert all(f"`{name}`" in page for name in SCENARIOS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_make_target_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
+    for page in PAGES:
+        assert set(re.findall(r"`make ([a-z]+)`", page.read_text())) <= targets, page.name
