@@ -20,7 +20,9 @@ serves both.
 
 def page() -> str:
     """The whole page."""
-    rows = (f"| `{line.name}` | {f'`{line.default}`' if line.default else ''} | {line.meaning} |" for line in describe())
+    rows = (
+        f"| `{line.name}` | {f'`{line.default}`' if line.default else ''} | {line.meaning} |" for line in describe()
+    )
     return HEAD + "\n".join(rows) + "\n"
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Protocol
 
 from repot.brokers.local import BROKER_SERVERS, redis_server, toxiproxy_server
@@ -66,6 +66,7 @@ def run(cases: Sequence[Case], *, jobs: int, app: str, progress: Progress) -> li
         ProgramMissing, ServerFailed: a server is not there.
     """
     stop = Event()
+    starting = Lock()
     with ExitStack() as stack:
         toxiproxy = stack.enter_context(toxiproxy_server())
         results = stack.enter_context(redis_server())
@@ -85,6 +86,7 @@ def run(cases: Sequence[Case], *, jobs: int, app: str, progress: Progress) -> li
                 app=app,
                 say=progress.step,
                 stop=stop,
+                starting=starting,
             )
             try:
                 result = perform(case, laboratory)

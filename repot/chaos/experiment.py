@@ -29,14 +29,14 @@ from repot.chaos.scenarios import SCALED, Expected, Healing, Moment, Scenario
 from repot.chaos.verdict import Story, Verdict, judge, redelivered_after, story
 from repot.chaos.workers import start_worker
 from repot.config import ExplicitSettings, Role, celery_config
-from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown, ExperimentFailed
+from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown, ExperimentFailed, Interrupted
 from repot.waiting import wait_until
 from repot.worker.journal import EFFECT, READY, STARTED, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from threading import Event
+    from threading import Event, Lock
 
     from repot.brokers.local import GuardedProcess, Server
     from repot.config import WorkerSettings
@@ -130,6 +130,9 @@ class Laboratory:
     app: str
     say: Callable[[Case, str], None]
     stop: Event
+    #: Held while two workers start. A start takes a core for a second, and a worker
+    #: starved of it sends no heartbeats: several at once would add faults of their own.
+    starting: Lock
 
 
 def perform(case: Case, laboratory: Laboratory) -> Result:
@@ -183,12 +186,9 @@ class _Experiment:
 
     def perform(self) -> Result:
         scenario = self.case.scenario
-        self._say("starting two workers")
-        through = self.settings.replace(broker_url=self.laboratory.broker.url_at(self.proxy.port))
-        cut_off = self._start(CUT_OFF, self.queue, through)
-        healthy = self._start(HEALTHY, self.idle_queue, self.settings)
-        self._await_ready(CUT_OFF, cut_off)
-        self._await_ready(HEALTHY, healthy)
+        self._say("waiting to start")
+        with self.laboratory.starting:
+            cut_off, healthy = self._start_both()
 
         self._say("the cut-off worker takes the task")
         holds = scenario.moment is Moment.EFFECT_WRITTEN
@@ -224,6 +224,18 @@ class _Experiment:
 
     def _say(self, text: str) -> None:
         self.laboratory.say(self.case, text)
+
+    def _start_both(self) -> tuple[GuardedProcess, GuardedProcess]:
+        if self.laboratory.stop.is_set():
+            message = "interrupted before the workers were started"
+            raise Interrupted(message)
+        self._say("starting two workers")
+        through = self.settings.replace(broker_url=self.laboratory.broker.url_at(self.proxy.port))
+        cut_off = self._start(CUT_OFF, self.queue, through)
+        healthy = self._start(HEALTHY, self.idle_queue, self.settings)
+        self._await_ready(CUT_OFF, cut_off)
+        self._await_ready(HEALTHY, healthy)
+        return cut_off, healthy
 
     def _start(self, role: str, queue: str, settings: WorkerSettings) -> GuardedProcess:
         return self.stack.enter_context(start_worker(self._node(role), queue, settings, self.folder))
