@@ -57,8 +57,8 @@ class Evidence:
         redis_acked, rabbit_acked = self._both("dropped-ack")
         return [
             Claim(
-                "No timer guesses your run time: the task that outlived the visibility timeout "
-                f"{redis.verdict.summary} on Redis, and {rabbit.verdict.summary} on RabbitMQ.",
+                "No timer guesses your run time. The task that outlived the visibility timeout: on Redis it "
+                f"{redis.verdict.summary}; on RabbitMQ it {rabbit.verdict.summary}.",
                 shown=redis.verdict.overlapped and rabbit.verdict.executed == 1,
             ),
             Claim(
