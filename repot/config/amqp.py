@@ -6,38 +6,35 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from repot.config.entries import Entry
+from repot.config.entries import entry, transport_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kombu import Queue
 
+    from repot.config.entries import Entry
     from repot.config.settings import WorkerSettings
 
 
 def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
     """Options of every connection, which py-amqp's `Connection` takes as they are."""
-
-    def option(name: str, value: object, field: str = "") -> Entry:
-        return Entry(f"broker_transport_options.{name}", value, field)
-
-    yield option("confirm_publish", settings.publisher_confirms, "publisher_confirms")
+    yield transport_option("confirm_publish", settings.publisher_confirms, "publisher_confirms")
     # without them a publish into a dead link waits for its confirm for ever
-    yield option("read_timeout", settings.socket_timeout, "socket_timeout")
-    yield option("write_timeout", settings.socket_timeout, "socket_timeout")
+    yield transport_option("read_timeout", settings.socket_timeout, "socket_timeout")
+    yield transport_option("write_timeout", settings.socket_timeout, "socket_timeout")
     user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux only
     if user_timeout is not None:
         milliseconds = int(settings.tcp_user_timeout * 1000)
-        yield option("socket_settings", {user_timeout: milliseconds}, "tcp_user_timeout")
+        yield transport_option("socket_settings", {user_timeout: milliseconds}, "tcp_user_timeout")
     if any(url.scheme == "amqps" for url in (settings.read_url, settings.write_url)):
-        yield Entry("broker_use_ssl", _tls(settings), "tls_verify")
+        yield entry("broker_use_ssl", _tls(settings), "tls_verify", "tls_ca_certs", "tls_certificate", "tls_key")
 
 
 def worker_entries(settings: WorkerSettings) -> Iterator[Entry]:
     """What a worker needs beside its connection options."""
     # in the configuration and not in the URL: producers never send heartbeats
-    yield Entry("broker_heartbeat", settings.heartbeat, "heartbeat")
+    yield entry("broker_heartbeat", settings.heartbeat, "heartbeat")
 
 
 def control_entries() -> Iterator[Entry]:
@@ -46,18 +43,18 @@ def control_entries() -> Iterator[Entry]:
     Celery's exclusive one belongs to the connection: while the broker still holds
     the dead one, the worker gets 405 RESOURCE_LOCKED on reconnecting and exits.
     """
-    yield Entry("control_queue_exclusive", False)
-    yield Entry("control_queue_durable", True)
+    yield entry("control_queue_exclusive", False)
+    yield entry("control_queue_durable", True)
 
 
 def queue_entries(settings: WorkerSettings) -> Iterator[Entry]:
     """Queues whose kind, delays and dead letters are said once, when they are made."""
-    yield Entry("task_default_queue_type", settings.queue_type, "queue_type")
-    yield Entry("task_create_missing_queue_type", settings.queue_type, "queue_type")
+    yield entry("task_default_queue_type", settings.queue_type, "queue_type")
+    yield entry("task_create_missing_queue_type", settings.queue_type, "queue_type")
     exchange_type = _exchange_type(settings)
-    yield Entry("task_default_exchange_type", exchange_type, "queue_type")
-    yield Entry("task_create_missing_queue_exchange_type", exchange_type, "queue_type")
-    yield Entry("task_queues", queues(settings), "queue_names")
+    yield entry("task_default_exchange_type", exchange_type, "queue_type")
+    yield entry("task_create_missing_queue_exchange_type", exchange_type, "queue_type")
+    yield entry("task_queues", queues(settings), "queue_names", "queue_type", "dead_letter_queue")
 
 
 def queues(settings: WorkerSettings) -> tuple[Queue, ...]:

@@ -6,11 +6,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from repot.config import amqp, redis
-from repot.config.entries import Entry
+from repot.config.entries import entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from repot.config.entries import Entry
     from repot.config.settings import WorkerSettings
 
 
@@ -26,12 +27,12 @@ class Role(Enum):
 def celery_config(settings: WorkerSettings, role: Role = Role.WORKER) -> dict[str, Any]:
     """The Celery configuration of `entries`, ready for `app.conf.update`."""
     config: dict[str, Any] = {}
-    for entry in entries(settings, role):
-        name, dot, option = entry.key.partition(".")
+    for key, value, _ in entries(settings, role):
+        name, dot, option = key.partition(".")
         if dot:
-            config.setdefault(name, {})[option] = entry.value
+            config.setdefault(name, {})[option] = value
         else:
-            config[name] = entry.value
+            config[name] = value
     return config
 
 
@@ -59,7 +60,7 @@ def entries(settings: WorkerSettings, role: Role = Role.WORKER) -> tuple[Entry, 
 
 def _addresses(settings: WorkerSettings) -> Iterator[Entry]:
     def address(key: str, field: str) -> Entry:
-        return Entry(key, redis.with_tls(getattr(settings, field), settings).reveal(), field)
+        return entry(key, redis.with_tls(getattr(settings, field), settings).reveal(), field)
 
     if settings.broker_write_url:
         # also as broker_url, because Celery declares its delayed delivery there
@@ -68,44 +69,44 @@ def _addresses(settings: WorkerSettings) -> Iterator[Entry]:
         yield address("broker_write_url", "broker_write_url")
     else:
         yield address("broker_url", "broker_url")
-    yield Entry("result_backend", settings.result_backend.reveal(), "result_backend")
-    yield Entry("result_expires", settings.result_expires, "result_expires")
+    yield entry("result_backend", settings.result_backend.reveal(), "result_backend")
+    yield entry("result_expires", settings.result_expires, "result_expires")
 
 
 def _tasks(settings: WorkerSettings) -> Iterator[Entry]:
-    yield Entry("accept_content", ["json"])
-    yield Entry("task_default_queue", settings.queue_names[0], "queue_names")
-    yield Entry("task_acks_late", settings.task_acks_late, "task_acks_late")
+    yield entry("accept_content", ["json"])
+    yield entry("task_default_queue", settings.queue_names[0], "queue_names")
+    yield entry("task_acks_late", settings.task_acks_late, "task_acks_late")
     for limit in ("task_time_limit", "task_soft_time_limit"):
         if getattr(settings, limit) is not None:
-            yield Entry(limit, getattr(settings, limit), limit)
-    yield Entry("task_retry_on_worker_lost", settings.retry_lost_workers, "retry_lost_workers")
-    yield Entry(
+            yield entry(limit, getattr(settings, limit), limit)
+    yield entry("task_retry_on_worker_lost", settings.retry_lost_workers, "retry_lost_workers")
+    yield entry(
         "worker_deduplicate_successful_tasks", settings.deduplicate_successful_tasks, "deduplicate_successful_tasks"
     )
-    yield Entry(
+    yield entry(
         "worker_cancel_long_running_tasks_on_connection_loss",
         settings.cancel_tasks_on_connection_loss,
         "cancel_tasks_on_connection_loss",
     )
-    yield Entry("worker_prefetch_multiplier", settings.prefetch_multiplier, "prefetch_multiplier")
-    yield Entry("worker_soft_shutdown_timeout", settings.soft_shutdown_timeout, "soft_shutdown_timeout")
-    yield Entry("worker_send_task_events", settings.send_task_events, "send_task_events")
+    yield entry("worker_prefetch_multiplier", settings.prefetch_multiplier, "prefetch_multiplier")
+    yield entry("worker_soft_shutdown_timeout", settings.soft_shutdown_timeout, "soft_shutdown_timeout")
+    yield entry("worker_send_task_events", settings.send_task_events, "send_task_events")
     if settings.journal:
-        yield Entry("repot_journal", str(settings.journal), "journal")
+        yield entry("repot_journal", str(settings.journal), "journal")
 
 
 def _connections(settings: WorkerSettings) -> Iterator[Entry]:
-    yield Entry("broker_connection_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
-    yield Entry("broker_connection_retry_on_startup", True)
+    yield entry("broker_connection_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
+    yield entry("broker_connection_retry_on_startup", True)
     # Celery's 100 attempts are over after about 46 minutes; then the worker exits
-    yield Entry("broker_connection_max_retries", None)
+    yield entry("broker_connection_max_retries", None)
 
 
 def _redis_queues(settings: WorkerSettings) -> Iterator[Entry]:
     from kombu import Exchange, Queue
 
-    yield Entry(
+    yield entry(
         "task_queues",
         tuple(Queue(name, Exchange(name, type="direct"), routing_key=name) for name in settings.queue_names),
         "queue_names",

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A Celery setting's key, its value, and the field of the settings it follows.
+class Entry(NamedTuple):
+    """A Celery setting's key, its value, and the fields of the settings it follows.
 
     A key with a dot names one option of a dictionary, as in
-    `broker_transport_options.visibility_timeout`. Without `field` repot chose the
+    `broker_transport_options.visibility_timeout`. Without `fields` repot chose the
     value; no variable changes it.
     """
 
     key: str
     value: object
-    field: str = ""
+    fields: tuple[str, ...] = ()
+
+
+def entry(key: str, value: object, *fields: str) -> Entry:
+    """Make an entry."""
+    return Entry(key, value, fields)
+
+
+def transport_option(name: str, value: object, *fields: str) -> Entry:
+    """Make an entry of `broker_transport_options`."""
+    return Entry(f"broker_transport_options.{name}", value, fields)

@@ -10,48 +10,49 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from repot.config.entries import Entry
+from repot.config.entries import entry, transport_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from repot.config.entries import Entry
     from repot.config.settings import WorkerSettings
     from repot.config.urls import ServiceUrl
 
 
+_KEEPALIVE_FIELDS = ("keepalive_idle", "keepalive_interval", "keepalive_count")
+_TLS_FIELDS = ("tls_verify", "tls_ca_certs", "tls_certificate", "tls_key")
+
+
 def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
     """Options for the broker connection, the same for every process on that Redis."""
-
-    def option(name: str, value: object, field: str = "") -> Entry:
-        return Entry(f"broker_transport_options.{name}", value, field)
-
-    yield option("visibility_timeout", settings.visibility_timeout, "visibility_timeout")
+    yield transport_option("visibility_timeout", settings.visibility_timeout, "visibility_timeout")
     # kombu scans for overdue messages at each `throttle`-th tick of `interval`; its
     # defaults, 10 and 10, mean every 100 s
-    yield option("unacked_restore_interval", settings.restore_interval, "restore_interval")
-    yield option("unacked_restore_throttle", 1)
+    yield transport_option("unacked_restore_interval", settings.restore_interval, "restore_interval")
+    yield transport_option("unacked_restore_throttle", 1)
     # kombu passes None for what is not given, which turns redis-py's own defaults off
-    yield option("socket_timeout", settings.socket_timeout, "socket_timeout")
-    yield option("socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
-    yield option("socket_keepalive", settings.socket_keepalive, "socket_keepalive")
+    yield transport_option("socket_timeout", settings.socket_timeout, "socket_timeout")
+    yield transport_option("socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
+    yield transport_option("socket_keepalive", settings.socket_keepalive, "socket_keepalive")
     if settings.socket_keepalive:
-        yield option("socket_keepalive_options", _keepalive(settings), "keepalive_idle")
-    yield option("health_check_interval", settings.health_check_interval, "health_check_interval")
-    yield option("client_name", settings.client_name, "client_name")
+        yield transport_option("socket_keepalive_options", _keepalive(settings), *_KEEPALIVE_FIELDS)
+    yield transport_option("health_check_interval", settings.health_check_interval, "health_check_interval")
+    yield transport_option("client_name", settings.client_name, "client_name")
     if settings.sentinel_master:
-        yield option("master_name", settings.sentinel_master, "sentinel_master")
+        yield transport_option("master_name", settings.sentinel_master, "sentinel_master")
 
 
 def result_entries(settings: WorkerSettings) -> Iterator[Entry]:
     """Options for a Redis result backend, whichever broker is used."""
-    yield Entry("redis_socket_timeout", settings.socket_timeout, "socket_timeout")
-    yield Entry("redis_socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
-    yield Entry("redis_socket_keepalive", settings.socket_keepalive, "socket_keepalive")
-    yield Entry("redis_backend_health_check_interval", settings.health_check_interval, "health_check_interval")
+    yield entry("redis_socket_timeout", settings.socket_timeout, "socket_timeout")
+    yield entry("redis_socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
+    yield entry("redis_socket_keepalive", settings.socket_keepalive, "socket_keepalive")
+    yield entry("redis_backend_health_check_interval", settings.health_check_interval, "health_check_interval")
     if settings.sentinel_master and settings.result_backend.scheme == "sentinel":
-        yield Entry("result_backend_transport_options.master_name", settings.sentinel_master, "sentinel_master")
+        yield entry("result_backend_transport_options.master_name", settings.sentinel_master, "sentinel_master")
     if settings.result_backend.scheme == "rediss":
-        yield Entry("redis_backend_use_ssl", _result_tls(settings), "tls_verify")
+        yield entry("redis_backend_use_ssl", _result_tls(settings), *_TLS_FIELDS)
 
 
 def with_tls(url: ServiceUrl, settings: WorkerSettings) -> ServiceUrl:

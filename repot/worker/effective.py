@@ -39,16 +39,21 @@ def effective_config(app: Celery) -> Iterator[Effective]:
     settings = configured_with(app)
     ours = {entry.key: entry for entry in entries(settings)} if settings else {}
     for key, value in sorted(_flat(app)):
-        entry = ours.get(key)
-        if entry is None:
-            origin = "application" if _is_changed(app, key) else CELERY_DEFAULT
-        elif not entry.field:
-            origin = "repot"
-        elif settings and entry.field in settings.model_fields_set:
-            origin = f"{variable(entry.field)} (environment)"
+        if key in ours:
+            origin = _origin(ours[key].fields, settings.model_fields_set if settings else set())
         else:
-            origin = f"{variable(entry.field)} (repot's default)"
+            origin = "application" if _is_changed(app, key) else CELERY_DEFAULT
         yield Effective(key, masked(_plain(value), key), origin)
+
+
+def _origin(fields: tuple[str, ...], given: set[str]) -> str:
+    """Where a value of repot's comes from: the variables that were given, or all it would follow."""
+    if not fields:
+        return "repot"
+    set_by = [variable(field) for field in fields if field in given]
+    if set_by:
+        return f"{', '.join(set_by)} (environment)"
+    return f"{', '.join(map(variable, fields))} (repot's default)"
 
 
 def _flat(app: Celery) -> Iterator[tuple[str, Any]]:
