@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def configure(app: Celery, settings: WorkerSettings | None = None) -> WorkerSettings:
     """Make `app` follow the settings, and return them.
 
-    Call it after `app.config_from_object`. What repot sets wins; every other value
+    Best called after `app.config_from_object`. What repot sets wins; every other value
     of the application stays, single options of `broker_transport_options` (a
     `global_keyprefix`, say) and queues of its own included.
 
@@ -30,6 +30,8 @@ def configure(app: Celery, settings: WorkerSettings | None = None) -> WorkerSett
         config[name] = {**(app.conf.get(name) or {}), **config.get(name, {})}
     config["task_queues"] = _merged_queues(app.conf.task_queues, config["task_queues"])
     app.conf.update(config)
+    # app.config_from_object starts anew from here: called after us, it must not undo us in silence
+    app._preconf.update(config)  # type: ignore[attr-defined]  # noqa: SLF001
     app.repot_settings = settings  # type: ignore[attr-defined]
     app.steps["consumer"].add(DeclareDeadLetters)
     if settings.journal:

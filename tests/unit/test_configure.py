@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +37,22 @@ def test_what_repot_sets_wins_and_the_rest_stays() -> None:
     assert "shop:" == app.conf.broker_transport_options["global_keyprefix"]
     assert 15 == app.conf.broker_transport_options["socket_timeout"]
     assert ["celery", "own"] == [queue.name for queue in app.conf.task_queues]
+    assert "shop" == app.conf.event_queue_prefix
+
+
+@pytest.mark.parametrize(
+    ("namespace", "theirs"),
+    [
+        (None, {"broker_url": "redis://elsewhere", "event_queue_prefix": "shop"}),
+        ("CELERY", {"CELERY_BROKER_URL": "redis://elsewhere", "CELERY_EVENT_QUEUE_PREFIX": "shop"}),
+    ],
+)
+def test_a_configuration_that_is_read_later_does_not_undo_it(namespace: str | None, theirs: dict[str, str]) -> None:
+    app = Celery("shop", set_as_current=False)
+    repot.configure(app, RABBIT)
+    app.config_from_object(SimpleNamespace(**theirs), namespace=namespace)
+    assert RABBIT.broker_url.reveal() == app.conf.broker_url
+    assert app.conf.task_acks_late is True
     assert "shop" == app.conf.event_queue_prefix
 
 
