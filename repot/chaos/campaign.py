@@ -110,7 +110,8 @@ def run(cases: Sequence[Case], *, jobs: int, app: str, progress: Progress) -> li
 def _with_logs_kept(error: ExperimentFailed, folder: Path) -> ExperimentFailed:
     """The same failure, naming a copy of the workers' logs that stays."""
     kept = Path(tempfile.mkdtemp(prefix="repot-failed-"))
-    shutil.copytree(folder, kept, dirs_exist_ok=True)
+    # multiprocessing's folders come and go meanwhile
+    shutil.copytree(folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("pymp-*"))
     return ExperimentFailed(error.message, hint="\n".join(filter(None, (error.hint, f"All logs are in {kept}"))))
 
 

@@ -203,22 +203,24 @@ class _Experiment:
             self._await_settled((subject, beacon))
 
         follow_up, sent = self._try_cut_off_worker(healthy)
-        left = self._left_over()
-        told = [story(task, self.journal.read()) for task in (subject, beacon, follow_up)]
-        consumed_again = bool(told[2].runs) and cut_off.exit_code is None
+        happenings = self.journal.read()
+        told, beacon_told, follow_up_told = (story(task, happenings) for task in (subject, beacon, follow_up))
+        consumed_again = bool(follow_up_told.runs) and cut_off.exit_code is None
+        # task and beacon have settled, so the broker holds nothing of them
+        others = (judge(beacon_told, left=0), judge(follow_up_told, left=self._left_over()))
         return Result(
             self.case,
             self.broker.product,
             self.broker.version,
-            judge(told[0], left),
-            redelivered_after(told[0], since=struck or told[0].deliveries[0].at),
+            judge(told, left=0),
+            redelivered_after(told, since=struck or told.deliveries[0].at),
             consumed_again,
-            told[2].deliveries[0].at - sent if consumed_again else None,
-            sum(judge(other, left).lost for other in told[1:]),
+            follow_up_told.deliveries[0].at - sent if consumed_again else None,
+            sum(other.lost for other in others),
             published,
-            told[0],
-            told[1],
-            told[2],
+            told,
+            beacon_told,
+            follow_up_told,
             tuple(self.windows),
         )
 
@@ -341,7 +343,7 @@ class _Experiment:
     def _all_ended(self, tasks: tuple[str, ...]) -> bool:
         happenings = self.journal.read()
         told = [story(task, happenings) for task in tasks]
-        return all(one.runs and not one.goes_on for one in told)
+        return not any(one.goes_on for one in told)
 
     def _is_drained(self) -> bool:
         try:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -22,12 +23,12 @@ from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 #: Starts all three, says which processes run, and waits to be ended.
 CALLER = """
 import json, os, sys
 from contextlib import ExitStack
+from pathlib import Path
 import psutil
 from repot.brokers.local import rabbitmq_server, redis_server, toxiproxy_server
 with ExitStack() as stack:
@@ -187,8 +188,11 @@ exec setpriv --reuid nobody --regid nogroup --clear-groups "{program}" "$@"
 def test_another_user_than_root_can_run_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Debian's own rabbitmq-server command would refuse."""
     require(programs.RABBITMQ)
+    program = Path(programs.RABBITMQ.find())
+    if "chroot" in program.read_text(errors="replace"):
+        pytest.skip("this rabbitmq-server changes its root folder, which only root can do")
     wrapper = tmp_path / "rabbitmq-server"
-    wrapper.write_text(AS_NOBODY.format(program=programs.RABBITMQ.find()))
+    wrapper.write_text(AS_NOBODY.format(program=program))
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with rabbitmq_server() as server:

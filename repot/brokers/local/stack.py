@@ -30,13 +30,14 @@ class Stack:
         """
         self._stack = ExitStack()
         self._asked_to_stop = Event()
-        old = signal.signal(signal.SIGTERM, self._stop)
-        self._stack.callback(signal.signal, signal.SIGTERM, old)
         try:
             self.servers = self._start()
         except BaseException:
             self._stack.close()
             raise
+        # from here on asking to stop is the normal end
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._stack.callback(signal.signal, number, signal.signal(number, self._stop))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,14 +59,11 @@ class Stack:
         Raises:
             ServerFailed: a server ended by itself.
         """
-        try:
-            while not self._asked_to_stop.wait(_LOOK_EVERY_S):
-                for server in self.servers:
-                    if server.process.exit_code is not None:
-                        message = f"{server.name} ended by itself with {server.process.exit_code}"
-                        raise ServerFailed(message, hint=f"Its last lines were:\n{server.process.log_tail()}")
-        except KeyboardInterrupt:
-            return
+        while not self._asked_to_stop.wait(_LOOK_EVERY_S):
+            for server in self.servers:
+                if server.process.exit_code is not None:
+                    message = f"{server.name} ended by itself with {server.process.exit_code}"
+                    raise ServerFailed(message, hint=f"Its last lines were:\n{server.process.log_tail()}")
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._asked_to_stop.set()
