@@ -7,7 +7,7 @@ kept, a visibility timeout of two hours. `docs/settings.md` is made from this mo
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - pydantic needs it at run time
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     BeforeValidator,
@@ -70,6 +70,8 @@ class WorkerSettings(BaseSettings):
         validate_default=True,
         enable_decoding=False,  # no variable holds JSON
     )
+
+    reads_environment: ClassVar[bool] = True
 
     app: str = Field("repot.worker.app", description="The Celery application, as for `celery -A`.")
 
@@ -189,7 +191,7 @@ class WorkerSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Take what the constructor is given, then the environment; no files."""
         del settings_cls, dotenv_settings, file_secret_settings
-        return (init_settings, env_settings)
+        return (init_settings, env_settings) if cls.reads_environment else (init_settings,)
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
@@ -220,18 +222,7 @@ class WorkerSettings(BaseSettings):
 class ExplicitSettings(WorkerSettings):
     """Settings whose values are those given to the constructor, whatever the environment says."""
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take what the constructor is given."""
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
+    reads_environment = False
 
 
 class Variable(NamedTuple):
