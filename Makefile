@@ -3,6 +3,7 @@
 SHELL := bash
 BIN := .venv/bin
 
+.NOTPARALLEL:
 .PHONY: help demo test check setup lint types contract unit servers chaos lock docs clean
 
 help: ## List the targets

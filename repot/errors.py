@@ -8,6 +8,7 @@
     ├── BrokerUnreachable      exit 3   a broker did not answer
     │   └── DepthUnknown       exit 3   it answered, but has not counted its messages yet
     ├── DeadlineExceeded       exit 1   something awaited did not happen in time
+    ├── ReportUnwritable       exit 2   a report's file cannot be written
     ├── ExperimentFailed       exit 1   an experiment could not be carried out
     ├── VerdictUnexpected      exit 4   an experiment found something else than expected
     └── Interrupted            exit 130 somebody asked to stop
@@ -71,6 +72,12 @@ class DepthUnknown(BrokerUnreachable):
 
 class DeadlineExceeded(RepotError):
     """Something that was waited for did not happen in time."""
+
+
+class ReportUnwritable(RepotError):
+    """A report's file cannot be written."""
+
+    exit_code = 2
 
 
 class ExperimentFailed(RepotError):

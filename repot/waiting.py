@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import contextmanager
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -9,12 +11,23 @@ from typing import TYPE_CHECKING, TypeVar
 from repot.errors import DeadlineExceeded, Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
 #: Seconds between two looks at a condition.
 POLL_S = 0.02
+
+
+@contextmanager
+def stop_on_signal(stop: Event) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into `stop`, in the main thread; put the old handlers back."""
+    old = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def wait_until(

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from installed import require
 from repot.brokers.local import programs, rabbitmq_server, redis_server, toxiproxy_server
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from repot.brokers.local import Server
+
+
+# a shared machine pauses for longer than a deadline for one example allows
+settings.register_profile("repot", deadline=None)
+settings.load_profile("repot")
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
@@ -45,6 +46,10 @@ class RabbitBroker:
         if overview is None:
             message = f"{self._address} is not RabbitMQ's management API"
             raise BrokerUnreachable(message)
+        if self._get(f"/api/vhosts/{quote(self._vhost, safe='')}") is None:
+            # its queues would all be "not found", which reads as empty
+            message = f"RabbitMQ at {self._address} has no virtual host {self._vhost!r}"
+            raise BrokerUnreachable(message, hint="The path of the address names it: amqp://host:5672/vhost.")
         self.version = str(overview["rabbitmq_version"])
         self.identity = str(overview["node"])
 
@@ -73,6 +78,6 @@ class RabbitBroker:
                 return None
             message = f"RabbitMQ's management API at {self._address} answered {error.code} {error.reason}"
             raise BrokerUnreachable(message, hint="The user needs the tag `management`.") from error
-        except OSError as error:
+        except (OSError, HTTPException, ValueError) as error:
             message = f"RabbitMQ's management API at {self._address} did not answer: {error}"
             raise BrokerUnreachable(message, hint="Is the plugin rabbitmq_management enabled?") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from repot.brokers.local import BROKER_SERVERS, redis_server, toxiproxy_server
 from repot.chaos.experiment import Case, Laboratory, Result, perform
+from repot.chaos.workers import require_obedient
+from repot.config import ExplicitSettings
 from repot.errors import ExperimentFailed, VerdictUnexpected
+from repot.waiting import stop_on_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -76,11 +79,12 @@ def run(cases: Sequence[Case], *, jobs: int, app: str, progress: Progress) -> li
         for name in dict.fromkeys(case.broker for case in cases):
             servers[name] = stack.enter_context(BROKER_SERVERS[name]())
             progress.server(servers[name])
+        require_obedient(ExplicitSettings(app=app, broker_url=servers[cases[0].broker].url))
 
         def one(case: Case) -> Result:
             laboratory = Laboratory(
                 broker=servers[case.broker],
-                results_url=results.url.replace("/0", "/1"),
+                results_url=results.results_url,
                 toxiproxy_url=toxiproxy.url,
                 folder=folder,
                 app=app,
@@ -95,6 +99,8 @@ def run(cases: Sequence[Case], *, jobs: int, app: str, progress: Progress) -> li
             progress.result(result)
             return result
 
+        # asked to stop, each case ends by itself: no interrupt strikes between two steps
+        stack.enter_context(stop_on_signal(stop))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=jobs))
         # entered last, left first: nobody waits for a thread that waits for a worker
         stack.callback(stop.set)
@@ -111,7 +117,8 @@ def _with_logs_kept(error: ExperimentFailed, folder: Path) -> ExperimentFailed:
     """The same failure, naming a copy of the workers' logs that stays."""
     kept = Path(tempfile.mkdtemp(prefix="repot-failed-"))
     # multiprocessing's folders come and go meanwhile
-    shutil.copytree(folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("pymp-*"))
+    with suppress(shutil.Error):
+        shutil.copytree(folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("pymp-*"))
     return ExperimentFailed(error.message, hint="\n".join(filter(None, (error.hint, f"All logs are in {kept}"))))
 
 
@@ -134,7 +141,7 @@ def summarize(results: Sequence[Result]) -> Iterator[Summary]:
         case = result.case
         groups.setdefault((case.scenario.name, case.broker, case.deduplicate), []).append(result)
     for (scenario, broker, deduplicate), group in groups.items():
-        found = {(result.verdict, result.consumed_again) for result in group}
+        found = {(result.verdict, result.consumed_again, result.others_lost) for result in group}
         yield Summary(
             scenario,
             broker,

@@ -57,15 +57,17 @@ class Evidence:
         redis_acked, rabbit_acked = self._both("dropped-ack")
         return [
             Claim(
-                "No timer guesses your run time. The task that outlived the visibility timeout: on Redis it "
-                f"{redis.verdict.summary}; on RabbitMQ it {rabbit.verdict.summary}.",
+                "No visibility timeout guesses your run time. The task that outlived it: on Redis it "
+                f"{redis.verdict.summary}; on RabbitMQ it {rabbit.verdict.summary}. (RabbitMQ's consumer_timeout, 30 "
+                "minutes by default, must still exceed your longest task: raise it by policy before you move.)",
                 shown=redis.verdict.overlapped and rabbit.verdict.executed == 1,
             ),
             Claim(
                 "A dead link is noticed by its heartbeats, however long your tasks are: after the dropped ACK the task "
                 f"came again {_after(redis_acked)} on Redis (visibility timeout {SCALED['visibility_timeout']} s) and "
                 f"{_after(rabbit_acked)} on RabbitMQ (heartbeat {SCALED['heartbeat']} s).",
-                shown=redis_acked.verdict.redelivered and rabbit_acked.verdict.redelivered,
+                shown=redis_acked.verdict.redelivered
+                and 0 < (rabbit_acked.redelivered_after_s or 0) < 4 * SCALED["heartbeat"],
             ),
         ]
 

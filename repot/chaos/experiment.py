@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from celery import Celery
+from kombu.exceptions import OperationalError
+from redis import RedisError
 
 from repot.chaos.proxies import Proxy
 from repot.chaos.scenarios import SCALED, Expected, Healing, Moment, Scenario
@@ -31,7 +33,7 @@ from repot.chaos.workers import start_worker
 from repot.config import ExplicitSettings, Role, celery_config
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown, ExperimentFailed, Interrupted
 from repot.waiting import wait_until
-from repot.worker.journal import EFFECT, READY, STARTED, Journal
+from repot.worker.journal import EFFECT, ENDED, READY, STARTED, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,6 +150,9 @@ def perform(case: Case, laboratory: Laboratory) -> Result:
         except (DeadlineExceeded, BrokerUnreachable) as error:
             message = f"{case.name}: {error.message}"
             raise ExperimentFailed(message, hint=error.hint) from error
+        except (OperationalError, RedisError) as error:
+            message = f"{case.name}: a private server did not take a message: {error}"
+            raise ExperimentFailed(message) from error
 
 
 @dataclass
@@ -196,6 +201,7 @@ class _Experiment:
         subject = self._publish(scenario.task_s, hold=str(self.release) if holds else "")
         self._await_happening(STARTED, CUT_OFF, subject)
         beacon = self._let_healthy_worker_in()
+        self._require_still_running(subject)
 
         with self._fault(subject, cut_off) as struck:
             self.release.touch()
@@ -233,14 +239,15 @@ class _Experiment:
             raise Interrupted(message)
         self._say("starting two workers")
         through = self.settings.replace(broker_url=self.laboratory.broker.url_at(self.proxy.port))
-        cut_off = self._start(CUT_OFF, self.queue, through)
-        healthy = self._start(HEALTHY, self.idle_queue, self.settings)
+        cut_off = self._start(CUT_OFF, self.queue, through, processes=1)
+        # with room for the task while the beacon's ACK is under way
+        healthy = self._start(HEALTHY, self.idle_queue, self.settings, processes=2)
         self._await_ready(CUT_OFF, cut_off)
         self._await_ready(HEALTHY, healthy)
         return cut_off, healthy
 
-    def _start(self, role: str, queue: str, settings: WorkerSettings) -> GuardedProcess:
-        return self.stack.enter_context(start_worker(self._node(role), queue, settings, self.folder))
+    def _start(self, role: str, queue: str, settings: WorkerSettings, processes: int) -> GuardedProcess:
+        return self.stack.enter_context(start_worker(self._node(role), queue, settings, self.folder, processes))
 
     def _node(self, role: str) -> str:
         return f"{role}@{self.case.name}"
@@ -259,8 +266,15 @@ class _Experiment:
             message = f"{self.case.name}: the healthy worker did not answer"
             raise ExperimentFailed(message)
         beacon = self._publish(0)
-        self._await_happening(STARTED, HEALTHY, beacon)
+        self._await_happening(ENDED, HEALTHY, beacon)
         return beacon
+
+    def _require_still_running(self, subject: str) -> None:
+        """A fault after the end of the task would prove nothing."""
+        told = story(subject, self.journal.read())
+        if not told.goes_on or len(told.deliveries) > 1:
+            message = f"{self.case.name}: the task was over before the fault could strike"
+            raise ExperimentFailed(message, hint="This machine is too busy for the scaled times; try --jobs 1.")
 
     @contextmanager
     def _fault(self, subject: str, cut_off: GuardedProcess) -> Iterator[float | None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from repot.chaos.campaign import summarize
 from repot.chaos.scenarios import SCALED, SCENARIOS
 from repot.chaos.timeline import LANES, pictures
+from repot.errors import ReportUnwritable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +48,22 @@ def scenarios_as_json() -> list[dict[str, Any]]:
         }
         for scenario in SCENARIOS.values()
     ]
+
+
+def require_writable(path: Path) -> None:
+    """Refuse, before anything is run, a file that could not be written afterwards.
+
+    Raises:
+        ReportUnwritable: saying why.
+    """
+    existed = path.exists()
+    try:
+        path.open("a").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        message = f"the report cannot be written to {path}: {error.strerror}"
+        raise ReportUnwritable(message, hint="Name a file in a folder that exists and is yours.") from error
 
 
 def write_html(results: Sequence[Result], path: Path) -> None:
@@ -106,6 +123,7 @@ def _run_as_json(result: Result) -> dict[str, Any]:
         | {
             "summary": result.verdict.summary,
             "redelivered_after_s": _rounded(result.redelivered_after_s),
+            "others_lost": result.others_lost,
             "consumed_again": result.consumed_again,
             "consumed_again_after_s": _rounded(result.consumed_again_after_s),
         },

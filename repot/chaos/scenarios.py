@@ -95,7 +95,8 @@ SCENARIOS = {
         Scenario(
             "visibility-timeout",
             "No fault at all: the task takes longer than the visibility timeout",
-            "Redis hands the running task out again; RabbitMQ has no such timer.",
+            "Redis hands the running task out again. RabbitMQ's own limit, consumer_timeout, is 30 minutes unless it "
+            "is raised.",
             # longer than the timeout, and over before a third copy is due
             task_s=12,
             expected={

@@ -58,6 +58,8 @@ def run(
     from repot.config import load
     from repot.worker.apps import load_configured_app
 
+    if html:
+        report.require_writable(html)
     app = load().app
     load_configured_app(app)
     chosen = SCENARIOS if "all" in names else dict.fromkeys(names)
@@ -65,9 +67,6 @@ def run(
     cases = campaign.plan((SCENARIOS[name] for name in chosen), brokers, _DEDUPLICATION[dedup], repeat)
     with show.CampaignProgress(len(cases)) as progress:
         results = campaign.run(cases, jobs=jobs, app=app, progress=progress)
-    if html:
-        report.write_html(results, html)
-        click.echo(f"report: {html}", err=True)
     if as_json:
         click.echo(json.dumps(report.as_json(results), indent=2))
     else:
@@ -75,4 +74,7 @@ def run(
         if repeat > 1:
             show.summary(campaign.summarize(results))
         click.echo(report.SCALE, err=True)
+    if html:
+        report.write_html(results, html)
+        click.echo(f"report: {html}", err=True)
     campaign.require_expected(results)

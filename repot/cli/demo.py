@@ -31,6 +31,7 @@ def demo(html: Path) -> None:
     from repot.chaos.demo import ADVICE, INCIDENT, Evidence, cases
     from repot.cli import show
 
+    report.require_writable(html)
     begun = monotonic()
     click.echo(INCIDENT)
     results = []

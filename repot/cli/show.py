@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -189,9 +189,7 @@ def _table(*heads: str) -> Table:
     return table
 
 
-def _data(**options: Any) -> Console:  # noqa: ANN401 - rich's options
-    console = Console(**options)
-    if not console.is_terminal:
-        # whoever reads a pipe or a file wants whole lines
-        console = Console(width=200, **options)
-    return console
+def _data() -> Console:
+    console = Console()
+    # whoever reads a pipe or a file wants whole lines
+    return console if console.is_terminal else Console(width=200)

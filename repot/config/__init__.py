@@ -2,7 +2,14 @@
 
 from repot.config.celery import Role, celery_config, entries
 from repot.config.entries import Entry
-from repot.config.load import as_environment, child_environment, inherited_environment, load
+from repot.config.load import (
+    as_environment,
+    child_environment,
+    explain,
+    inherited_environment,
+    load,
+    refuse_overriding,
+)
 from repot.config.settings import ExplicitSettings, WorkerSettings, variable
 from repot.config.urls import BrokerUrl, ServiceUrl
 
@@ -17,7 +24,9 @@ __all__ = [
     "celery_config",
     "child_environment",
     "entries",
+    "explain",
     "inherited_environment",
     "load",
+    "refuse_overriding",
     "variable",
 ]

@@ -6,7 +6,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from repot.config.entries import entry, transport_option
+from repot.config.entries import TLS_FIELDS, entry, transport_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
         milliseconds = int(settings.tcp_user_timeout * 1000)
         yield transport_option("socket_settings", {user_timeout: milliseconds}, "tcp_user_timeout")
     if any(url.scheme == "amqps" for url in (settings.read_url, settings.write_url)):
-        yield entry("broker_use_ssl", _tls(settings), "tls_verify", "tls_ca_certs", "tls_certificate", "tls_key")
+        yield entry("broker_use_ssl", _tls(settings), *TLS_FIELDS)
 
 
 def worker_entries(settings: WorkerSettings) -> Iterator[Entry]:
@@ -63,12 +63,14 @@ def queues(settings: WorkerSettings) -> tuple[Queue, ...]:
     A topic exchange, because kombu delays ETA tasks in the broker for any type but
     `direct` (`kombu/transport/native_delayed_delivery.py`).
     """
-    from kombu import Exchange, Queue
+    from kombu import Exchange
+
+    from repot.config.queues import TaskQueue
 
     exchange = Exchange(settings.queue_names[0], type=_exchange_type(settings))
     arguments = _queue_arguments(settings)
     return tuple(
-        Queue(name, exchange, routing_key=name, queue_arguments=dict(arguments)) for name in settings.queue_names
+        TaskQueue(name, exchange, routing_key=name, queue_arguments=dict(arguments)) for name in settings.queue_names
     )
 
 

@@ -9,7 +9,7 @@ from repot.config import amqp, redis
 from repot.config.entries import entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from repot.config.entries import Entry
     from repot.config.settings import WorkerSettings
@@ -26,8 +26,13 @@ class Role(Enum):
 
 def celery_config(settings: WorkerSettings, role: Role = Role.WORKER) -> dict[str, Any]:
     """The Celery configuration of `entries`, ready for `app.conf.update`."""
+    return fold(entries(settings, role))
+
+
+def fold(found: Iterable[Entry]) -> dict[str, Any]:
+    """Put entries together; those with a dot into dictionaries."""
     config: dict[str, Any] = {}
-    for key, value, _ in entries(settings, role):
+    for key, value, _ in found:
         name, dot, option = key.partition(".")
         if dot:
             config.setdefault(name, {})[option] = value
@@ -74,7 +79,6 @@ def _addresses(settings: WorkerSettings) -> Iterator[Entry]:
 
 
 def _tasks(settings: WorkerSettings) -> Iterator[Entry]:
-    yield entry("accept_content", ["json"])
     yield entry("task_default_queue", settings.queue_names[0], "queue_names")
     yield entry("task_acks_late", settings.task_acks_late, "task_acks_late")
     for limit in ("task_time_limit", "task_soft_time_limit"):

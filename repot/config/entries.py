@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+#: What every TLS option follows.
+TLS_FIELDS = ("tls_verify", "tls_ca_certs", "tls_certificate", "tls_key")
+
 
 class Entry(NamedTuple):
     """A Celery setting's key, its value, and the fields of the settings it follows.

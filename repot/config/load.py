@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -24,6 +25,10 @@ _OVERRIDING = {
 }
 
 
+#: What Kubernetes puts into every container beside a Service called `worker`.
+_SERVICE_LINK = re.compile(r"^WORKER_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?)$")
+
+
 def load() -> WorkerSettings:
     """Make the settings from the environment.
 
@@ -34,7 +39,7 @@ def load() -> WorkerSettings:
     try:
         settings = WorkerSettings()
     except ValidationError as error:
-        problems += _explained(error)
+        problems += explain(error)
     if problems:
         more = f" ({len(problems)} problems)" if len(problems) > 1 else ""
         raise ConfigInvalid(
@@ -42,6 +47,17 @@ def load() -> WorkerSettings:
             hint="`repot config variables` lists every variable with its meaning and default.",
         )
     return settings
+
+
+def refuse_overriding() -> None:
+    """Refuse variables that would silently win over any settings.
+
+    Raises:
+        ConfigInvalid: naming them.
+    """
+    problems = _overridden()
+    if problems:
+        raise ConfigInvalid("\n".join(problems))
 
 
 def as_environment(settings: WorkerSettings) -> dict[str, str]:
@@ -77,7 +93,7 @@ def _unknown() -> list[str]:
     lines = []
     for name in sorted(os.environ):
         # as pydantic-settings does: whatever the case
-        if not name.upper().startswith(PREFIX) or name.upper() in known:
+        if not name.upper().startswith(PREFIX) or name.upper() in known or _SERVICE_LINK.match(name):
             continue
         near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.6)
         guess = f"; did you mean {near[0]}?" if near else ""
@@ -85,7 +101,7 @@ def _unknown() -> list[str]:
     return lines
 
 
-def _explained(error: ValidationError) -> list[str]:
+def explain(error: ValidationError) -> list[str]:
     """One line a problem; never the rejected value, which may be a password."""
     lines = []
     for detail in error.errors(include_input=False, include_url=False):

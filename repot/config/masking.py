@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 #: Keys whose values are secrets, whatever they look like; Celery's own report uses such a list too.
 _SECRET_KEY = re.compile(r"pass|secret|token|signature|credential|api_?key|private", re.IGNORECASE)
-#: Credentials in anything that looks like an address; up to the last @, so that an unquoted one hides nothing less.
-_CREDENTIALS = re.compile(r"(?<=://)[^\s;]*@")
+#: Credentials in anything that looks like an address: up to its last @, whatever stands before it.
+_CREDENTIALS = re.compile(r"(?<=://)(?:(?!://).)*@", re.DOTALL)
+_SECRET_OPTION = re.compile(r"([?&;][^=&;\s]*(?:pass|secret|token|key)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE)
 
 MASK = "**"
 
@@ -18,7 +19,7 @@ def masked(value: object, key: str = "") -> object:
     if key and _SECRET_KEY.search(key) and value:
         return MASK
     if isinstance(value, str):
-        return _CREDENTIALS.sub(_without_password, value)
+        return _SECRET_OPTION.sub(rf"\1{MASK}", _CREDENTIALS.sub(_without_password, value))
     if isinstance(value, Mapping):
         return {name: masked(inner, str(name)) for name, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -10,7 +10,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from repot.config.entries import entry, transport_option
+from repot.config.entries import TLS_FIELDS, entry, transport_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 _KEEPALIVE_FIELDS = ("keepalive_idle", "keepalive_interval", "keepalive_count")
-_TLS_FIELDS = ("tls_verify", "tls_ca_certs", "tls_certificate", "tls_key")
 
 
 def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
@@ -52,7 +51,7 @@ def result_entries(settings: WorkerSettings) -> Iterator[Entry]:
     if settings.sentinel_master and settings.result_backend.scheme == "sentinel":
         yield entry("result_backend_transport_options.master_name", settings.sentinel_master, "sentinel_master")
     if settings.result_backend.scheme == "rediss":
-        yield entry("redis_backend_use_ssl", _result_tls(settings), *_TLS_FIELDS)
+        yield entry("redis_backend_use_ssl", _result_tls(settings), *TLS_FIELDS)
 
 
 def with_tls(url: ServiceUrl, settings: WorkerSettings) -> ServiceUrl:

@@ -6,7 +6,7 @@ kept, a visibility timeout of two hours. `docs/settings.md` is made from this mo
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - pydantic needs it at run time
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from repot.config.urls import BrokerUrl, ServiceUrl
+from repot.config.urls import REDIS_SCHEMES, BrokerUrl, ServiceUrl
 
 #: What every variable's name begins with.
 PREFIX = "WORKER_"
@@ -34,8 +34,14 @@ def _result_url(value: object) -> ServiceUrl:
     if isinstance(value, ServiceUrl):
         return value
     text = str(value)
-    # Celery's backends without an address, `rpc` and `disabled` for example
-    return ServiceUrl((text,)) if text.isidentifier() else ServiceUrl.parse(text)
+    if text.partition("://")[0] not in REDIS_SCHEMES:
+        # one of Celery's many other backends, each with a form of its own
+        return ServiceUrl((text,))
+    url = ServiceUrl.parse(text)
+    if len(url.servers) > 1 and url.scheme != "sentinel":
+        message = "lists several servers; Celery's Redis backend takes one, or a list of sentinel:// addresses"
+        raise ValueError(message)
+    return url
 
 
 def _names(value: object) -> object:
@@ -52,6 +58,9 @@ _reveal = PlainSerializer(lambda url: url and url.reveal(), return_type=str)
 Broker = Annotated[BrokerUrl, BeforeValidator(_broker_url), _reveal]
 OptionalBroker = Annotated[BrokerUrl | None, BeforeValidator(lambda v: _broker_url(v) if v else None), _reveal]
 Results = Annotated[ServiceUrl, BeforeValidator(_result_url), _reveal]
+# compose files hand an unset variable on as an empty one
+OptionalPath = Annotated[Path | None, BeforeValidator(_empty_is_none)]
+OptionalSeconds = Annotated[PositiveFloat | None, BeforeValidator(_empty_is_none)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names), PlainSerializer(",".join, return_type=str)]
 
 
@@ -69,6 +78,7 @@ class WorkerSettings(BaseSettings):
         arbitrary_types_allowed=True,
         validate_default=True,
         enable_decoding=False,  # no variable holds JSON
+        allow_inf_nan=False,
     )
 
     reads_environment: ClassVar[bool] = True
@@ -106,8 +116,8 @@ class WorkerSettings(BaseSettings):
     )
 
     task_acks_late: bool = Field(True, description="Acknowledge a task after it ran, not before.")
-    task_time_limit: PositiveFloat | None = Field(None, description="Kill a task after this long.")
-    task_soft_time_limit: PositiveFloat | None = Field(
+    task_time_limit: OptionalSeconds = Field(None, description="Kill a task after this long.")
+    task_soft_time_limit: OptionalSeconds = Field(
         None, description="Raise SoftTimeLimitExceeded in a task after this long."
     )
     retry_lost_workers: bool = Field(
@@ -156,6 +166,7 @@ class WorkerSettings(BaseSettings):
 
     heartbeat: PositiveInt = Field(
         10,
+        le=3600,
         description="RabbitMQ: heartbeat of worker connections. A dead peer is noticed, and its tasks delivered "
         "again, after 2 to 3 of them.",
     )
@@ -165,16 +176,17 @@ class WorkerSettings(BaseSettings):
     tcp_user_timeout: float = Field(
         15,
         gt=1,
+        le=3600,
         description="RabbitMQ: drop a connection whose data stays unacknowledged by TCP for this long (py-amqp's own "
         "1 s turns a moment of packet loss into a mass redelivery).",
     )
 
     tls_verify: bool = Field(True, description="Verify certificates and host names of rediss:// and amqps://.")
-    tls_ca_certs: Path | None = Field(None, description="File of trusted CA certificates; the system's without it.")
-    tls_certificate: Path | None = Field(None, description="File of the client certificate.")
-    tls_key: Path | None = Field(None, description="File of the client certificate's key.")
+    tls_ca_certs: OptionalPath = Field(None, description="File of trusted CA certificates; the system's without it.")
+    tls_certificate: OptionalPath = Field(None, description="File of the client certificate.")
+    tls_key: OptionalPath = Field(None, description="File of the client certificate's key.")
 
-    journal: Annotated[Path | None, BeforeValidator(_empty_is_none)] = Field(
+    journal: OptionalPath = Field(
         None,
         description="File to which deliveries, runs and effects are appended, a JSON object a line; experiments set "
         "it.",
@@ -266,6 +278,14 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
         )
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         found.append("WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together; set both or neither")
+    if settings.tls_ca_certs and any(url.scheme == "sentinel" for url in urls):
+        found.append(
+            "WORKER_TLS_CA_CERTS does not reach sentinel://; put ?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=FILE into "
+            "the address"
+        )
+    hard, soft = settings.task_time_limit, settings.task_soft_time_limit
+    if hard and soft and soft >= hard:
+        found.append("WORKER_TASK_SOFT_TIME_LIMIT is not below WORKER_TASK_TIME_LIMIT, so it would never act")
     found += _queue_name_problems(settings)
     return found
 

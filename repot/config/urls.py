@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
+from repot.config.masking import masked
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -20,8 +22,6 @@ BROKER_SCHEMES = REDIS_SCHEMES + AMQP_SCHEMES
 
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*$")
 _BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-
-_SECRET_OPTION = re.compile(r"(?i)((?:^|&)[^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*")
 
 #: Options people put behind a `?`, where they end a process or do harm, and the
 #: setting that does what they meant. A heartbeat in the URL also reaches
@@ -37,6 +37,10 @@ _SETTING_FOR_OPTION = {
     "socket_timeout": "WORKER_SOCKET_TIMEOUT",
     "visibility_timeout": "WORKER_VISIBILITY_TIMEOUT",
 }
+
+#: What kombu understands behind a `?` of a Redis address (`kombu/utils/url.py`, `parse_url`).
+_TLS_OPTIONS = ("ssl_cert_reqs", "ssl_check_hostname", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_CERT_REQS = ("CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE", "required", "optional", "none")
 
 _HOW_TO_QUOTE = (
     "percent-encode the characters of user name and password that mean something in a URL "
@@ -58,6 +62,9 @@ class ServiceUrl:
         Raises:
             ValueError: with a text that is safe to show.
         """
+        if any(character.isspace() or not character.isprintable() for character in text.strip()):
+            message = f"holds a space or a character that no address has; if a password does, {_HOW_TO_QUOTE}"
+            raise ValueError(message)
         parts = tuple(part.strip() for part in text.split(";") if part.strip())
         if not parts:
             message = "is empty; write an address such as redis://localhost:6379/0"
@@ -81,13 +88,13 @@ class ServiceUrl:
 
     def masked(self) -> str:
         """The address with `**` for each password."""
-        return ";".join(map(_mask, self.servers))
+        return ";".join(str(masked(server)) for server in self.servers)
 
     __str__ = masked
 
     def __repr__(self) -> str:
         """The masked address: a traceback or a log must not show a password."""
-        return f"ServiceUrl({self.masked()!r})"
+        return f"{type(self).__name__}({self.masked()!r})"
 
 
 class BrokerUrl(ServiceUrl):
@@ -102,7 +109,7 @@ class BrokerUrl(ServiceUrl):
         Raises:
             ValueError: with a text that is safe to show.
         """
-        url = ServiceUrl.parse(text)
+        url = ServiceUrl.parse(re.sub(r";\s+", ";", text))
         schemes = [server.partition("://")[0] for server in url.servers]
         for scheme in schemes:
             if scheme not in BROKER_SCHEMES:
@@ -131,6 +138,9 @@ class BrokerUrl(ServiceUrl):
 def _check_form(server: str, number: int) -> None:
     where = f"server {number + 1} of the list " if number else ""
     scheme, separator, rest = server.partition("://")
+    if separator and scheme.lower() in BROKER_SCHEMES and scheme != scheme.lower():
+        message = f"{where}has the scheme {scheme!r}; write it in lower case"
+        raise ValueError(message)
     if not separator or not _SCHEME.match(scheme):
         if "@" in server or number:
             message = f"{where}is not an address; if a password holds a semicolon, {_HOW_TO_QUOTE}"
@@ -159,8 +169,11 @@ def _check_form(server: str, number: int) -> None:
 
 
 def _check_options(parts: SplitResult) -> None:
-    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
-        if name.startswith("ssl_") and parts.scheme in ("rediss", "sentinel"):
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in _TLS_OPTIONS and parts.scheme in ("rediss", "sentinel"):
+            if name == "ssl_cert_reqs" and value not in _CERT_REQS:
+                message = f"has an ssl_cert_reqs that is none of {', '.join(_CERT_REQS)}"
+                raise ValueError(message)
             continue
         known = _SETTING_FOR_OPTION.get(name)
         instead = f"set {known} instead" if known else "take it out"
@@ -173,17 +186,6 @@ def _check_database(parts: SplitResult) -> None:
     if database and not database.isdecimal():
         message = f"names the database {database!r}; Redis databases are numbers, as in redis://host:6379/0"
         raise ValueError(message)
-
-
-def _mask(server: str) -> str:
-    parts = urlsplit(server)
-    query = _SECRET_OPTION.sub(r"\1**", parts.query)
-    if "@" not in parts.netloc:
-        return urlunsplit(parts._replace(query=query))
-    credentials, _, host = parts.netloc.rpartition("@")
-    user, colon, _ = credentials.partition(":")
-    # a lone word before the @ is a user name to the client, but often a password to its writer
-    return urlunsplit(parts._replace(netloc=f"{user}:**@{host}" if colon else f"**@{host}", query=query))
 
 
 def _add_options(server: str, options: Mapping[str, str]) -> str:

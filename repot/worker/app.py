@@ -14,4 +14,5 @@ try:
     configure(app)
 except ConfigInvalid as error:
     # Celery's command prints a traceback around any exception of an import, but lets this one through.
-    sys.exit(f"error: {error}")
+    print(f"error: {error}", file=sys.stderr)  # noqa: T201
+    sys.exit(error.exit_code)

@@ -2,38 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from repot.config import celery_config, load
-from repot.worker.deadletters import DeclareDeadLetters
+from celery.app.amqp import Queues
+from celery.app.defaults import NAMESPACES, Option, flatten
+from pydantic import ValidationError
+
+from repot.config import Role, entries, explain, load, refuse_overriding
+from repot.config.celery import fold
+from repot.errors import ConfigInvalid
 from repot.worker.recorder import record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from celery import Celery
 
-    from repot.config import WorkerSettings
+    from repot.config import Entry, WorkerSettings
+
+#: What an application says in its own words about the fields that all others follow.
+_ADOPTED = {
+    "broker_url": "broker_url",
+    "result_backend": "result_backend",
+    "task_default_queue": "queue_names",
+}
 
 
-def configure(app: Celery, settings: WorkerSettings | None = None) -> WorkerSettings:
+def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = Role.WORKER) -> WorkerSettings:
     """Make `app` follow the settings, and return them.
 
-    Best called after `app.config_from_object`. What repot sets wins; every other value
-    of the application stays, single options of `broker_transport_options` (a
-    `global_keyprefix`, say) and queues of its own included.
+    A variable that is set wins. Where none is, what the application itself
+    configured stays, single options of `broker_transport_options` and queues of its
+    own included; the rest gets repot's defaults. Best called after
+    `app.config_from_object`. A process that only sends tasks or pings may take
+    `role=Role.CLIENT`.
 
     Raises:
-        ConfigInvalid: the environment is not a valid configuration.
+        ConfigInvalid: the environment, or the address the application configured, is wrong.
     """
+    refuse_overriding()
     settings = settings or load()
-    config = celery_config(settings)
+    given = settings.model_fields_set
+    settings = _with_what_the_application_says(app, settings)
+    applied = [entry for entry in entries(settings, role) if given & set(entry.fields) or not is_own(app, entry.key)]
+    config = fold(applied)
     for name in ("broker_transport_options", "result_backend_transport_options"):
-        config[name] = {**(app.conf.get(name) or {}), **config.get(name, {})}
-    config["task_queues"] = _merged_queues(app.conf.task_queues, config["task_queues"])
+        if name in config:
+            config[name] = {**(app.conf.get(name) or {}), **config[name]}
+    if "task_queues" in config:
+        config["task_queues"] = (*config["task_queues"], *_other_queues(app, config["task_queues"]))
     app.conf.update(config)
     # app.config_from_object starts anew from here: called after us, it must not undo us in silence
     app._preconf.update(config)  # type: ignore[attr-defined]  # noqa: SLF001
     app.repot_settings = settings  # type: ignore[attr-defined]
-    app.steps["consumer"].add(DeclareDeadLetters)
+    app.repot_origins = {entry.key: (entry, given & set(entry.fields)) for entry in applied}  # type: ignore[attr-defined]
     if settings.journal:
         record(settings.journal)
     return settings
@@ -44,9 +66,51 @@ def configured_with(app: Celery) -> WorkerSettings | None:
     return getattr(app, "repot_settings", None)
 
 
-def _merged_queues(theirs: Any, ours: tuple[Any, ...]) -> Any:  # noqa: ANN401 - Celery takes a list, a tuple or a mapping
-    """Our queues, then the application's own that have other names."""
-    if not theirs or hasattr(theirs, "items"):
-        return ours
+def origins_of(app: Celery) -> dict[str, tuple[Entry, set[str]]]:
+    """What `configure` set: each entry, and those of its fields that were given."""
+    return getattr(app, "repot_origins", {})
+
+
+def celery_options() -> dict[str, Option]:
+    """Celery's own settings with their defaults."""
+    return dict(cast("Iterable[tuple[str, Option]]", flatten(NAMESPACES)))
+
+
+def is_own(app: Celery, key: str) -> bool:
+    """Whether an application configured a setting itself, to Celery's default or another value."""
+    name, dot, option = key.partition(".")
+    if dot:
+        return option in (app.conf.get(name) or {})
+    namespace = getattr(app, "namespace", None)
+    spellings = {name, f"{namespace}_{name}".upper()} if namespace else {name}
+    # what was set on app.conf, what was read from an object or module, and last Celery's defaults
+    configured = list(app.conf.maps or ())[:-1]
+    if any(spelling in found for spelling in spellings for found in configured):
+        return True
+    # old names, which Celery translates
+    default = celery_options().get(name)
+    return default is not None and app.conf.get(name) != default.default
+
+
+def _with_what_the_application_says(app: Celery, settings: WorkerSettings) -> WorkerSettings:
+    """Fill fields that no variable gives from the application's own configuration."""
+    bridge = {"broker_read_url", "broker_write_url"} & settings.model_fields_set
+    found = {
+        field: app.conf.get(key)
+        for key, field in _ADOPTED.items()
+        if field not in settings.model_fields_set and is_own(app, key) and not (bridge and field == "broker_url")
+    }
+    if not found:
+        return settings
+    try:
+        return settings.replace(**found)
+    except ValidationError as error:
+        message = "the application's own configuration cannot be used:\n" + "\n".join(explain(error))
+        raise ConfigInvalid(message, hint="Set the variable named above, or mend the application.") from error
+
+
+def _other_queues(app: Celery, ours: Iterable[Any]) -> Iterator[Any]:
+    """The application's own queues that have other names."""
     names = {queue.name for queue in ours}
-    return (*ours, *(queue for queue in theirs if queue.name not in names))
+    theirs = app.conf.task_queues
+    yield from (queue for queue in Queues(theirs or {}).values() if queue.name not in names)

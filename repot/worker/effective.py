@@ -5,17 +5,16 @@ from __future__ import annotations
 import enum
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from celery.app.defaults import NAMESPACES, Option, flatten
 from kombu import Queue
 
-from repot.config import entries, variable
+from repot.config import variable
 from repot.config.masking import masked
-from repot.worker.configure import configured_with
+from repot.worker.configure import celery_options, is_own, origins_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from celery import Celery
 
@@ -36,29 +35,25 @@ class Effective:
 
 def effective_config(app: Celery) -> Iterator[Effective]:
     """List every setting of an application in the order of the keys."""
-    settings = configured_with(app)
-    ours = {entry.key: entry for entry in entries(settings)} if settings else {}
-    for key, value in sorted(_flat(app)):
-        if key in ours:
-            origin = _origin(ours[key].fields, settings.model_fields_set if settings else set())
-        else:
-            origin = "application" if _is_changed(app, key) else CELERY_DEFAULT
-        yield Effective(key, masked(_plain(value), key), origin)
+    for key, value in sorted(_flat(app), key=lambda found: found[0]):
+        yield Effective(key, masked(_plain(value), key), _origin(app, key, value))
 
 
-def _origin(fields: tuple[str, ...], given: set[str]) -> str:
-    """Where a value of repot's comes from: the variables that were given, or all it would follow."""
-    if not fields:
+def _origin(app: Celery, key: str, value: object) -> str:
+    entry, given = origins_of(app).get(key, (None, set()))
+    # task_queues may hold the application's own, too
+    if entry is None or (value != entry.value and key != "task_queues"):
+        return "application" if is_own(app, key) else CELERY_DEFAULT
+    if not entry.fields:
         return "repot"
-    set_by = [variable(field) for field in fields if field in given]
-    if set_by:
-        return f"{', '.join(set_by)} (environment)"
-    return f"{', '.join(map(variable, fields))} (repot's default)"
+    if given:
+        return f"{', '.join(variable(field) for field in entry.fields if field in given)} (environment)"
+    return f"{', '.join(map(variable, entry.fields))} (repot's default)"
 
 
 def _flat(app: Celery) -> Iterator[tuple[str, Any]]:
     """Keys and values; dictionaries of options as one key an option."""
-    known = {key for key, option in _options().items() if not option.deprecate_by}
+    known = {key for key, option in celery_options().items() if not option.deprecate_by}
     # Celery's own note of old names is no setting
     for key in known | set(app.conf.changes or {}) - {"deprecated_settings"}:
         # as an attribute: some follow others, broker_read_url broker_url for example
@@ -68,17 +63,6 @@ def _flat(app: Celery) -> Iterator[tuple[str, Any]]:
                 yield f"{key}.{name}", inner
         else:
             yield key, value
-
-
-def _options() -> dict[str, Option]:
-    """Celery's own settings with their defaults."""
-    return dict(cast("Iterable[tuple[str, Option]]", flatten(NAMESPACES)))
-
-
-def _is_changed(app: Celery, key: str) -> bool:
-    name = key.partition(".")[0]
-    default = _options().get(name)
-    return default is None or app.conf.get(name) != default.default
 
 
 def _plain(value: object) -> object:

@@ -20,8 +20,6 @@ from repot.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PLANTED = "hunter2-s3cret"
-
 
 @pytest.fixture
 def own_folder() -> Iterator[Path]:
@@ -45,7 +43,7 @@ def processes_of(folder: Path) -> list[str]:
     for process in psutil.process_iter():
         try:
             if process.status() != psutil.STATUS_ZOMBIE and str(folder) in str(process.environ()):
-                found.append(" ".join(process.cmdline())[:120])
+                found.append(" ".join(process.cmdline()))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
@@ -63,7 +61,7 @@ def test_a_run_prints_data_and_talks_elsewhere(own_folder: Path) -> None:
     assert ["page.html"] == [path.name for path in own_folder.iterdir() if not path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("moment", ["guard.py", "/bin/python -m celery"])
+@pytest.mark.parametrize("moment", ["guard.py", " -m celery "])
 def test_a_demo_that_is_killed_half_way_leaves_nothing(own_folder: Path, moment: str) -> None:
     """Killed when its first process has just been started, and when workers run."""
     with start(own_folder, "demo") as process:
@@ -99,9 +97,20 @@ def test_up_serves_until_asked_to_stop(own_folder: Path, number: signal.Signals)
     wait_until(lambda: not processes_of(own_folder), within_s=15, what="every process is gone")
 
 
-def test_an_application_that_ignores_the_settings_is_not_run(own_folder: Path) -> None:
+@pytest.mark.parametrize(
+    "adoption",
+    [
+        "",
+        "repot.configure(app, ExplicitSettings(broker_url='amqp://127.0.0.1:1//'))",
+        "repot.configure(app); app.conf.broker_url = 'amqp://127.0.0.1:1//'",
+    ],
+)
+def test_an_application_that_ignores_the_settings_is_not_run(own_folder: Path, adoption: str) -> None:
     """Its workers would connect to a broker that is none of the experiment's."""
-    (own_folder / "shop.py").write_text("from celery import Celery\napp = Celery('shop', broker='redis://localhost')\n")
+    (own_folder / "shop.py").write_text(
+        "from celery import Celery\nimport repot\nfrom repot.config import ExplicitSettings\n"
+        f"app = Celery('shop', broker='redis://127.0.0.1:1')\n{adoption}\n"
+    )
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(own_folder), "WORKER_APP": "shop"}
     command = [sys.executable, "-m", "repot", "chaos", "run", "dropped-ack"]
     found = subprocess.run(command, env=environment, cwd=own_folder, capture_output=True, text=True, check=False)
@@ -109,11 +118,19 @@ def test_an_application_that_ignores_the_settings_is_not_run(own_folder: Path) -
     assert "Call repot.configure(app)" in found.stderr
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(own_folder: Path) -> None:
+    for arguments in (["chaos", "run", "all"], ["demo"]):
+        with start(own_folder, *arguments, "--html", "/no/such/folder/x.html") as process:
+            data, talk = process.communicate(timeout=20)
+        assert process.returncode == 2
+        assert "cannot be written to /no/such/folder/x.html" in talk
+        assert not data
+
+
 def test_an_application_of_the_users_own_is_run(own_folder: Path) -> None:
-    """Adopted by one call, it gets the synthetic tasks from its include."""
+    """Adopted by one call; the experiment brings its synthetic tasks along."""
     (own_folder / "shop.py").write_text(
-        "from celery import Celery\nimport repot\n"
-        "app = Celery('shop', include=['repot.worker.tasks'])\nrepot.configure(app)\n"
+        "from celery import Celery\nimport repot\napp = Celery('shop')\nrepot.configure(app)\n"
     )
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(own_folder), "WORKER_APP": "shop"}
     command = [sys.executable, "-m", "repot", "chaos", "run", "connection-reset", "--broker", "redis", "--dedup", "off"]

@@ -49,15 +49,13 @@ def test_the_story_is_whole(results: list[Result], case: Case) -> None:
 @pytest.mark.parametrize("deduplicate", [False, True])
 def test_the_times_are_those_of_the_settings(results: list[Result], deduplicate: bool) -> None:
     """Redis: the visibility timeout, counted from the delivery. RabbitMQ: 2 to 3 heartbeats."""
-    redis, amqp = (
-        find(results, Case(SCENARIOS["dropped-ack"], broker, deduplicate)).redelivered_after_s for broker in BROKERS
-    )
-    assert redis is not None
-    assert amqp is not None
-    task_s = SCENARIOS["dropped-ack"].task_s
-    assert SCALED["visibility_timeout"] - task_s - 3 < redis
-    # the first of the two intervals without a byte may have begun before the fault
-    assert SCALED["heartbeat"] < amqp < 4 * SCALED["heartbeat"] + 2
+    redis, amqp = (find(results, Case(SCENARIOS["dropped-ack"], broker, deduplicate)) for broker in BROKERS)
+    first, second = redis.subject.deliveries
+    # and at most a restore interval more, and what a busy machine takes
+    assert SCALED["visibility_timeout"] - 0.5 < second.at - first.at < SCALED["visibility_timeout"] + 5
+    assert amqp.redelivered_after_s is not None
+    # the first of the intervals without a byte may have begun before the fault
+    assert SCALED["heartbeat"] < amqp.redelivered_after_s < 4 * SCALED["heartbeat"] + 2
 
 
 def test_the_fault_meets_the_ack(results: list[Result]) -> None:

@@ -93,6 +93,12 @@ def test_a_broker_that_does_not_answer_is_not_empty(url: str) -> None:
     assert PLANTED not in str(caught.value)
 
 
+def test_a_virtual_host_that_is_not_there_is_not_empty(rabbitmq: Server) -> None:
+    url = BrokerUrl.parse(rabbitmq.url.removesuffix("/") + "nowhere")
+    with pytest.raises(BrokerUnreachable, match="no virtual host 'nowhere'"):
+        open_broker(url, management_url=rabbitmq.management_url)
+
+
 def test_a_wrong_password_is_an_error_of_its_own(rabbitmq: Server) -> None:
     url = BrokerUrl.parse(rabbitmq.url.replace("guest:guest", f"guest:{PLANTED}"))
     with pytest.raises(BrokerUnreachable, match="401") as caught:

@@ -37,7 +37,6 @@ with ExitStack() as stack:
         "pids": [server.process.pid for server in servers],
         "folders": [str(server.folder) for server in servers],
         "ports": [server.port for server in servers],
-        "rabbitmq_s": servers[1].started_in_s,
     }), flush=True)
     sys.stdin.read()
 """

@@ -110,7 +110,7 @@ def test_celerys_own_command_shows_the_same_message() -> None:
         text=True,
         check=False,
     )
-    assert 1 == found.returncode
+    assert 2 == found.returncode
     assert found.stderr.startswith("error: the environment is not a valid configuration")
     assert "Traceback" not in found.stderr
     assert PLANTED not in found.stdout + found.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
@@ -13,7 +13,7 @@ from kombu import Queue
 
 import repot
 from repot.config import ExplicitSettings
-from repot.errors import AppUnusable
+from repot.errors import AppUnusable, ConfigInvalid
 from repot.worker.apps import load_app, load_configured_app
 from repot.worker.effective import CELERY_DEFAULT, effective_config
 
@@ -27,17 +27,91 @@ RABBIT = ExplicitSettings(
 )
 
 
-def test_what_repot_sets_wins_and_the_rest_stays() -> None:
-    app = Celery("shop", broker="redis://elsewhere", set_as_current=False)
+def shop(**theirs: Any) -> Celery:
+    app = Celery("shop", set_as_current=False)
+    app.conf.update(theirs)
+    return app
+
+
+def test_a_variable_wins_over_the_application() -> None:
+    app = shop(broker_url="redis://elsewhere", worker_prefetch_multiplier=4, task_queues=[Queue("own"), Queue("b")])
     app.conf.broker_transport_options = {"global_keyprefix": "shop:", "socket_timeout": 99}
-    app.conf.task_queues = [Queue("own"), Queue("celery")]
-    app.conf.update(event_queue_prefix="shop")
-    repot.configure(app, ExplicitSettings())
-    assert "redis://localhost:6379/0" == app.conf.broker_url
+    repot.configure(
+        app,
+        ExplicitSettings(
+            broker_url="redis://here/0",  # type: ignore[arg-type]
+            prefetch_multiplier=2,
+            socket_timeout=7,
+            queue_names=("a", "b"),
+        ),
+    )
+    assert "redis://here/0" == app.conf.broker_url
+    assert 2 == app.conf.worker_prefetch_multiplier
+    assert 7 == app.conf.broker_transport_options["socket_timeout"]
+    # what repot knows nothing of stays, an option or a queue
     assert "shop:" == app.conf.broker_transport_options["global_keyprefix"]
+    assert ["a", "b", "own"] == [queue.name for queue in app.conf.task_queues]
+
+
+def test_what_the_application_says_wins_over_repots_defaults() -> None:
+    """Nothing that was configured changes in silence: not the queue, nor the results, nor the visibility timeout."""
+    app = shop(
+        broker_url="redis://elsewhere/3",
+        result_backend="db+sqlite:///results",
+        task_default_queue="shop",
+        worker_prefetch_multiplier=4,
+        broker_transport_options={"visibility_timeout": 43200},
+        task_serializer="pickle",
+        accept_content=["pickle"],
+    )
+    repot.configure(app, ExplicitSettings())
+    assert "redis://elsewhere/3" == app.conf.broker_url
+    assert "db+sqlite:///results" == app.conf.result_backend
+    assert "shop" == app.conf.task_default_queue
+    assert ["shop"] == [queue.name for queue in app.conf.task_queues]
+    assert 4 == app.conf.worker_prefetch_multiplier
+    assert ["pickle"] == app.conf.accept_content
+    # and the rest gets the defaults
+    assert 43200 == app.conf.broker_transport_options["visibility_timeout"]
     assert 15 == app.conf.broker_transport_options["socket_timeout"]
-    assert ["celery", "own"] == [queue.name for queue in app.conf.task_queues]
-    assert "shop" == app.conf.event_queue_prefix
+    assert app.conf.task_acks_late is True
+    origins = {line.key: line.origin for line in effective_config(app)}
+    assert "application" == origins["broker_url"] == origins["broker_transport_options.visibility_timeout"]
+    assert "WORKER_TASK_ACKS_LATE (repot's default)" == origins["task_acks_late"]
+
+
+def test_the_applications_broker_decides_when_no_variable_does() -> None:
+    app = shop(broker_url="amqp://elsewhere//")
+    repot.configure(app, ExplicitSettings())
+    assert 10 == app.conf.broker_heartbeat
+    assert "quorum" == app.conf.task_queues[0].queue_arguments["x-queue-type"]
+
+
+def test_queues_given_as_a_mapping_stay() -> None:
+    app = shop(task_queues={"own": {"exchange": "own", "routing_key": "own"}})
+    repot.configure(app, ExplicitSettings(queue_names=("a",)))
+    assert ["a", "own"] == [queue.name for queue in app.conf.task_queues]
+
+
+def test_an_address_of_the_application_that_cannot_be_used_is_named() -> None:
+    app = shop(broker_url=f"sqs://user:{PLANTED}@host")
+    with pytest.raises(ConfigInvalid, match="WORKER_BROKER_URL has the scheme 'sqs'") as caught:
+        repot.configure(app, ExplicitSettings())
+    assert PLANTED not in str(caught.value)
+
+
+def test_a_variable_of_celerys_that_would_win_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere")
+    with pytest.raises(ConfigInvalid, match="silently win"):
+        repot.configure(shop(), RABBIT)
+
+
+def test_a_change_afterwards_is_the_applications() -> None:
+    app = shop()
+    repot.configure(app, RABBIT)
+    app.conf.update(broker_url="amqp://prod//")
+    found = {line.key: line for line in effective_config(app)}
+    assert "application" == found["broker_url"].origin
 
 
 @pytest.mark.parametrize(

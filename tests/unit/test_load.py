@@ -45,6 +45,10 @@ def test_the_environment_is_read_whatever_the_case(monkeypatch: pytest.MonkeyPat
         ("WORKER_QUEUE_TYPE", "lazy", "'quorum' or 'classic'"),
         ("WORKER_TASK_ACKS_LATE", "maybe", "valid boolean"),
         ("WORKER_QUEUE_NAMES", "", "at least 1"),
+        ("WORKER_TCP_USER_TIMEOUT", "inf", "finite"),
+        ("WORKER_SOCKET_TIMEOUT", "nan", "finite"),
+        ("WORKER_HEARTBEAT", "70000", "less than or equal to 3600"),
+        ("WORKER_RESULT_BACKEND", "redis://a/1;redis://b/1", "lists several servers"),
     ],
 )
 def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
@@ -68,6 +72,7 @@ def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name:
         ({"WORKER_BROKER_URL": "sentinel://h:26379/0"}, "WORKER_SENTINEL_MASTER is missing"),
         ({"WORKER_TLS_KEY": "key.pem"}, "WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together"),
         ({"WORKER_QUEUE_NAMES": "mail,bulk.mail"}, "would also reach 'mail'"),
+        ({"WORKER_TASK_TIME_LIMIT": "5", "WORKER_TASK_SOFT_TIME_LIMIT": "5"}, "would never act"),
         ({"WORKER_QUEUE_NAMES": "a,a"}, "names a queue twice"),
         ({"WORKER_QUEUE_NAMES": "a.#"}, "wildcard"),
         ({"WORKER_QUEUE_NAMES": "celery.dead"}, "dead letters would run again"),
@@ -86,6 +91,28 @@ def test_variables_that_do_not_belong_are_named(
         load()
     assert said in caught.value.message
     assert PLANTED not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["rpc", "django-db", "pkg.mod:Class", "mongodb://u:p@a:27017,b:27017/db", "cache+memcached://a:1;b:2/", "rpc://"],
+)
+def test_celerys_other_result_backends_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    monkeypatch.setenv("WORKER_RESULT_BACKEND", backend)
+    assert backend == load().result_backend.reveal()
+
+
+def test_what_kubernetes_says_of_a_service_called_worker_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORKER_PORT", "WORKER_PORT_80_TCP", "WORKER_SERVICE_HOST", "WORKER_SERVICE_PORT_HTTP"):
+        monkeypatch.setenv(name, "tcp://10.0.0.1:80")
+    load()
+
+
+def test_an_empty_path_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose hands an unset variable on as an empty one."""
+    monkeypatch.setenv("WORKER_TLS_CA_CERTS", "")
+    monkeypatch.setenv("WORKER_TASK_TIME_LIMIT", "")
+    assert load().tls_ca_certs is None
 
 
 def test_all_mistakes_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,8 @@ def test_no_text_escapes_the_parser_with_another_error(text: str) -> None:
     """Whatever is typed, there is an address or a ValueError that does not repeat a password."""
     shown = ""
     try:
-        shown = str(BrokerUrl.parse(f"amqp://user:{PLANTED}{text}@host"))
+        url = BrokerUrl.parse(f"amqp://user:{PLANTED}{text}@host")
+        shown = f"{url} {url!r} {masked(url.reveal())}"
     except ValueError as error:
         shown = str(error)
     assert PLANTED not in shown
@@ -76,6 +77,9 @@ def test_masking_hides_credentials_in_any_text(text: str) -> None:
         ("redis://host/0?virtual_host=1", "take it out"),
         ("redis://host/0?ssl_cert_reqs=none", "take it out"),
         ("redis://one;amqp://two", "mixes the transports amqp, redis"),
+        ("Redis://host", "write it in lower case"),
+        ("redis:// host/0", "holds a space"),
+        ("rediss://host/0?ssl_cert_reqs=bogus", "ssl_cert_reqs that is none of"),
         ("amqp://one;two", "server 2 of the list is not an address"),
     ],
 )
@@ -88,6 +92,20 @@ def test_a_failover_list_keeps_its_order() -> None:
     url = BrokerUrl.parse("amqp://one:5672//; amqp://two:5672//;")
     assert ("amqp://one:5672//", "amqp://two:5672//") == url.servers
     assert "amqp://one:5672//;amqp://two:5672//" == url.reveal()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"amqp://user:{PLANTED} {PLANTED}@host//",
+        f"amqp://user:{PLANTED};{PLANTED}@host//",
+        f"redis://host/1?password={PLANTED}",
+        f"azureblockblob://DefaultEndpointsProtocol=https;AccountName=x;AccountKey={PLANTED};EndpointSuffix=y",
+        f"amqp://one:{PLANTED}@a;amqp://two:{PLANTED}@b",
+    ],
+)
+def test_whatever_an_application_configured_is_masked(text: str) -> None:
+    assert PLANTED not in str(masked(text))
 
 
 def test_a_word_alone_before_the_host_is_masked() -> None:

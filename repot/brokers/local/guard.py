@@ -35,7 +35,8 @@ def main() -> int:
 
     def end() -> None:
         # the group, because servers and pools have children of their own
-        with suppress(ProcessLookupError):
+        # macOS refuses a group whose processes are all gone but not reaped
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
 
     def end_with_caller() -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _GUARD = Path(__file__).with_name("guard.py")
-_STOP_WITHIN_S = 10
+_STOP_WITHIN_S = 20
 
 
 class GuardedProcess:
@@ -64,7 +64,8 @@ class GuardedProcess:
         first_line = self._guard.stdout.readline() if self._guard.stdout else b""
         if not first_line:
             _, errors = self._guard.communicate()
-            message = f"{command[0]} could not be started: {errors.decode().strip().splitlines()[-1:]}"
+            reason = errors.decode().strip().rpartition("\n")[2]
+            message = f"{command[0]} could not be started: {reason}"
             raise ServerFailed(message)
         self.pid = int(first_line)
 
@@ -101,7 +102,12 @@ class GuardedProcess:
         if self._guard.stdin:
             with suppress(BrokenPipeError):
                 self._guard.stdin.close()
-        self._guard.wait(timeout=_STOP_WITHIN_S)
+        try:
+            self._guard.wait(timeout=_STOP_WITHIN_S)
+        except subprocess.TimeoutExpired as error:
+            self._guard.kill()
+            message = f"process {self.pid} did not end within {_STOP_WITHIN_S} s"
+            raise ServerFailed(message, hint=f"kill -9 -- -{self.pid} ends it with all it started.") from error
         for stream in (self._guard.stdout, self._guard.stderr):
             if stream:
                 stream.close()

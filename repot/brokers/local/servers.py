@@ -57,6 +57,11 @@ class Server:
         """The same address behind another loopback port, a proxy's for example."""
         return self.url.replace(f"{LOOPBACK}:{self.port}", f"{LOOPBACK}:{port}")
 
+    @property
+    def results_url(self) -> str:
+        """The database beside the broker's, for results; only for Redis."""
+        return self.url.removesuffix("/0") + "/1"
+
     def open(self) -> Broker:
         """A connection for looking at it; only for brokers."""
         return open_broker(

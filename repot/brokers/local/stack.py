@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from threading import Event
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from repot.brokers.local.servers import Server, rabbitmq_server, redis_server, toxiproxy_server
 from repot.errors import ServerFailed
-
-if TYPE_CHECKING:
-    from types import FrameType
+from repot.waiting import stop_on_signal
 
 _LOOK_EVERY_S = 0.5
 
@@ -36,8 +33,7 @@ class Stack:
             self._stack.close()
             raise
         # from here on asking to stop is the normal end
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._stack.callback(signal.signal, number, signal.signal(number, self._stop))
+        self._stack.enter_context(stop_on_signal(self._asked_to_stop))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,7 +44,7 @@ class Stack:
         """Name, value and meaning of the settings under which a worker uses these servers."""
         redis, rabbitmq, _ = self.servers
         return (
-            ("WORKER_RESULT_BACKEND", redis.url.removesuffix("/0") + "/1", "results"),
+            ("WORKER_RESULT_BACKEND", redis.results_url, "results"),
             ("WORKER_BROKER_URL", redis.url, f"{redis.name} as the broker"),
             ("WORKER_BROKER_URL", rabbitmq.url, f"or {rabbitmq.name}"),
         )
@@ -64,9 +60,6 @@ class Stack:
                 if server.process.exit_code is not None:
                     message = f"{server.name} ended by itself with {server.process.exit_code}"
                     raise ServerFailed(message, hint=f"Its last lines were:\n{server.process.log_tail()}")
-
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        self._asked_to_stop.set()
 
     def _start(self) -> tuple[Server, ...]:
         def start(manager: AbstractContextManager[Server]) -> Server:
