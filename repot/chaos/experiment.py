@@ -201,6 +201,8 @@ class _Experiment:
         subject = self._publish(scenario.task_s, hold=str(self.release) if holds else "")
         self._await_happening(STARTED, CUT_OFF, subject)
         beacon = self._let_healthy_worker_in()
+        # counts lag: only after they have shown the task does "drained" mean that it is gone
+        self._await(self._is_counted, _STEP_WITHIN_S, "the broker counts the task as unacknowledged")
         self._require_still_running(subject)
 
         with self._fault(subject, cut_off) as struck:
@@ -358,6 +360,12 @@ class _Experiment:
         happenings = self.journal.read()
         told = [story(task, happenings) for task in tasks]
         return not any(one.goes_on for one in told)
+
+    def _is_counted(self) -> bool:
+        try:
+            return self.broker.depth(self.queue).unacked > 0
+        except DepthUnknown:
+            return False
 
     def _is_drained(self) -> bool:
         try:

@@ -111,7 +111,7 @@ SCENARIOS = {
             "The link is reset while the task runs; reconnecting works at once",
             "Both brokers start a second run beside the first within moments. Deduplication of successes cannot help: "
             "nothing has succeeded yet.",
-            task_s=5,
+            task_s=6,
             fault=Cut(),
             healing=Healing.AT_ONCE,
             expected={
@@ -126,7 +126,7 @@ SCENARIOS = {
             "The link goes away while the task runs, and stays away for longer than it",
             "RabbitMQ delivers again at once, beside the first run. On Redis the worker cannot put its task back, so "
             "the visibility timeout decides.",
-            task_s=5,
+            task_s=6,
             fault=Cut(),
             expected={
                 ("redis", False): _TWICE_IN_TURN,
