@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
-    """Options of every connection, which py-amqp's `Connection` takes as they are."""
+    """How to connect: options that py-amqp takes as they are, TLS, and the heartbeat that only workers keep."""
     yield transport_option("confirm_publish", settings.publisher_confirms, "publisher_confirms")
     # without them a publish into a dead link waits for its confirm for ever
     yield transport_option("read_timeout", settings.socket_timeout, "socket_timeout")
@@ -29,10 +29,6 @@ def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
         yield transport_option("socket_settings", {user_timeout: milliseconds}, "tcp_user_timeout")
     if any(url.scheme == "amqps" for url in (settings.read_url, settings.write_url)):
         yield entry("broker_use_ssl", _tls(settings), *TLS_FIELDS)
-
-
-def worker_entries(settings: WorkerSettings) -> Iterator[Entry]:
-    """What a worker needs beside its connection options."""
     # in the configuration and not in the URL: producers never send heartbeats
     yield entry("broker_heartbeat", settings.heartbeat, "heartbeat")
 

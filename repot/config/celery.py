@@ -53,7 +53,6 @@ def entries(settings: WorkerSettings, role: Role = Role.WORKER) -> tuple[Entry, 
         found += redis.transport_entries(settings)
     if not (read.is_redis and write.is_redis):
         found += amqp.transport_entries(settings)
-        found += amqp.worker_entries(settings)
         if role is Role.WORKER:
             found += amqp.control_entries()
     # a bridge declares its queues on both sides; Redis ignores what is RabbitMQ's

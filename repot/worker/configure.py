@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from celery.app.amqp import Queues
@@ -71,6 +72,7 @@ def origins_of(app: Celery) -> dict[str, tuple[Entry, set[str]]]:
     return getattr(app, "repot_origins", {})
 
 
+@cache
 def celery_options() -> dict[str, Option]:
     """Celery's own settings with their defaults."""
     return dict(cast("Iterable[tuple[str, Option]]", flatten(NAMESPACES)))
