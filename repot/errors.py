@@ -3,10 +3,17 @@
     RepotError                 exit 1
     ├── ConfigInvalid          exit 2   a setting is wrong; nothing was started
     ├── AppUnusable            exit 2   the Celery application cannot be used as it is
+    │   ├── AppNotFound        exit 6   there is no such module or name
+    │   └── AppFailed          exit 7   it raises while it is imported
     ├── ProgramMissing         exit 1   a server program is not installed
     ├── ServerFailed           exit 1   a private server did not come up or died
     ├── BrokerUnreachable      exit 3   a broker did not answer
-    │   └── DepthUnknown       exit 3   it answered, but has not counted its messages yet
+    │   ├── DepthUnknown       exit 3   it answered, but has not counted its messages yet
+    │   ├── AccessRefused      exit 8   it refuses the user, the password or the virtual host
+    │   └── TlsFailed          exit 9   no trusted TLS connection came about
+    ├── FactUnknown            exit 1   something a check needs could not be had
+    ├── RuleUnknown            exit 2   there is no such rule, or it cannot be loaded
+    ├── FindingsFound          exit 4   the doctor found what it was told to fail on
     ├── DeadlineExceeded       exit 1   something awaited did not happen in time
     ├── ReportUnwritable       exit 2   a report's file cannot be written
     ├── ExperimentFailed       exit 1   an experiment could not be carried out
@@ -14,7 +21,8 @@
     └── Interrupted            exit 130 somebody asked to stop
 
 Exit codes of the command: 0 done, 1 failed, 2 usage, 3 broker unreachable,
-4 a check or a verdict said no, 130 interrupted.
+4 a check or a verdict said no, 6 application not found, 7 application fails on
+import, 8 access refused, 9 TLS failed, 130 interrupted.
 
 Names say what happened and carry no `Error` suffix.
 """
@@ -52,6 +60,18 @@ class AppUnusable(RepotError):
     exit_code = 2
 
 
+class AppNotFound(AppUnusable):
+    """There is no such module, or no such name in it."""
+
+    exit_code = 6
+
+
+class AppFailed(AppUnusable):
+    """The application raises while it is imported."""
+
+    exit_code = 7
+
+
 class ProgramMissing(RepotError):
     """A server program is not installed."""
 
@@ -68,6 +88,34 @@ class BrokerUnreachable(RepotError):
 
 class DepthUnknown(BrokerUnreachable):
     """The broker answered, but has not counted its messages yet."""
+
+
+class AccessRefused(BrokerUnreachable):
+    """The broker refuses the user, the password or the virtual host."""
+
+    exit_code = 8
+
+
+class TlsFailed(BrokerUnreachable):
+    """No trusted TLS connection to the broker came about."""
+
+    exit_code = 9
+
+
+class FactUnknown(RepotError):
+    """Something that a check needs could not be had; the hint says how it could."""
+
+
+class RuleUnknown(RepotError):
+    """There is no such rule, or one that a plugin names cannot be loaded."""
+
+    exit_code = 2
+
+
+class FindingsFound(RepotError):
+    """The doctor found what it was told to fail on."""
+
+    exit_code = 4
 
 
 class DeadlineExceeded(RepotError):

@@ -1,15 +1,21 @@
-"""The port to a broker, its two adapters, and private servers for experiments."""
+"""The port to a broker, its two adapters, what brokers say of themselves, and private servers for experiments."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known
 from repot.brokers.port import Broker, Depth
+from repot.config.endpoints import BrokerKind
+from repot.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
-    from repot.config import BrokerUrl
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["Broker", "Depth", "open_broker"]
+    from repot.config import BrokerUrl
+    from repot.config.endpoints import Endpoint
+
+__all__ = ["Broker", "Depth", "RabbitFacts", "RedisFacts", "Unknown", "known", "open_broker", "survey"]
 
 
 def open_broker(url: BrokerUrl, *, management_url: str = "", depth_lag_s: float | None = None) -> Broker:
@@ -25,3 +31,38 @@ def open_broker(url: BrokerUrl, *, management_url: str = "", depth_lag_s: float 
     from repot.brokers.rabbitmq import DEFAULT_DEPTH_LAG_S, RabbitBroker
 
     return RabbitBroker(url, management_url, DEFAULT_DEPTH_LAG_S if depth_lag_s is None else depth_lag_s)
+
+
+def survey(
+    servers: Iterable[Endpoint],
+    *,
+    tls: Mapping[str, Any] | None = None,
+    management_url: str = "",
+    queues: Iterable[str] = (),
+    key_prefix: str = "",
+) -> RedisFacts | RabbitFacts:
+    """Ask the first server that answers what it is and how it is set up; change nothing.
+
+    `tls` is Celery's `broker_use_ssl`. On Redis the messages of `queues` are
+    measured, under `key_prefix`; `management_url` is RabbitMQ's.
+
+    Raises:
+        BrokerUnreachable: none answers; the last one's reason.
+        AccessRefused, TlsFailed: one answers, and does not let us in.
+    """
+    failure: BrokerUnreachable | None = None
+    for server in servers:
+        try:
+            if server.kind is BrokerKind.REDIS:
+                from repot.brokers import redis_survey
+
+                lists = [f"{key_prefix}{queue}" for queue in queues]
+                return redis_survey.survey(server, tls=tls, lists=lists, prefix=key_prefix)
+            from repot.brokers import rabbitmq_survey
+
+            return rabbitmq_survey.survey(server, tls=tls, management_url=management_url)
+        except BrokerUnreachable as error:
+            if type(error) is not BrokerUnreachable:
+                raise
+            failure = error
+    raise failure or BrokerUnreachable("the address names no server")

@@ -27,11 +27,11 @@ def show(*, everything: bool, as_json: bool) -> None:
     settings = load()
     found = list(effective_config(load_app(settings.app)))
     if as_json:
-        lines = {line.key: {"value": line.value, "origin": line.origin} for line in found}
+        lines = {line.key: {"value": line.shown, "origin": line.origin} for line in found}
         click.echo(json.dumps({"app": settings.app, "settings": lines}, indent=2))
         return
     shown = [line for line in found if everything or line.origin != CELERY_DEFAULT]
-    _columns([(line.key, json.dumps(line.value), line.origin) for line in shown], ("setting", "value", "from"))
+    _columns([(line.key, json.dumps(line.shown), line.origin) for line in shown], ("setting", "value", "from"))
     if len(shown) < len(found):
         click.echo(f"{len(found) - len(shown)} more stand at Celery's default; --all shows them", err=True)
 

@@ -3,11 +3,13 @@
 from repot.config.celery import Role, celery_config, entries
 from repot.config.entries import Entry
 from repot.config.load import (
+    app_name,
     as_environment,
     child_environment,
     explain,
     inherited_environment,
     load,
+    overriding_variable,
     refuse_overriding,
 )
 from repot.config.settings import ExplicitSettings, WorkerSettings, variable
@@ -20,6 +22,7 @@ __all__ = [
     "Role",
     "ServiceUrl",
     "WorkerSettings",
+    "app_name",
     "as_environment",
     "celery_config",
     "child_environment",
@@ -27,6 +30,7 @@ __all__ = [
     "explain",
     "inherited_environment",
     "load",
+    "overriding_variable",
     "refuse_overriding",
     "variable",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from repot.config.settings import PREFIX, WorkerSettings, variable
+from repot.config.settings import PREFIX, ExplicitSettings, WorkerSettings, variable
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -58,6 +58,17 @@ def refuse_overriding() -> None:
     problems = _overridden()
     if problems:
         raise ConfigInvalid("\n".join(problems))
+
+
+def overriding_variable(key: str) -> str:
+    """The variable that beats the configuration of this Celery setting at this moment, or an empty string."""
+    name = f"CELERY_{key.upper()}"
+    return name if name in _OVERRIDING and os.environ.get(name) else ""
+
+
+def app_name() -> str:
+    """The application that `WORKER_APP` names, whatever else is wrong with the environment."""
+    return os.environ.get(variable("app")) or ExplicitSettings().app
 
 
 def as_environment(settings: WorkerSettings) -> dict[str, str]:

@@ -44,6 +44,16 @@ def _result_url(value: object) -> ServiceUrl:
     return url
 
 
+def _http_url(value: object) -> ServiceUrl:
+    if isinstance(value, ServiceUrl):
+        return value
+    url = ServiceUrl.parse(str(value))
+    if url.scheme not in ("http", "https") or len(url.servers) > 1:
+        message = "is not one http:// or https:// address"
+        raise ValueError(message)
+    return url
+
+
 def _names(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -57,6 +67,7 @@ def _empty_is_none(value: object) -> object:
 _reveal = PlainSerializer(lambda url: url and url.reveal(), return_type=str)
 Broker = Annotated[BrokerUrl, BeforeValidator(_broker_url), _reveal]
 OptionalBroker = Annotated[BrokerUrl | None, BeforeValidator(lambda v: _broker_url(v) if v else None), _reveal]
+ManagementUrl = Annotated[ServiceUrl | None, BeforeValidator(lambda v: _http_url(v) if v else None), _reveal]
 Results = Annotated[ServiceUrl, BeforeValidator(_result_url), _reveal]
 # compose files hand an unset variable on as an empty one
 OptionalPath = Annotated[Path | None, BeforeValidator(_empty_is_none)]
@@ -95,6 +106,11 @@ class WorkerSettings(BaseSettings):
     )
     broker_write_url: OptionalBroker = Field(
         None, description="A bridge worker publishes to here: retries, chain steps, callbacks."
+    )
+    management_url: ManagementUrl = Field(
+        None,
+        description="RabbitMQ: address of the management API, with a user of its own if the broker's may not ask; "
+        "without it http://<broker's host>:15672.",
     )
     result_backend: Results = Field(
         "redis://localhost:6379/1",  # type: ignore[assignment]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from celery import Celery
 from celery.app.utils import find_app
 
-from repot.errors import AppUnusable, RepotError
+from repot.errors import AppFailed, AppNotFound, AppUnusable, RepotError
 from repot.worker.configure import configured_with
 
 
@@ -13,22 +15,18 @@ def load_app(name: str) -> Celery:
     """Import the application `name`, as `celery -A` does, from the current folder or the path.
 
     Raises:
-        AppUnusable: it is not there, fails on import, or is no Celery application.
+        AppNotFound: there is no such module, or nothing of that name in it.
+        AppFailed: it raises on import.
+        AppUnusable: it is no Celery application.
         ConfigInvalid: it imports, but its environment is wrong.
     """
     try:
         app = find_app(name)
     except RepotError:
         raise
-    except ModuleNotFoundError as error:
-        message = f"the application {name!r} (WORKER_APP) was not found: no module named {error.name!r}"
-        raise AppUnusable(
-            message, hint="Run in the project's folder and name the module, as in shop.celery:app."
-        ) from error
     except (Exception, SystemExit) as error:
         # whatever a user's module raises on import, and a module that exits
-        message = f"the application {name!r} (WORKER_APP) fails on import: {type(error).__name__}: {error}"
-        raise AppUnusable(message, hint=f"`python -c 'import {name.partition(':')[0]}'` shows where.") from error
+        raise _unusable(name, error) from error
     if not isinstance(app, Celery):
         message = f"{name!r} (WORKER_APP) is a {type(app).__name__}, not a Celery application"
         raise AppUnusable(message, hint="Name it with a colon, as in shop.celery:app.")
@@ -46,3 +44,15 @@ def load_configured_app(name: str) -> Celery:
         message = f"the application {name!r} (WORKER_APP) does not take its broker from WORKER_BROKER_URL"
         raise AppUnusable(message, hint="Call repot.configure(app) in it, after app.config_from_object.")
     return app
+
+
+def _unusable(name: str, error: BaseException) -> AppUnusable:
+    module = name.partition(":")[0]
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        message = f"the application {name!r} (WORKER_APP) was not found: no module named {error.name!r}"
+        return AppNotFound(message, hint="Run in the project's folder and name the module, as in shop.celery:app.")
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and error.obj.__name__ == module:
+        message = f"the application {name!r} (WORKER_APP) was not found: {module!r} has no {error.name!r}"
+        return AppNotFound(message, hint="Name the variable that holds it, as in shop.celery:app.")
+    message = f"the application {name!r} (WORKER_APP) fails on import: {type(error).__name__}: {error}"
+    return AppFailed(message, hint=f"`python -c 'import {module}'` shows where.")

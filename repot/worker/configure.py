@@ -36,13 +36,14 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
     configured stays, single options of `broker_transport_options` and queues of its
     own included; the rest gets repot's defaults. Best called after
     `app.config_from_object`. A process that only sends tasks or pings may take
-    `role=Role.CLIENT`.
+    `role=Role.CLIENT`. A second call replaces what the first one set.
 
     Raises:
         ConfigInvalid: the environment, or the address the application configured, is wrong.
     """
     refuse_overriding()
     settings = settings or load()
+    _forget(app)
     given = settings.model_fields_set
     settings = _with_what_the_application_says(app, settings)
     applied = [entry for entry in entries(settings, role) if given & set(entry.fields) or not is_own(app, entry.key)]
@@ -52,9 +53,7 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
             config[name] = {**(app.conf.get(name) or {}), **config[name]}
     if "task_queues" in config:
         config["task_queues"] = (*config["task_queues"], *_other_queues(app, config["task_queues"]))
-    app.conf.update(config)
-    # app.config_from_object starts anew from here: called after us, it must not undo us in silence
-    app._preconf.update(config)  # type: ignore[attr-defined]  # noqa: SLF001
+    _put(app, config)
     app.repot_settings = settings  # type: ignore[attr-defined]
     app.repot_origins = {entry.key: (entry, given & set(entry.fields)) for entry in applied}  # type: ignore[attr-defined]
     if settings.journal:
@@ -92,6 +91,33 @@ def is_own(app: Celery, key: str) -> bool:
     # old names, which Celery translates
     default = celery_options().get(name)
     return default is not None and app.conf.get(name) != default.default
+
+
+def _put(app: Celery, config: dict[str, Any]) -> None:
+    """Set the configuration, and keep what stood in its place."""
+    replaced = [{name: held[name] for name in config if name in held} for held in _held(app)]
+    app.repot_replaced = replaced  # type: ignore[attr-defined]
+    app.conf.update(config)
+    for held in _held(app):
+        held.update(config)
+
+
+def _forget(app: Celery) -> None:
+    """Take back what an earlier call set, so that it is not mistaken for the application's own."""
+    names = {key.partition(".")[0] for key in origins_of(app)}
+    for held, replaced in zip(_held(app), getattr(app, "repot_replaced", ()), strict=False):
+        for name in names:
+            held.pop(name, None)
+        held.update(replaced)
+    app.repot_origins = {}  # type: ignore[attr-defined]
+
+
+def _held(app: Celery) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was set on `app.conf`, and what `app.config_from_object` starts anew from.
+
+    The latter, too: called after us, it must not undo us in silence.
+    """
+    return cast("dict[str, Any]", app.conf.changes), app._preconf  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _with_what_the_application_says(app: Celery, settings: WorkerSettings) -> WorkerSettings:

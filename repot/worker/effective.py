@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kombu import Queue
 
-from repot.config import variable
+from repot.config import overriding_variable, variable
 from repot.config.masking import masked
 from repot.worker.configure import celery_options, is_own, origins_of
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
 CELERY_DEFAULT = "Celery's default"
+APPLICATION = "application"
 
 #: Socket options are integers; people know them by name.
 _SOCKET_OPTIONS = {getattr(socket, name): name for name in dir(socket) if name.startswith("TCP_")}
@@ -26,24 +27,32 @@ _SOCKET_OPTIONS = {getattr(socket, name): name for name in dir(socket) if name.s
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """One effective setting; its value is plain data with secrets masked."""
+    """One effective setting; `value` is what Celery gets, secrets included."""
 
     key: str
-    value: object
+    value: Any = field(repr=False)
     origin: str
+
+    @property
+    def shown(self) -> object:
+        """The value as plain data with secrets masked."""
+        return masked(_plain(self.value), self.key)
 
 
 def effective_config(app: Celery) -> Iterator[Effective]:
     """List every setting of an application in the order of the keys."""
     for key, value in sorted(_flat(app), key=lambda found: found[0]):
-        yield Effective(key, masked(_plain(value), key), _origin(app, key, value))
+        yield Effective(key, value, _origin(app, key, value))
 
 
 def _origin(app: Celery, key: str, value: object) -> str:
+    overriding = overriding_variable(key)
+    if overriding:
+        return f"{overriding} (environment)"
     entry, given = origins_of(app).get(key, (None, set()))
     # task_queues may hold the application's own, too
     if entry is None or (value != entry.value and key != "task_queues"):
-        return "application" if is_own(app, key) else CELERY_DEFAULT
+        return APPLICATION if is_own(app, key) else CELERY_DEFAULT
     if not entry.fields:
         return "repot"
     if given:

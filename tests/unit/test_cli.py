@@ -85,7 +85,7 @@ def test_every_variable_is_listed() -> None:
         ({"WORKER_BROKER_URL": f"amqp://user:{PLANTED}#@host//"}, "WORKER_BROKER_URL"),
         ({"CELERY_BROKER_URL": f"amqp://user:{PLANTED}@host//"}, "CELERY_BROKER_URL"),
         ({"WORKER_HARTBEAT": "5"}, "did you mean WORKER_HEARTBEAT"),
-        ({"WORKER_APP": "no_such_module"}, "no module named 'no_such_module'"),
+        ({"WORKER_APP": "no_such_module"}, "No module named 'no_such_module'"),
     ],
 )
 @pytest.mark.parametrize("command", [("config", "show"), ("chaos", "run", "dropped-ack")])

@@ -143,7 +143,7 @@ def test_effective_values_know_their_origin_and_hide_secrets(monkeypatch: pytest
     assert "repot" == found["control_queue_durable"].origin
     assert "application" == found["event_queue_prefix"].origin
     assert CELERY_DEFAULT == found["enable_utc"].origin
-    assert "amqp://user:**@host//" == found["broker_url"].value
+    assert "amqp://user:**@host//" == found["broker_url"].shown
     assert PLANTED not in str(found)
 
 
@@ -184,7 +184,7 @@ def test_a_project_whose_package_is_called_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("import no_such_module", "no module named 'no_such_module'"),
+        ("import no_such_module", "No module named 'no_such_module'"),
         ("raise RuntimeError('boom')", "fails on import: RuntimeError: boom"),
         ("import sys; sys.exit('bye')", "fails on import: SystemExit: bye"),
         ("app = 5", "not a Celery application"),

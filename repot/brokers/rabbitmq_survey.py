@@ -1,0 +1,166 @@
+"""Asking a RabbitMQ what it is and how it is set up. It declares nothing and publishes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import amqp
+from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from repot.brokers.facts import (
+    Binding,
+    DeclaredQueue,
+    Permissions,
+    Policy,
+    RabbitFacts,
+    Unknown,
+)
+from repot.brokers.management import ManagementApi, segment
+from repot.brokers.refusals import no_answer
+from repot.errors import AccessRefused, BrokerUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from repot.config.endpoints import Endpoint
+
+Fact = TypeVar("Fact")
+
+_MANAGEMENT_PORT = 15672
+_MANAGEMENT_TLS_PORT = 15671
+
+
+def survey(
+    server: Endpoint, *, tls: Mapping[str, Any] | None = None, management_url: str = "", timeout_s: float = 5
+) -> RabbitFacts:
+    """Log in on AMQP, then ask the management API.
+
+    What the API does not say, whatever the cause, is `Unknown`.
+
+    Raises:
+        AccessRefused: the user, the password or the virtual host is wrong.
+        TlsFailed: no trusted TLS connection.
+        BrokerUnreachable: nobody answers.
+    """
+    mechanisms, properties = _log_in(server, tls, timeout_s)
+    vhost = segment(server.path or "/")
+    api = ManagementApi(
+        management_url or default_management_url(server),
+        server.user or "guest",
+        server.password or "guest",
+        tls=tls,
+        timeout_s=timeout_s,
+    )
+    facts = RabbitFacts(str(properties.get("version", "")), mechanisms)
+    overview = _fact(api, "/api/overview", dict)
+    if isinstance(overview, Unknown):
+        # once, not once for each question that would fail likewise
+        unknown: dict[str, Any] = {one.name: overview for one in fields(facts) if isinstance(one.default, Unknown)}
+        return replace(facts, **unknown)
+    return RabbitFacts(
+        version=str(overview["rabbitmq_version"]),
+        product=str(overview.get("product_name", "RabbitMQ")),
+        mechanisms=mechanisms,
+        deprecated=_fact(api, "/api/deprecated-features", _deprecated, {}),
+        deprecated_in_use=_fact(
+            api, "/api/deprecated-features/used", lambda found: tuple(one["name"] for one in found), ()
+        ),
+        policies=_policies(api, vhost),
+        queues=_fact(api, f"/api/queues/{vhost}", _queues),
+        exchanges=_fact(api, f"/api/exchanges/{vhost}", lambda found: {one["name"]: one["type"] for one in found}),
+        bindings=_fact(api, f"/api/bindings/{vhost}", _bindings),
+        alarms=_fact(api, "/api/health/checks/alarms", _alarms),
+        permissions=_fact(api, f"/api/permissions/{vhost}/{segment(server.user or 'guest')}", _permissions),
+        guest_exists=_fact(api, "/api/users/guest", lambda _: True, otherwise=False),
+        default_queue_type=_fact(
+            api, f"/api/vhosts/{vhost}", lambda found: str(found.get("default_queue_type", "undefined"))
+        ),
+    )
+
+
+def default_management_url(server: Endpoint) -> str:
+    """Where the management API listens unless told otherwise."""
+    if server.is_encrypted:
+        return f"https://{server.host or 'localhost'}:{_MANAGEMENT_TLS_PORT}"
+    return f"http://{server.host or 'localhost'}:{_MANAGEMENT_PORT}"
+
+
+def _log_in(
+    server: Endpoint, tls: Mapping[str, Any] | None, timeout_s: float
+) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    """The login mechanisms the server offers, and its properties."""
+    connection = Connection(server.url, ssl=dict(tls) if tls else server.is_encrypted, connect_timeout=timeout_s)
+    try:
+        # once, where `connect` would try again
+        established = connection.transport.establish_connection()
+    except (amqp.AccessRefused, amqp.NotAllowed) as error:
+        message = f"{server} refuses the login: {error.reply_text or error}"
+        raise AccessRefused(message, hint="Check user, password and virtual host of the address.") from error
+    except (OSError, OperationalError, amqp.AMQPError) as error:
+        raise no_answer(server, error) from error
+    with established:
+        names = [name.decode() if isinstance(name, bytes) else str(name) for name in established.mechanisms]
+        return tuple(names), established.server_properties
+
+
+def _fact(api: ManagementApi, path: str, read: Callable[[Any], Fact], otherwise: Fact | None = None) -> Fact | Unknown:
+    """One answer as a fact; `otherwise` is what it means that there is no such thing."""
+    try:
+        found = api.get(path)
+    except BrokerUnreachable as error:
+        return Unknown(error.message, error.hint)
+    if found is None:
+        return Unknown(f"{api.address}{path} does not exist") if otherwise is None else otherwise
+    try:
+        return read(found)
+    except (KeyError, TypeError) as error:
+        return Unknown(f"{api.address}{path} answered something unexpected: {error!r}")
+
+
+def _deprecated(found: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
+    # RabbitMQ 4.0 to 4.2 say only what the default is
+    return {one["name"]: one.get("state") or one["deprecation_phase"].removesuffix("_by_default") for one in found}
+
+
+def _policies(api: ManagementApi, vhost: str) -> tuple[Policy, ...] | Unknown:
+    def read(operator: bool) -> Callable[[Any], tuple[Policy, ...]]:  # noqa: FBT001
+        return lambda found: tuple(
+            Policy(one["name"], one["pattern"], one["apply-to"], one["priority"], one["definition"], operator)
+            for one in found
+        )
+
+    users = _fact(api, f"/api/policies/{vhost}", read(False))
+    operators = _fact(api, f"/api/operator-policies/{vhost}", read(True))
+    for found in (users, operators):
+        if isinstance(found, Unknown):
+            return found
+    return (*users, *operators)  # type: ignore[misc]
+
+
+def _queues(found: Any) -> dict[str, DeclaredQueue]:  # noqa: ANN401 - JSON
+    return {
+        one["name"]: DeclaredQueue(
+            name=one["name"],
+            kind=str(one.get("type", one.get("arguments", {}).get("x-queue-type", "classic"))),
+            arguments=one.get("arguments", {}),
+            durable=bool(one.get("durable", True)),
+            held_for_dead_letter=int(one.get("messages_dlx", 0)),
+        )
+        for one in found
+    }
+
+
+def _bindings(found: Any) -> tuple[Binding, ...]:  # noqa: ANN401 - JSON
+    return tuple(Binding(one["source"], one["destination"], one["routing_key"]) for one in found)
+
+
+def _alarms(found: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
+    if found.get("status") == "ok":
+        return ()
+    return tuple(f"{one['resource']} on {one['node']}" for one in found["alarms"])
+
+
+def _permissions(found: Any) -> Permissions:  # noqa: ANN401 - JSON
+    return Permissions(found["configure"], found["write"], found["read"])

@@ -1,0 +1,167 @@
+"""Asking a Redis or Valkey what it is and how it is set up. It writes nothing."""
+
+from __future__ import annotations
+
+from itertools import islice
+from time import time
+from typing import TYPE_CHECKING, Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from repot.brokers.facts import RedisFacts, Unknown
+from repot.brokers.refusals import no_answer
+from repot.errors import AccessRefused, BrokerUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from repot.config.endpoints import Endpoint
+
+#: What the rules want to know. One CONFIG GET each, as Redis 6 takes no list.
+_PARAMETERS = (
+    "maxmemory",
+    "maxmemory-policy",
+    "appendonly",
+    "save",
+    "timeout",
+    "maxclients",
+    "client-output-buffer-limit",
+)
+
+#: What RabbitMQ 4 refuses (`max_message_size`, 16 MiB by default).
+LARGE_BYTES = 16 << 20
+
+_BINDINGS = "_kombu.binding."
+#: A database with more keys than this is not searched to its end.
+_SEARCHED_KEYS = 200_000
+
+#: So many messages at each end of a list are measured.
+_MEASURED_MESSAGES = 100
+
+#: The length of the largest of them; in the server, so that no message travels.
+_MEASURE = """
+local largest = 0
+for index = 0, ARGV[1] - 1 do
+  for _, place in ipairs({index, -1 - index}) do
+    local message = redis.call('LINDEX', KEYS[1], place)
+    if message then largest = math.max(largest, #message) end
+  end
+end
+return largest
+"""
+
+
+def survey(
+    server: Endpoint,
+    *,
+    tls: Mapping[str, Any] | None = None,
+    lists: Iterable[str] = (),
+    prefix: str = "",
+    timeout_s: float = 5,
+) -> RedisFacts:
+    """Ask by INFO, CONFIG GET, TIME and SCAN; measure the messages of `lists`.
+
+    `tls` are redis-py's options, `prefix` is kombu's `global_keyprefix`. What the
+    server refuses to say is `Unknown`.
+
+    Raises:
+        AccessRefused: user or password is wrong.
+        TlsFailed: no trusted TLS connection.
+        BrokerUnreachable: nobody answers.
+    """
+    if server.scheme == "sentinel":
+        message = f"{server}: repot does not look behind sentinel:// yet"
+        raise BrokerUnreachable(message, hint="Leave --live out, or name the master itself with --target.")
+    client = redis.Redis(
+        host=server.host or "localhost",
+        port=server.port or 6379,
+        db=int(server.path or 0),
+        username=server.user or None,
+        password=server.password or None,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        decode_responses=True,
+        # redis-py would try for a minute
+        retry=Retry(NoBackoff(), 0),
+        **_tls(server, tls),
+    )
+    with client:
+        try:
+            info = client.info()
+            answered_at = time()
+            seconds, microseconds = client.time()
+        except redis.RedisError as error:
+            raise _refusal(server, error) from error
+        return RedisFacts(
+            # Valkey states a Redis version too, for old clients
+            product="Valkey" if "valkey_version" in info else "Redis",
+            version=str(info.get("valkey_version", info.get("redis_version", ""))),
+            info=info,
+            config=_config(client, server),
+            clock_ahead_s=seconds + microseconds / 1e6 - answered_at,
+            exchanges=_exchanges(client, prefix),
+            largest_message_bytes=_largest(client, lists),
+        )
+
+
+def _tls(server: Endpoint, tls: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not server.is_encrypted:
+        return {}
+    # options of the address win, as in kombu
+    return {"ssl": True, **(tls or {}), **(server.tls or {})}
+
+
+def _refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
+    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
+        hint = "Check user and password of the address."
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            hint = f"The user needs: ACL SETUSER {server.user or 'default'} +info +time +ping"
+        return AccessRefused(f"{server} refuses access: {error}", hint=hint)
+    return no_answer(server, error)
+
+
+def _config(client: redis.Redis, server: Endpoint) -> dict[str, str] | Unknown:
+    found: dict[str, str] = {}
+    try:
+        with client.pipeline(transaction=False) as pipeline:
+            for parameter in _PARAMETERS:
+                pipeline.config_get(parameter)
+            for answer in pipeline.execute():
+                found |= answer
+    except redis.ResponseError as error:
+        who = server.user or "default"
+        return Unknown(
+            f"CONFIG GET is refused: {error}",
+            f"ACL SETUSER {who} +config|get would allow it; a managed Redis shows its parameters elsewhere.",
+        )
+    return found
+
+
+def _exchanges(client: redis.Redis, prefix: str) -> frozenset[str] | Unknown:
+    """The exchanges whose bindings kombu keeps in this database."""
+    pattern = f"{prefix}{_BINDINGS}*"
+    try:
+        if client.dbsize() > _SEARCHED_KEYS:
+            return Unknown(f"the database has more than {_SEARCHED_KEYS} keys and was not searched")
+        names = [str(name) for name in islice(client.scan_iter(pattern, count=5000), _SEARCHED_KEYS)]
+    except redis.ResponseError as error:
+        return Unknown(f"SCAN is refused: {error}", "ACL SETUSER ... +scan +dbsize would allow it.")
+    return frozenset(name.removeprefix(prefix + _BINDINGS) for name in names)
+
+
+def _largest(client: redis.Redis, lists: Iterable[str]) -> int | Unknown:
+    """The length of the largest message that waits, in bytes; 0 when nothing waits."""
+    largest = 0
+    unmeasured = 0
+    try:
+        for name in lists:
+            measured: Any = client.eval_ro(_MEASURE, 1, name, str(_MEASURED_MESSAGES))  # type: ignore[no-untyped-call]
+            largest = max(largest, int(measured))
+            unmeasured += max(0, client.llen(name) - 2 * _MEASURED_MESSAGES)
+    except redis.ResponseError as error:
+        return Unknown(f"the messages cannot be measured: {error}", "EVAL_RO of Redis 7 would measure them.")
+    if unmeasured and largest < LARGE_BYTES:
+        return Unknown(f"{unmeasured} messages in the middle of long lists were not measured")
+    return largest

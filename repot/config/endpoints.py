@@ -1,0 +1,114 @@
+"""A broker's address taken apart as kombu takes it apart, right or wrong.
+
+`BrokerUrl` refuses what does harm; whoever judges somebody else's configuration has
+to read that, too.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from repot.config.masking import masked
+from repot.config.urls import REDIS_SCHEMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class BrokerKind(Enum):
+    """The brokers repot knows."""
+
+    REDIS = "Redis"
+    RABBITMQ = "RabbitMQ"
+
+
+_KINDS = dict.fromkeys((*REDIS_SCHEMES, "valkey", "valkeys"), BrokerKind.REDIS) | dict.fromkeys(
+    ("amqp", "amqps", "pyamqp", "py-amqp", "librabbitmq"), BrokerKind.RABBITMQ
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One server of a broker's address; prints itself without the password.
+
+    `path` is a database on Redis, a virtual host on RabbitMQ; `options` stood behind
+    the `?`; `tls` are the TLS options among them.
+    """
+
+    url: str = field(repr=False)
+    scheme: str
+    host: str
+    port: int | None
+    user: str
+    password: str = field(repr=False)
+    path: str
+    options: Mapping[str, Any] = field(repr=False)
+    tls: Mapping[str, Any] | None = field(repr=False)
+
+    @property
+    def kind(self) -> BrokerKind | None:
+        """Which broker serves it; None for one that repot does not know."""
+        return _KINDS.get(self.scheme)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the scheme asks for TLS."""
+        return self.scheme in ("rediss", "amqps", "valkeys")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine: a loopback address or a socket file."""
+        if self.host in ("", "localhost"):
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def tls_certificate(self) -> str:
+        """The client certificate with which it logs in, if the address names one."""
+        return str((self.tls or {}).get("ssl_certfile", ""))
+
+    def __str__(self) -> str:
+        """The address without its password."""
+        return str(masked(self.url))
+
+
+def endpoints(address: str | Iterable[str] | None) -> tuple[Endpoint, ...]:
+    """The servers of an address as Celery accepts it: one, a list, or separated by semicolons.
+
+    Raises:
+        ValueError: a part is no address; with a text that is safe to show.
+    """
+    # without any, Celery connects to a RabbitMQ on this machine
+    given = address or "amqp://guest:guest@localhost//"
+    parts = given.split(";") if isinstance(given, str) else [part for one in given for part in str(one).split(";")]
+    return tuple(_endpoint(part.strip()) for part in parts if part.strip())
+
+
+def _endpoint(url: str) -> Endpoint:
+    from kombu.utils.url import parse_url
+
+    try:
+        parts = parse_url(url if "://" in url else f"{url}://")
+    except (ValueError, KeyError):
+        message = "the broker's address cannot be read; percent-encode special characters in user name and password"
+        # not the cause: it may show a part of the password
+        raise ValueError(message) from None
+    known = ("transport", "hostname", "port", "userid", "password", "virtual_host")
+    options = {name: value for name, value in parts.items() if name not in (*known, "ssl")}
+    return Endpoint(
+        url=url,
+        scheme=parts["transport"],
+        host=parts["hostname"] or "",
+        port=parts["port"],
+        user=parts["userid"] or "",
+        password=parts["password"] or "",
+        path=parts["virtual_host"] or "",
+        options=options,
+        tls=parts.get("ssl"),
+    )

@@ -1,0 +1,282 @@
+"""From an application to facts; everything is read before the first rule runs."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import QueueNotFound
+from pydantic import ValidationError
+
+from repot.brokers import survey
+from repot.config import explain, overriding_variable
+from repot.config.endpoints import Endpoint, endpoints
+from repot.doctor import source
+from repot.doctor.deployment import read_deployment
+from repot.doctor.facts import Facts, QueueFacts, Setting, TaskFacts, Versions
+from repot.doctor.names import spellings, strange_options, strange_settings
+from repot.doctor.rule import Place
+from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError
+from repot.worker.apps import load_app
+from repot.worker.configure import configure, configured_with
+from repot.worker.effective import APPLICATION, effective_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from celery import Celery
+
+    from repot.brokers import RabbitFacts, RedisFacts
+    from repot.doctor.policy import Policy
+    from repot.worker.effective import Effective
+
+_URLS = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to judge: an application, perhaps on another broker, perhaps with what brokers say."""
+
+    app: str
+    target: str = ""
+    live: bool = False
+    management_url: str = ""
+
+
+def gather(request: Request, policy: Policy) -> Facts:
+    """Load the application and read it; with `live`, ask its broker.
+
+    Raises:
+        AppUnusable: it cannot be imported, or uses a broker that repot does not know.
+        BrokerUnreachable: the broker does not let itself be asked.
+    """
+    return gather_from(load_app(request.app), request, policy)
+
+
+def gather_from(app: Celery, request: Request, policy: Policy) -> Facts:
+    """The same for an application that is loaded."""
+    today = _endpoints(app.conf.broker_read_url)
+    if request.target:
+        _suppose(app, request.target)
+    facts = read_app(app, request.app, policy)
+    if request.target:
+        # also where a variable of Celery's own still beats the configuration
+        servers = _endpoints(request.target)
+        facts = replace(facts, servers=servers, write_servers=servers, moved_from=today[0].kind)
+    if request.live:
+        facts = _ask(facts, today if request.target else (), request.management_url or _management_url(app))
+    return facts
+
+
+def compare(applications: Sequence[Facts]) -> list[Facts]:
+    """The same applications, each knowing the others."""
+    return [replace(one, siblings=tuple(other for other in applications if other is not one)) for one in applications]
+
+
+def read_app(app: Celery, name: str, policy: Policy) -> Facts:
+    """Read an application that is loaded; its broker is not asked."""
+    try:
+        app.finalize(auto=True)
+        app.loader.import_default_modules()
+    except RepotError:
+        raise
+    except (Exception, SystemExit) as error:
+        # whatever a user's module raises on import
+        message = f"the tasks of {name!r} fail on import: {type(error).__name__}: {error}"
+        raise AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
+    tasks = [task for task in app.tasks.values() if not str(task.name).startswith("celery.")]
+    found = source.read(_modules(app, tasks, policy.root), policy.root, _task_lines(tasks))
+    settings = {
+        one.key: Setting(one.key, one.value, one.origin, _place(one, app, found)) for one in effective_config(app)
+    }
+    unknown, old = strange_settings(app)
+    return Facts(
+        app=name,
+        servers=_endpoints(settings["broker_read_url"].value),
+        write_servers=_endpoints(settings["broker_write_url"].value),
+        result_servers=_results(settings["result_backend"].value),
+        settings=settings,
+        unknown_settings=unknown,
+        old_names=old,
+        tasks=tuple(_task(app, task, found, policy.root) for task in tasks),
+        queues=_queues(app),
+        versions=Versions(*(version(name) for name in Versions._fields)),
+        overriding={key: name for key in _URLS if (name := overriding_variable(key))},
+        deployment=read_deployment(policy.root, policy.worker),
+        bounds=policy.bounds,
+        source=found,
+    )
+
+
+def _suppose(app: Celery, target: str) -> None:
+    """Put an application on another broker, the way it takes its broker."""
+    settings = configured_with(app)
+    if settings is None:
+        app.conf.update(broker_url=target, broker_read_url=None, broker_write_url=None)
+        return
+    try:
+        configure(app, settings.replace(broker_url=target, broker_read_url=None, broker_write_url=None))
+    except ValidationError as error:
+        message = "the address given with --target cannot be used:\n" + "\n".join(explain(error))
+        raise ConfigInvalid(message) from error
+
+
+def _ask(facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str) -> Facts:
+    tls = facts["broker_use_ssl"]
+
+    def ask(servers: tuple[Endpoint, ...]) -> RedisFacts | RabbitFacts:
+        return survey(
+            servers,
+            tls=tls if isinstance(tls, dict) else None,
+            management_url=management_url,
+            queues=[queue.name for queue in facts.queues],
+            key_prefix=facts.option("global_keyprefix"),
+        )
+
+    return replace(facts, live=ask(facts.servers), source_live=ask(source_servers) if source_servers else None)
+
+
+def _management_url(app: Celery) -> str:
+    settings = configured_with(app)
+    return settings.management_url.reveal() if settings and settings.management_url else ""
+
+
+def _endpoints(address: str | Iterable[str] | None) -> tuple[Endpoint, ...]:
+    try:
+        found = endpoints(address)
+    except ValueError as error:
+        raise ConfigInvalid(str(error)) from error
+    for one in found:
+        if one.kind is None:
+            message = f"the broker's scheme is {one.scheme!r}; repot knows Redis and RabbitMQ"
+            raise AppUnusable(message, hint="--target amqp://... judges the application as if it ran on RabbitMQ.")
+    return found
+
+
+def _results(address: str | None) -> tuple[Endpoint, ...]:
+    """The servers of a result backend; none for those that are no servers of the kinds repot knows."""
+    try:
+        return tuple(one for one in endpoints(address) if one.kind) if address and "://" in address else ()
+    except ValueError:
+        return ()
+
+
+def _modules(app: Celery, tasks: Iterable[Any], root: Path) -> list[ModuleType]:
+    """The project's loaded modules, and those of the tasks wherever they are."""
+    names = {str(getattr(app, "main", "") or "")} | {type(task).__module__ for task in tasks}
+    libraries = {Path(path).resolve() for path in sys.path if path.endswith("site-packages")}
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(module, ModuleType) or not file:
+            continue
+        if name.partition(".")[0] == "repot" and name not in names:
+            continue
+        path = Path(file).resolve()
+        ours = path.is_relative_to(root.resolve()) and not any(path.is_relative_to(folder) for folder in libraries)
+        if name in names or ours:
+            found.append(module)
+    return found
+
+
+def _function(task: Any) -> Any:  # noqa: ANN401 - whatever a task runs
+    return inspect.unwrap(getattr(task, "__wrapped__", None) or getattr(task, "_orig_run", None) or task.run)
+
+
+def _task_lines(tasks: Iterable[Any]) -> dict[tuple[str, int], str]:
+    """Names of tasks by the file and first line of what they run."""
+    lines = {}
+    for task in tasks:
+        code = getattr(_function(task), "__code__", None)
+        if code is not None:
+            lines[code.co_filename, code.co_firstlineno] = str(task.name)
+    return lines
+
+
+def _task(app: Celery, task: Any, found: source.Source, root: Path) -> TaskFacts:  # noqa: ANN401 - a task's class is made up
+    code = getattr(_function(task), "__code__", None)
+    place = Place(source.shorten(Path(code.co_filename), root), code.co_firstlineno) if code else None
+    calls = tuple(call for call in found.calls if call.task == task.name)
+    autoretry = bool(getattr(task, "autoretry_for", ()))
+    retries_itself = autoretry or any(call.name == "retry" for call in calls)
+    delays = [call.countdown_s or 0 for call in calls]
+    if autoretry and task.max_retries != 0:
+        delays.append(_backoff_s(task))
+    return TaskFacts(
+        name=str(task.name),
+        acks_late=bool(task.acks_late),
+        acks_on_failure=bool(task.acks_on_failure),
+        acks_on_timeout=bool(task.acks_on_timeout),
+        reject_on_worker_lost=bool(task.reject_on_worker_lost),
+        retry_on_worker_lost=bool(task.retry_on_worker_lost),
+        ignore_result=bool(task.ignore_result),
+        store_errors=bool(task.store_errors_even_if_ignored),
+        time_limit_s=task.time_limit,
+        soft_time_limit_s=task.soft_time_limit,
+        max_retries=task.max_retries,
+        retries_itself=retries_itself,
+        queue=_queue_of(app, task),
+        priority=task.priority,
+        countdown_s=max(delays, default=0.0),
+        strange=strange_options(task),
+        calls=calls,
+        place=place,
+        last_line=found.signatures.get((place.file, place.line), place.line) if place else 0,
+    )
+
+
+def _backoff_s(task: Any) -> float:  # noqa: ANN401 - a task's class is made up
+    """The longest delay before an automatic retry (`celery/app/autoretry.py`)."""
+    factor = getattr(task, "retry_backoff", False)
+    if not factor:
+        countdown = getattr(task, "retry_kwargs", {}).get("countdown")
+        return float(task.default_retry_delay if countdown is None else countdown)
+    longest = float(getattr(task, "retry_backoff_max", 600))
+    if task.max_retries is None:
+        return longest
+    grown = float(factor) * 2.0 ** max(0, int(task.max_retries) - 1)
+    return min(longest, grown)
+
+
+def _queue_of(app: Celery, task: Any) -> str:  # noqa: ANN401 - a task's class is made up
+    own = getattr(task, "queue", None)
+    try:
+        route = app.amqp.router.route({"queue": own} if own else {}, task.name)
+    except (QueueNotFound, KeyError, TypeError):
+        return ""
+    return str(getattr(route.get("queue"), "name", route.get("queue") or ""))
+
+
+def _queues(app: Celery) -> tuple[QueueFacts, ...]:
+    # made once, perhaps before another broker was supposed
+    vars(app.amqp).pop("queues", None)
+    return tuple(_queue(queue) for queue in app.amqp.queues.values())
+
+
+def _queue(queue: Any) -> QueueFacts:  # noqa: ANN401 - kombu's queue
+    arguments = dict(queue.queue_arguments or {})
+    if queue.max_priority is not None:
+        arguments["x-max-priority"] = queue.max_priority
+    return QueueFacts(
+        name=queue.name,
+        kind=str(arguments.get("x-queue-type", "classic")),
+        exchange=queue.exchange.name if queue.exchange else "",
+        exchange_type=queue.exchange.type if queue.exchange else "direct",
+        routing_key=queue.routing_key or "",
+        arguments=arguments,
+        durable=bool(queue.durable),
+        consumer_arguments=dict(queue.consumer_arguments or {}),
+    )
+
+
+def _place(setting: Effective, app: Celery, found: source.Source) -> Place | None:
+    """Where the application writes a setting, under any of its names."""
+    if setting.origin != APPLICATION:
+        return None
+    name = setting.key.rpartition(".")[2]
+    return next((found.keys[spelling] for spelling in spellings(app, name) if spelling in found.keys), None)

@@ -1,0 +1,127 @@
+"""What a project says about the doctor: `[tool.repot.doctor]` in its `pyproject.toml`."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveFloat, ValidationError
+
+from repot.doctor.facts import Bounds
+from repot.doctor.rule import Place
+from repot.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+SECTION = "[tool.repot.doctor]"
+
+Strings = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+
+
+class _Section(BaseModel):
+    """The section as written. Durations are seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-"))
+
+    select: Strings = ()
+    ignore: Strings = ()
+    fail_on: Literal["error", "warning"] | None = None
+    #: rule, or rule:task pattern -> reason
+    waive: dict[str, str] = {}
+    #: start commands of workers, instead of what the project's files say
+    worker: Strings = ()
+    longest_run: PositiveFloat | None = None
+    longest_countdown: PositiveFloat | None = None
+    consumer_timeout: PositiveFloat | None = None
+    may_be_lost: Strings = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StandingWaiver:
+    """A finding of a rule, or of a rule at tasks of a pattern, that the project accepts."""
+
+    rule: str
+    task_pattern: str
+    reason: str
+    place: Place
+
+    def covers(self, rule: str, task: str) -> bool:
+        """Whether it is about this finding."""
+        return rule == self.rule and (not self.task_pattern or fnmatch.fnmatch(task, self.task_pattern))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The section, understood. `root` is the project's folder."""
+
+    root: Path
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fail_on: str = "error"
+    worker: tuple[str, ...] = ()
+    bounds: Bounds = field(default_factory=Bounds)
+    waivers: tuple[StandingWaiver, ...] = ()
+
+
+def read_policy(start: Path) -> Policy:
+    """Read the nearest `pyproject.toml`, in `start` or above; without one, everything is at its default.
+
+    Raises:
+        ConfigInvalid: the file cannot be read, or the section holds something wrong.
+    """
+    path = next(
+        (folder / "pyproject.toml" for folder in (start, *start.parents) if (folder / "pyproject.toml").is_file()), None
+    )
+    if path is None:
+        return Policy(start)
+    try:
+        text = path.read_text(encoding="utf-8")
+        written: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("repot", {}).get("doctor", {})
+    except (OSError, ValueError, AttributeError) as error:
+        message = f"{path} cannot be read: {error}"
+        raise ConfigInvalid(message) from error
+    try:
+        section = _Section.model_validate(written)
+    except ValidationError as error:
+        raise ConfigInvalid(
+            f"{path}: {SECTION} is wrong:\n" + "\n".join(f"  {line}" for line in _explain(error)),
+            hint="docs/doctor.md lists what may stand there.",
+        ) from error
+    return Policy(
+        root=path.parent,
+        select=section.select,
+        ignore=section.ignore,
+        fail_on=section.fail_on or "error",
+        worker=section.worker,
+        bounds=Bounds(
+            longest_run_s=section.longest_run,
+            longest_countdown_s=section.longest_countdown,
+            consumer_timeout_s=section.consumer_timeout,
+            may_be_lost=section.may_be_lost,
+        ),
+        waivers=tuple(_waiver(key, reason, text) for key, reason in section.waive.items()),
+    )
+
+
+def _waiver(key: str, reason: str, text: str) -> StandingWaiver:
+    rule, _, pattern = key.partition(":")
+    line = next((number for number, line in enumerate(text.splitlines(), 1) if key in line), 1)
+    return StandingWaiver(rule, pattern, reason.strip(), Place("pyproject.toml", line))
+
+
+def _explain(error: ValidationError) -> list[str]:
+    known = [field.replace("_", "-") for field in _Section.model_fields]
+    lines = []
+    for detail in error.errors(include_url=False):
+        name = ".".join(str(part) for part in detail["loc"])
+        if detail["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, known, n=1)
+            lines.append(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
+        else:
+            lines.append(f"{name}: {detail['msg']}")
+    return lines

@@ -1,0 +1,368 @@
+"""RPT2xx: what loses a task, or the trace of it."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING
+
+from repot.brokers.facts import known
+from repot.config.endpoints import BrokerKind
+from repot.doctor.durations import seconds
+from repot.doctor.rule import ERROR, RABBITMQ, REDIS, WARNING, Finding, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.doctor.facts import Facts
+
+#: Where kombu sends delayed tasks, and where they arrive (`kombu/transport/native_delayed_delivery.py`).
+_DELAYED_ENTRY = "celery_delayed_27"
+_DELAYED_EXIT = "celery_delayed_delivery"
+
+#: RabbitMQ 4's `max_message_size` unless somebody raised it.
+_LARGEST_MESSAGE_BYTES = 16 << 20
+
+_RABBITMQ_4 = (4, 0)
+
+
+@rule(
+    "RPT201",
+    "A late-ack task whose process is killed is lost",
+    ERROR,
+    fix="""
+    task_retry_on_worker_lost = True  # Celery 5.7: at most max_retries times, after default_retry_delay
+    # before 5.7: task_reject_on_worker_lost = True, on a quorum queue with a delivery limit
+    """,
+    evidence=(
+        "celery/worker/request.py: Request.on_failure",
+        "https://docs.celeryq.dev/en/stable/userguide/configuration.html",
+    ),
+)
+def worker_lost_is_acknowledged(facts: Facts) -> Iterator[Finding]:
+    """When the kernel kills a task's process for its memory, Celery acknowledges the message although it is late-ack.
+
+    The task is recorded as failed and never runs again.
+    """
+    for task in facts.late_tasks():
+        if not task.retry_on_worker_lost and not task.reject_on_worker_lost:
+            yield Finding(
+                "neither retries nor is put back when its process is killed", "task_retry_on_worker_lost", task.name
+            )
+
+
+@rule(
+    "RPT202",
+    "A failed task leaves no trace",
+    WARNING,
+    fix="""
+    task_store_errors_even_if_ignored = True  # with a result_backend, or
+    task_acks_on_failure = False              # on RabbitMQ: a failed task becomes a dead letter
+    """,
+    evidence="celery/worker/request.py: Request.on_failure",
+)
+def failure_leaves_no_trace(facts: Facts) -> Iterator[Finding]:
+    """A late-ack task that raises is acknowledged all the same, so the message is gone.
+
+    Where its failure is not stored either, only a log line says that it ever was.
+    """
+    dead_letters = facts.kind is BrokerKind.RABBITMQ
+    for task in facts.late_tasks():
+        queue = facts.queue_of(task)
+        kept = dead_letters and not task.acks_on_failure and queue is not None and queue.has_dead_letter_target
+        stored = facts.keeps_results and (not task.ignore_result or task.store_errors)
+        if not kept and not stored:
+            yield Finding(
+                "is acknowledged when it fails, and its failure is not stored", "task_acks_on_failure", task.name
+            )
+
+
+@rule(
+    "RPT203",
+    "A task is acknowledged before it runs",
+    WARNING,
+    fix="""
+    task_acks_late = True
+    # and for a task that may be lost: [tool.repot.doctor] may-be-lost = ["shop.metrics.*"] in pyproject.toml
+    """,
+    evidence="https://docs.celeryq.dev/en/stable/userguide/tasks.html",
+)
+def acknowledged_early(facts: Facts) -> Iterator[Finding]:
+    """Whatever ends the worker while such a task runs, a deployment, a full memory, a power cut, loses it.
+
+    The broker has forgotten it, and nobody runs it again.
+    """
+    for task in facts.tasks:
+        if not task.acks_late and not any(fnmatch.fnmatch(task.name, one) for one in facts.bounds.may_be_lost):
+            yield Finding("is acknowledged before it runs", "task_acks_late", task.name)
+
+
+@rule(
+    "RPT204",
+    "Publisher confirms are off",
+    ERROR,
+    brokers=RABBITMQ,
+    fix="broker_transport_options = {'confirm_publish': True, 'read_timeout': 15, 'write_timeout': 15}",
+    evidence=(
+        "https://github.com/celery/celery/issues/5410",
+        "measured: 52 of 104 messages of short-lived producers to a quorum queue were lost",
+    ),
+)
+def publisher_confirms_off(facts: Facts) -> Iterator[Finding]:
+    """Without confirms a task counts as sent when its bytes are written.
+
+    A link that drops, a broker that closes or a process that exits at once loses it, and nobody is told.
+    """
+    if not facts.option("confirm_publish"):
+        yield Finding("is not set", setting="broker_transport_options.confirm_publish")
+
+
+@rule(
+    "RPT205",
+    "A quorum queue without a dead-letter target",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="RabbitMQ 4.0 and newer",
+    fix="""
+    Queue('celery', queue_arguments={'x-queue-type': 'quorum',
+          'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': 'celery.dead'})
+    # or for a queue that exists: rabbitmqctl set_policy dead '^celery$'
+    #   '{"dead-letter-exchange": "", "dead-letter-routing-key": "celery.dead"}' --apply-to quorum_queues
+    """,
+    evidence=(
+        "https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling",
+        "measured on 4.0.5 and 4.3.6: gone after the 21st delivery",
+    ),
+)
+def quorum_without_dead_letters(facts: Facts) -> Iterator[Finding]:
+    """A quorum queue drops a message after its delivery limit, 20 unless set; a restart of the worker counts, too.
+
+    Without a dead-letter target nothing of it remains.
+    """
+    if (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4:
+        return
+    for queue in facts.queues:
+        if not queue.is_quorum or queue.has_dead_letter_target or queue.arguments.get("x-delivery-limit") == -1:
+            continue
+        if facts.live and facts.set_by_policy(queue, "dead-letter-exchange"):
+            continue
+        yield Finding(f"the quorum queue {queue.name!r} drops a message after its delivery limit")
+
+
+@rule(
+    "RPT206",
+    "Reject(requeue=False) deletes the task on Redis",
+    ERROR,
+    brokers=REDIS,
+    fix="raise  # and keep the failure: a result backend, or a dead-letter queue of your own",
+    evidence="kombu/transport/redis.py: QoS.reject",
+)
+def reject_deletes_on_redis(facts: Facts) -> Iterator[Finding]:
+    """On RabbitMQ a rejected message goes to the queue's dead letters.
+
+    Redis has none: kombu deletes it.
+    """
+    for place in facts.source.rejects:
+        yield Finding("Reject without requeue", place=place)
+
+
+@rule(
+    "RPT207",
+    "Messages that RabbitMQ 4 refuses",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="RabbitMQ 4.0 and newer",
+    live=True,
+    fix="""
+    # pass a reference (an id, an object-store key) instead of the data, or
+    max_message_size = 134217728  # in rabbitmq.conf, bytes
+    """,
+    evidence=(
+        "https://www.rabbitmq.com/docs/configure",
+        "measured: a 17 MiB message without confirms was sent without an error and lost",
+    ),
+)
+def messages_too_large(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ 4 takes messages up to 16 MiB; before it was 128 MiB, and Redis has no such limit.
+
+    A larger one closes the channel, and without confirms it vanishes in silence.
+    """
+    if facts.source_live is None or (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4:
+        return
+    measured = getattr(facts.source_live, "largest_message_bytes", 0)
+    largest = known(measured)
+    if largest > _LARGEST_MESSAGE_BYTES:
+        yield Finding(f"a message of {largest} bytes waits in Redis; the limit is {_LARGEST_MESSAGE_BYTES}")
+
+
+@rule(
+    "RPT208",
+    "Quorum queues behind a direct exchange delay nothing",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="""
+    task_default_exchange_type = 'topic'
+    task_queues = [Queue('celery', Exchange('celery', type='topic'), routing_key='celery', queue_arguments={...})]
+    # an exchange or queue that exists keeps its type: take new names
+    """,
+    evidence="kombu/transport/native_delayed_delivery.py; celery/worker/consumer/delayed_delivery.py",
+)
+def no_native_delay(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ delays ETA tasks of quorum queues itself, but behind a direct exchange the worker holds them.
+
+    They block the prefetch on RabbitMQ 4, count a delivery at each restart and run into the consumer timeout.
+    """
+    quorum = any(queue.is_quorum for queue in facts.queues)
+    delayed = facts.longest_countdown_s() > 0 or any(task.retries_itself for task in facts.tasks)
+    for queue in facts.queues:
+        if quorum and queue.exchange_type == "direct" and delayed:
+            yield Finding(f"{queue.name!r} is bound to the direct exchange {queue.exchange!r}, and tasks are delayed")
+
+
+@rule(
+    "RPT209",
+    "Delayed tasks are sent before a worker made the delay queues",
+    WARNING,
+    brokers=RABBITMQ,
+    live=True,
+    fix="celery -A shop worker  # once, before any process calls apply_async(countdown=...)",
+    evidence=(
+        "celery/worker/consumer/delayed_delivery.py",
+        "measured: a delayed task sent before was lost, with a 404 on the next publish",
+    ),
+)
+def delay_queues_missing(facts: Facts) -> Iterator[Finding]:
+    """Only a worker declares the exchanges and queues in which RabbitMQ delays ETA tasks.
+
+    Until the first one has started on this virtual host, a delayed task or a retry is lost.
+    """
+    if facts.delays_natively and _DELAYED_ENTRY not in known(facts.rabbitmq.exchanges):
+        yield Finding(f"the exchange {_DELAYED_ENTRY!r} does not exist on this virtual host")
+
+
+@rule(
+    "RPT210",
+    "Delayed tasks do not arrive",
+    ERROR,
+    brokers=RABBITMQ,
+    live=True,
+    fix="celery -A shop worker -Q {queue}  # a worker of this queue binds it on its start",
+    evidence="kombu/transport/native_delayed_delivery.py: bind_queue_to_native_delayed_delivery_exchange",
+)
+def delayed_tasks_stranded(facts: Facts) -> Iterator[Finding]:
+    """A delayed task leaves the delay queues by a binding for its own queue.
+
+    Without it the task stays there, where no count of messages shows it, or is dropped.
+    """
+    exchanges = known(facts.rabbitmq.exchanges)
+    if not facts.delays_natively or _DELAYED_EXIT not in exchanges:
+        return
+    bindings = known(facts.rabbitmq.bindings)
+    arrived_at = {binding.destination for binding in bindings if binding.source == _DELAYED_EXIT}
+    for queue in facts.queues:
+        if queue.exchange not in arrived_at and queue.name not in arrived_at:
+            yield Finding(
+                f"{queue.name!r} is not bound to {_DELAYED_EXIT!r}",
+                fix=f"celery -A {facts.app} worker -Q {queue.name}  # a worker of this queue binds it on its start",
+            )
+    stuck = [
+        one
+        for one in known(facts.rabbitmq.queues).values()
+        if one.name.startswith("celery_delayed") and one.held_for_dead_letter
+    ]
+    for one in stuck:
+        yield Finding(f"{one.held_for_dead_letter} delayed messages in {one.name!r} find no way on")
+
+
+@rule(
+    "RPT211",
+    "Acknowledgements are switched off on Redis",
+    ERROR,
+    brokers=REDIS,
+    fix="broker_transport_options = {...}  # without ack_emulation",
+    evidence="kombu/transport/redis.py: Channel.ack_emulation",
+)
+def ack_emulation_off(facts: Facts) -> Iterator[Finding]:
+    """Without `ack_emulation` kombu keeps no copy of a message it hands to a worker.
+
+    Whatever a worker holds when it ends is lost, late acks or not.
+    """
+    if facts.option("ack_emulation") is False:
+        yield Finding("is False", setting="broker_transport_options.ack_emulation")
+
+
+@rule(
+    "RPT212",
+    "Results are kept for ever",
+    WARNING,
+    fix="result_expires = 86400  # seconds",
+    evidence=(
+        "https://docs.celeryq.dev/en/stable/userguide/configuration.html",
+        "celery/backends/redis.py: RedisBackend.set",
+    ),
+)
+def results_never_expire(facts: Facts) -> Iterator[Finding]:
+    """Every result stays in Redis until its memory is full.
+
+    Then every write fails: results, and on the same server the tasks' own messages.
+    """
+    kept = any(server.kind is BrokerKind.REDIS for server in facts.result_servers)
+    if kept and not facts.is_default("result_expires") and not seconds(facts["result_expires"]):
+        yield Finding(f"is {facts['result_expires']!r}", setting="result_expires")
+
+
+@rule(
+    "RPT213",
+    "Results expire while the work that waits for them runs",
+    WARNING,
+    fix="result_expires = 86400  # seconds; above the longest chain, chord or wait",
+    evidence="celery/backends/redis.py: RedisBackend.on_chord_part_return",
+)
+def results_expire_while_awaited(facts: Facts) -> Iterator[Finding]:
+    """A chord counts its parts with keys that expire like results, and `get` reads one result.
+
+    When they are gone first, the chord never calls back, and the wait never ends.
+    """
+    expires = seconds(facts["result_expires"])
+    needed = facts.longest_run_s() + facts.longest_countdown_s()
+    if facts.keeps_results and expires and expires < needed:
+        yield Finding(f"results expire after {expires:g} s, tasks take up to {needed:g} s", setting="result_expires")
+
+
+@rule(
+    "RPT214",
+    "Classic delay queues drop what finds no queue",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="broker_native_delayed_delivery_queue_type = 'quorum'  # Celery's default; existing ones keep their type",
+    evidence="measured on 4.0.5 and 4.3.6: without a binding quorum delay queues keep a message, classic ones drop it",
+)
+def classic_delay_queues(facts: Facts) -> Iterator[Finding]:
+    """A delayed task whose queue is not bound at the moment it is due is dropped by a classic delay queue.
+
+    A quorum delay queue keeps it and delivers it when the binding is back.
+    """
+    if facts.delays_natively and facts["broker_native_delayed_delivery_queue_type"] == "classic":
+        yield Finding("is 'classic'", setting="broker_native_delayed_delivery_queue_type")
+
+
+@rule(
+    "RPT215",
+    "Messages or queues do not survive a restart of RabbitMQ",
+    ERROR,
+    brokers=RABBITMQ,
+    fix="""
+    task_default_delivery_mode = 2  # persistent
+    Queue('celery', durable=True)
+    """,
+    evidence="https://www.rabbitmq.com/docs/queues#durability",
+)
+def not_durable(facts: Facts) -> Iterator[Finding]:
+    """A transient message, or one in a queue that is not durable, is gone when RabbitMQ restarts.
+
+    Both are slightly faster, and neither is meant for work that matters.
+    """
+    if facts["task_default_delivery_mode"] in (1, "1", "transient"):
+        yield Finding("messages are transient", setting="task_default_delivery_mode")
+    for queue in facts.queues:
+        if not queue.durable:
+            yield Finding(f"the queue {queue.name!r} is not durable", setting="task_queues")

@@ -1,0 +1,269 @@
+"""RPT5xx: what is written and does not do what it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repot.config.endpoints import BrokerKind
+from repot.doctor.rule import ERROR, INFO, REDIS, WARNING, Finding, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.doctor.facts import Facts
+
+#: Options of `kombu.Connection` itself (`_extract_failover_opts`), on any transport.
+_FAILOVER = frozenset(
+    {
+        "callback",
+        "connect_retries_timeout",
+        "errback",
+        "interval_max",
+        "interval_start",
+        "interval_step",
+        "max_retries",
+    }
+)
+
+
+@rule(
+    "RPT501",
+    "A CELERY_* variable beats the configuration",
+    ERROR,
+    fix="unset CELERY_BROKER_URL CELERY_BROKER_READ_URL CELERY_BROKER_WRITE_URL CELERY_RESULT_BACKEND",
+    evidence="celery/app/utils.py: Settings.broker_url",
+)
+def variable_overrides(facts: Facts) -> Iterator[Finding]:
+    """Celery reads these variables before any configuration, also when your code sets the address itself.
+
+    Flipping WORKER_BROKER_URL then changes nothing, in silence.
+    """
+    for key, variable in facts.overriding.items():
+        yield Finding(f"{variable} is set in this environment", setting=key, fix=f"unset {variable}")
+
+
+@rule(
+    "RPT502",
+    "A setting that Celery does not know",
+    ERROR,
+    fix="celery -A shop report  # lists what Celery made of the configuration",
+    evidence="celery/app/defaults.py: NAMESPACES",
+)
+def unknown_setting(facts: Facts) -> Iterator[Finding]:
+    """Celery takes any name without a word and reads only those it knows.
+
+    A misspelt one leaves the default in force: a task that should be late-ack is not, a limit is none.
+    """
+    for name, meant in facts.unknown_settings.items():
+        yield Finding(f"{name} is read by nothing" + (f"; meant: {meant}" if meant else ""), setting=name)
+
+
+@rule(
+    "RPT503",
+    "An old name of a setting",
+    WARNING,
+    fix="celery upgrade settings celeryconfig.py  # --django for a Django project",
+    evidence="https://docs.celeryq.dev/en/stable/userguide/configuration.html",
+)
+def old_setting_name(facts: Facts) -> Iterator[Finding]:
+    """Celery 6 drops the names from before 4.0.
+
+    Until then one new name among the old ones stops the application, or the new one wins unseen.
+    """
+    for name, new in facts.old_names.items():
+        yield Finding(f"{name} is called {new} now", setting=name, fix=f"{new} = ...")
+
+
+@rule(
+    "RPT504",
+    "A transport option that this broker ignores",
+    WARNING,
+    fix="broker_transport_options = {...}  # without it",
+    evidence=("kombu/transport/redis.py: Channel.from_transport_options", "amqp/connection.py: Connection.__init__"),
+)
+def ignored_option(facts: Facts) -> Iterator[Finding]:
+    """Kombu's Redis transport takes a fixed list and py-amqp its own arguments; both pass over anything else.
+
+    Somebody relies on what is not in force, or misspelt it.
+    """
+    if facts.is_bridge:
+        # one dictionary serves both sides
+        return
+    for name in facts.options():
+        if name not in _taken(facts) | _FAILOVER:
+            near = _near(name, _taken(facts))
+            yield Finding(
+                f"{facts.kind.value} does not read {name!r}" + (f"; meant: {near}" if near else ""),
+                setting=f"broker_transport_options.{name}",
+            )
+
+
+@rule(
+    "RPT505",
+    "A setting without effect on this broker",
+    WARNING,
+    fix="# take it out, or see docs/rules for what does the same on this broker",
+    evidence=("celery/worker/consumer/tasks.py: Tasks.start", "kombu/transport/virtual/base.py: Channel.queue_declare"),
+)
+def setting_without_effect(facts: Facts) -> Iterator[Finding]:
+    """Queue arguments are RabbitMQ's: on Redis no dead letters, no TTL, no length limit and no priority come of them.
+
+    And only Redis knows `worker_disable_prefetch`.
+    """
+    if facts.is_bridge:
+        return
+    if facts.kind is BrokerKind.RABBITMQ:
+        if facts["worker_disable_prefetch"]:
+            yield Finding("does nothing on RabbitMQ", setting="worker_disable_prefetch")
+        return
+    if facts["task_queue_max_priority"] is not None:
+        yield Finding("does nothing on Redis", setting="task_queue_max_priority")
+    for queue in facts.queues:
+        for name in queue.arguments:
+            yield Finding(f"{queue.name!r}: {name} does nothing on Redis", setting="task_queues")
+
+
+@rule(
+    "RPT506",
+    "An option in the address that ends every connection",
+    ERROR,
+    brokers=REDIS,
+    fix="broker_transport_options = {'socket_timeout': 15}  # not ?socket_timeout=15 in the address",
+    evidence="kombu/utils/url.py: parse_url; measured: TypeError at connect",
+)
+def option_in_address(facts: Facts) -> Iterator[Finding]:
+    """Kombu hands what stands behind the ? of a Redis address to its connection as Python arguments.
+
+    Any name it does not have raises TypeError when a worker or a producer connects.
+    """
+    for server in facts.servers:
+        if server.options:
+            name = next(iter(server.options))
+            yield Finding(f"{server} holds ?{name}=", setting="broker_url")
+
+
+@rule(
+    "RPT507",
+    "TLS options of the other broker",
+    ERROR,
+    fix="""
+    broker_use_ssl = {'ssl_cert_reqs': ssl.CERT_REQUIRED, 'ssl_ca_certs': '/path'}  # Redis
+    broker_use_ssl = {'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path', 'server_hostname': None}  # RabbitMQ
+    """,
+    evidence="kombu/transport/redis.py: Channel._connparams; amqp/transport.py: SSLTransport",
+)
+def tls_options_of_the_other(facts: Facts) -> Iterator[Finding]:
+    """The keys of `broker_use_ssl` begin with `ssl_` on Redis and do not on RabbitMQ.
+
+    With the other's, the connection fails or checks nothing.
+    """
+    options = facts["broker_use_ssl"]
+    if not isinstance(options, dict) or facts.is_bridge:
+        return
+    redis = facts.kind is BrokerKind.REDIS
+    wrong = [key for key in options if str(key).startswith("ssl_") is not redis and key != "ssl"]
+    if wrong:
+        yield Finding(f"holds {wrong[0]!r}, which {facts.kind.value} does not know", setting="broker_use_ssl")
+
+
+@rule(
+    "RPT508",
+    "A failover list of both brokers",
+    ERROR,
+    fix="""
+    WORKER_BROKER_READ_URL=redis://...  # a bridge reads from one
+    WORKER_BROKER_WRITE_URL=amqp://...  # and writes to the other
+    """,
+    evidence="kombu/connection.py: Connection.__init__; measured: redis://dead;amqp://ok publishes to RabbitMQ",
+)
+def mixed_failover(facts: Facts) -> Iterator[Finding]:
+    """Each process takes the first server that answers it, so producers and workers end up on different brokers.
+
+    Tasks wait where nobody reads.
+    """
+    for servers in (facts.servers, facts.write_servers):
+        if len({server.kind for server in servers}) > 1:
+            yield Finding("lists " + " and ".join(sorted({server.scheme for server in servers})), setting="broker_url")
+            return
+
+
+@rule(
+    "RPT509",
+    "A task option that Celery does not know",
+    ERROR,
+    fix="@app.task(max_retries=5, acks_late=True, time_limit=600)",
+    evidence="celery/app/base.py: Celery._task_from_fun",
+)
+def unknown_task_option(facts: Facts) -> Iterator[Finding]:
+    """Celery makes every option an attribute of the task and reads only those it knows.
+
+    A misspelt one leaves the default in force, without a word.
+    """
+    for task in facts.tasks:
+        for name, meant in task.strange.items():
+            yield Finding(f"{name} is read by nothing; meant: {meant}", task=task.name)
+
+
+@rule(
+    "RPT510",
+    "A call that does not do what it says",
+    ERROR,
+    fix="""
+    self.retry(exc=exc, countdown=10)
+    task.apply_async(countdown=10)
+    """,
+    evidence=(
+        "celery/app/task.py: Task.retry, Task.apply_async",
+        "measured: delay= waits 180 s in retry and nothing in apply_async",
+    ),
+)
+def misused_call(facts: Facts) -> Iterator[Finding]:
+    """`retry` takes its first argument for the task's own, not for the exception; `delay` is no option of either call.
+
+    The task fails with a TypeError instead of being retried, or runs at another time than written.
+    """
+    for misuse in facts.source.misuses:
+        yield Finding(misuse.what, place=misuse.place)
+
+
+@rule(
+    "RPT511",
+    "A deprecated setting with two meanings",
+    INFO,
+    fix="""
+    task_acks_on_failure = True
+    task_acks_on_timeout = True
+    """,
+    evidence="celery/app/defaults.py: acks_on_failure_or_timeout",
+)
+def deprecated_setting(facts: Facts) -> Iterator[Finding]:
+    """`task_acks_on_failure_or_timeout` goes with Celery 6; two settings replace it.
+
+    They differ: a failed task that is not acknowledged becomes a dead letter, a timed-out one runs again.
+    """
+    key = "task_acks_on_failure_or_timeout"
+    if not facts.is_default(key):
+        yield Finding("is set", setting=key)
+
+
+def _taken(facts: Facts) -> frozenset[str]:
+    """The options that the transport reads, as the installed libraries have them."""
+    if facts.kind is BrokerKind.REDIS:
+        from kombu.transport.redis import Channel, SentinelChannel
+
+        # read beside the list: kombu/transport/redis.py, Transport and Channel._connparams
+        more = {"polling_interval", "reauth_check_interval"}
+        return frozenset(SentinelChannel.from_transport_options) | frozenset(Channel.from_transport_options) | more
+    import inspect
+
+    import amqp
+
+    more = {"confirm_publish", "socket_settings", "read_timeout", "write_timeout"}
+    return frozenset(inspect.signature(amqp.Connection.__init__).parameters) | more
+
+
+def _near(name: str, known: frozenset[str]) -> str:
+    import difflib
+
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    return found[0] if found else ""

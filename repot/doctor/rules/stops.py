@@ -1,0 +1,454 @@
+"""RPT3xx: what makes a worker or a producer stop, hang or exit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repot.brokers.facts import known
+from repot.config.endpoints import BrokerKind
+from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
+from repot.errors import FactUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.doctor.facts import Facts
+
+_RABBITMQ_4 = (4, 0)
+
+
+@rule(
+    "RPT301",
+    "No socket timeout on Redis",
+    ERROR,
+    brokers=REDIS,
+    fix="broker_transport_options = {'socket_timeout': 15, 'socket_connect_timeout': 5}",
+    evidence=(
+        "kombu/transport/redis.py: Channel._connparams",
+        "measured: one acknowledgement into a dead link blocked the worker for 65 s",
+    ),
+)
+def no_socket_timeout(facts: Facts) -> Iterator[Finding]:
+    """Kombu passes None, which turns redis-py's own timeout off, and acknowledges in the worker's only loop.
+
+    One acknowledgement into a dead link freezes the whole worker, without a line in the log.
+    """
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        # redis-py connects with the general timeout where no other is given
+        if not facts.option(name) and not (name == "socket_connect_timeout" and facts.option("socket_timeout")):
+            yield Finding("is not set", setting=f"broker_transport_options.{name}")
+
+
+@rule(
+    "RPT302",
+    "No TCP keepalive on Redis",
+    WARNING,
+    brokers=REDIS,
+    fix="""
+    broker_transport_options = {'socket_keepalive': True, 'socket_keepalive_options':
+        {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}}
+    """,
+    evidence="kombu/transport/redis.py: Channel._connparams",
+)
+def no_keepalive(facts: Facts) -> Iterator[Finding]:
+    """A firewall or load balancer forgets an idle connection without telling either side.
+
+    Without keepalive the worker waits on it for tasks that never come.
+    """
+    if not facts.option("socket_keepalive"):
+        yield Finding("is not set", setting="broker_transport_options.socket_keepalive")
+
+
+@rule(
+    "RPT303",
+    "TCP keepalive with the system's two hours",
+    WARNING,
+    brokers=REDIS,
+    fix="""
+    broker_transport_options = {'socket_keepalive': True, 'socket_keepalive_options':
+        {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}}
+    """,
+    evidence="redis/connection.py: Connection._connect; tcp(7): tcp_keepalive_time is 7200 s",
+)
+def keepalive_without_options(facts: Facts) -> Iterator[Finding]:
+    """`socket_keepalive` alone leaves the first probe to the system, after two hours on Linux.
+
+    kombu passes no options of its own, which turns redis-py's 30 s off.
+    """
+    if facts.option("socket_keepalive") and not facts.option("socket_keepalive_options"):
+        yield Finding("has no socket_keepalive_options", setting="broker_transport_options.socket_keepalive")
+
+
+@rule(
+    "RPT304",
+    "Socket options by name end every connection",
+    ERROR,
+    fix="import socket\n{socket.TCP_KEEPIDLE: 30}  # the integer, not the text 'TCP_KEEPIDLE'",
+    evidence="redis/connection.py: Connection._connect; amqp/transport.py: _set_socket_options",
+)
+def socket_options_by_name(facts: Facts) -> Iterator[Finding]:
+    """redis-py and py-amqp hand the keys to the system, which takes integers.
+
+    A text there, as JSON or a variable gives it, raises TypeError on every connect.
+    """
+    name = "socket_keepalive_options" if facts.kind is BrokerKind.REDIS else "socket_settings"
+    texts = [key for key in facts.option(name) or {} if not isinstance(key, int)]
+    if texts:
+        yield Finding(f"has the key {texts[0]!r}", setting=f"broker_transport_options.{name}")
+
+
+@rule(
+    "RPT305",
+    "Publisher confirms without a read timeout",
+    ERROR,
+    brokers=RABBITMQ,
+    fix="broker_transport_options = {'confirm_publish': True, 'read_timeout': 15, 'write_timeout': 15}",
+    evidence=(
+        "amqp/channel.py: Channel.basic_publish_confirm",
+        "measured: with read_timeout=2 a dead link raised after 18.6 s, without it never",
+    ),
+)
+def confirms_without_read_timeout(facts: Facts) -> Iterator[Finding]:
+    """A publish with confirms waits for the broker's answer, by default for ever.
+
+    On a dead link `delay()` never returns, in a web request as in a task.
+    """
+    if facts.option("confirm_publish") and not facts.option("read_timeout"):
+        yield Finding("is not set while confirm_publish is on", setting="broker_transport_options.read_timeout")
+
+
+@rule(
+    "RPT306",
+    "The control queue belongs to one connection",
+    WARNING,
+    brokers=RABBITMQ,
+    versions="Celery 5.7 and newer",
+    fix="""
+    control_queue_exclusive = False
+    control_queue_durable = True
+    """,
+    evidence="celery/worker/pidbox.py; measured on 3.10, 4.0 and 4.3: exit 1.2 s after a half-open drop",
+)
+def exclusive_control_queue(facts: Facts) -> Iterator[Finding]:
+    """After a half-open drop RabbitMQ still holds the dead connection, and with it the exclusive control queue.
+
+    The reconnecting worker gets 405 RESOURCE_LOCKED and exits; so does a replacement pod of the same name.
+    """
+    if facts.has_version("celery", 5, 7) and facts["control_queue_exclusive"] and facts["worker_enable_remote_control"]:
+        yield Finding("is on", setting="control_queue_exclusive")
+
+
+@rule(
+    "RPT307",
+    "Channel errors are retried",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="broker_channel_error_retry = False  # and a supervisor that starts the worker again",
+    evidence="celery/worker/consumer/consumer.py: Consumer.start; measured: about 5 reconnects a second",
+)
+def channel_errors_retried(facts: Facts) -> Iterator[Finding]:
+    """A channel error, 404, 405 or 406, has a cause that reconnecting does not mend.
+
+    With the retry the worker reconnects several times a second, and everything it holds is delivered again each time.
+    """
+    if facts["broker_channel_error_retry"]:
+        yield Finding("is on", setting="broker_channel_error_retry")
+
+
+@rule(
+    "RPT308",
+    "After an outage the worker gives up",
+    WARNING,
+    fix="""
+    broker_connection_max_retries = None  # for ever
+    broker_connection_retry_on_startup = True
+    """,
+    evidence=(
+        "celery/worker/consumer/consumer.py: Consumer.connection_for_read",
+        "measured: 100 retries take about 46 minutes",
+    ),
+)
+def retry_budget(facts: Facts) -> Iterator[Finding]:
+    """By default a worker tries 100 times, about 46 minutes, and then exits with 1.
+
+    A longer outage leaves you with no workers when the broker is back.
+    """
+    attempts = facts["broker_connection_max_retries"]
+    if attempts is not None:
+        yield Finding(f"is {attempts}", setting="broker_connection_max_retries")
+    for key in ("broker_connection_retry", "broker_connection_retry_on_startup"):
+        if facts[key] is False:
+            yield Finding("is off: the first lost connection ends the worker", setting=key)
+
+
+@rule(
+    "RPT309",
+    "Delayed tasks block a worker on RabbitMQ 4",
+    WARNING,
+    brokers=RABBITMQ,
+    versions="RabbitMQ 4.0 and newer with kombu 5.7 and newer",
+    fix="""
+    task_default_queue_type = 'quorum'      # the broker delays the tasks itself
+    task_default_exchange_type = 'topic'
+    # or give delayed tasks a queue and a worker of their own with a large worker_prefetch_multiplier
+    """,
+    evidence=("https://github.com/celery/kombu/pull/2481", "https://github.com/rabbitmq/rabbitmq-server/issues/11948"),
+)
+def delayed_tasks_block(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ 4 fixes a consumer's prefetch at its start; a worker cannot raise it for the delayed tasks it holds.
+
+    Prefetch times concurrency of them, and it takes no other task until the first is due.
+    """
+    old = (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4
+    if old or facts.delays_natively or not facts.has_version("kombu", 5, 7):
+        return
+    for task in facts.tasks:
+        if facts.countdown_s(task):
+            yield Finding(
+                f"is delayed up to {facts.countdown_s(task):g} s and held by a worker meanwhile", task=task.name
+            )
+
+
+@rule(
+    "RPT310",
+    "Autoscale with a prefetch that cannot grow",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="quorum queues on any RabbitMQ; every queue on RabbitMQ 4.0 and newer with kombu 5.7",
+    fix="celery -A shop worker --concurrency 8  # instead of --autoscale",
+    evidence=(
+        "https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/rabbitmq.html",
+        "https://github.com/rabbitmq/rabbitmq-server/issues/11948",
+    ),
+)
+def autoscale_with_static_prefetch(facts: Facts) -> Iterator[Finding]:
+    """Autoscale grows the pool and then the prefetch, which quorum queues and RabbitMQ 4 fix at the start.
+
+    The new processes get nothing to do.
+    """
+    quorum = [queue.name for queue in facts.queues if queue.is_quorum]
+    static = facts.has_version("kombu", 5, 7) and (facts.rabbitmq_release or (0, 0)) >= _RABBITMQ_4
+    if not quorum and not static:
+        return
+    for worker in facts.workers():
+        if worker.has("autoscale"):
+            because = f"{quorum[0]!r} is a quorum queue" if quorum else "this is RabbitMQ 4"
+            yield Finding(f"a worker starts with --autoscale, and {because}", place=worker.place)
+
+
+@rule(
+    "RPT311",
+    "RabbitMQ refuses the queues this Celery declares",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="servers that deny transient_nonexcl_queues: RabbitMQ 4.3 as published",
+    live=True,
+    fix="""
+    pip install 'celery>=5.7' 'kombu>=5.7'
+    control_queue_exclusive = False
+    control_queue_durable = True
+    """,
+    evidence=("https://github.com/celery/kombu/issues/2531", "https://github.com/celery/celery/issues/10290"),
+)
+def transient_queues_denied(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ 4.3 denies queues that are neither durable nor exclusive; Celery before 5.7 has its control on such.
+
+    The worker never becomes ready: it loops on 541 INTERNAL_ERROR while its supervisor sees it running.
+    """
+    states = known(facts.rabbitmq.deprecated)
+    if states.get("transient_nonexcl_queues", "permitted") in ("permitted", "permitted_by_default"):
+        return
+    if not facts.has_version("celery", 5, 7) or not facts.has_version("kombu", 5, 7):
+        yield Finding(
+            f"Celery {facts.versions.celery} with kombu {facts.versions.kombu}; the server denies transient queues"
+        )
+        return
+    for kind in ("control", "event"):
+        if not facts[f"{kind}_queue_exclusive"] and not facts[f"{kind}_queue_durable"]:
+            yield Finding("is off, and so is the durable one", setting=f"{kind}_queue_exclusive")
+
+
+@rule(
+    "RPT312",
+    "x-max-priority on a quorum queue",
+    ERROR,
+    brokers=RABBITMQ,
+    fix="Queue('celery', queue_arguments={'x-queue-type': 'quorum'})  # without max_priority",
+    evidence="measured on 3.10, 4.0 and 4.3.6: 406 PRECONDITION_FAILED, the worker exits",
+)
+def max_priority_on_quorum(facts: Facts) -> Iterator[Finding]:
+    """Quorum queues refuse the argument on every version, and the worker that declares it exits.
+
+    They have two priorities of their own up to 4.2, and 32 from 4.3, without any argument.
+    """
+    for queue in facts.queues:
+        if queue.is_quorum and "x-max-priority" in queue.arguments:
+            yield Finding(f"{queue.name!r} is a quorum queue with x-max-priority", setting="task_queues")
+    if facts["task_queue_max_priority"] is not None and facts["task_default_queue_type"] == "quorum":
+        yield Finding("is set, and queues are quorum", setting="task_queue_max_priority")
+
+
+@rule(
+    "RPT313",
+    "The broker connection pool is off or too small",
+    WARNING,
+    fix="broker_pool_limit = 10  # at least the threads that publish at the same time",
+    evidence="https://docs.celeryq.dev/en/stable/userguide/configuration.html; celery/app/base.py: Celery.pool",
+)
+def pool_limit(facts: Facts) -> Iterator[Finding]:
+    """Without a pool every `delay()` opens and closes a connection of its own.
+
+    With fewer connections than threads that publish, the rest wait for one, by default without end.
+    """
+    limit = facts["broker_pool_limit"]
+    if not limit:
+        yield Finding(f"is {limit!r}: every publish opens a connection", setting="broker_pool_limit")
+        return
+    for worker in facts.deployment.workers:
+        threads = str(worker.options.get("concurrency") or "")
+        pool = str(worker.options.get("pool") or facts["worker_pool"])
+        if pool in ("threads", "gevent", "eventlet") and threads.isdecimal() and int(threads) > limit:
+            yield Finding(f"is {limit}, and a worker runs {threads} {pool}", setting="broker_pool_limit")
+
+
+@rule(
+    "RPT314",
+    "Health checks on Redis are off",
+    WARNING,
+    brokers=REDIS,
+    fix="broker_transport_options = {'health_check_interval': 10}",
+    evidence=(
+        "kombu/transport/redis.py: Transport.register_with_event_loop",
+        "https://github.com/celery/kombu/pull/2590",
+    ),
+)
+def health_checks_off(facts: Facts) -> Iterator[Finding]:
+    """The interval also drives kombu's own checks of a connection that waits for tasks or control messages.
+
+    With 0 a half-open one is never noticed: the worker idles, and answers no ping.
+    """
+    if not facts.option("health_check_interval"):
+        yield Finding("is 0", setting="broker_transport_options.health_check_interval")
+
+
+@rule(
+    "RPT315",
+    "polling_interval makes pings slow",
+    INFO,
+    brokers=REDIS,
+    fix="broker_transport_options = {...}  # without polling_interval",
+    evidence="kombu/transport/virtual/base.py: Transport.drain_events",
+)
+def polling_interval(facts: Facts) -> Iterator[Finding]:
+    """It becomes a sleep between empty polls of everything that waits for replies.
+
+    Pings and results take that much longer, and tasks come no sooner.
+    """
+    if facts.option("polling_interval") is not None:
+        yield Finding(f"is {facts.option('polling_interval')}", setting="broker_transport_options.polling_interval")
+
+
+@rule(
+    "RPT316",
+    "A ping probe, and remote control off",
+    ERROR,
+    fix="worker_enable_remote_control = True  # or a probe that asks no worker",
+    evidence="https://github.com/celery/celery/issues/4079",
+)
+def probe_without_remote_control(facts: Facts) -> Iterator[Finding]:
+    """`celery inspect ping` is answered by the remote control, and nothing else.
+
+    With it off every probe fails, and the orchestrator restarts healthy workers for ever.
+    """
+    if facts["worker_enable_remote_control"]:
+        return
+    for place in facts.deployment.ping_probes:
+        yield Finding("a probe pings workers that do not answer", setting="worker_enable_remote_control", place=place)
+
+
+@rule(
+    "RPT317",
+    "Something reads events that nobody sends",
+    WARNING,
+    fix="worker_send_task_events = True  # or celery worker -E",
+    evidence="https://docs.celeryq.dev/en/stable/userguide/monitoring.html",
+)
+def events_off(facts: Facts) -> Iterator[Finding]:
+    """Flower and exporters count tasks by events that workers send only when told to.
+
+    Without them a dashboard shows no tasks, which looks like an idle system.
+    """
+    if facts["worker_send_task_events"]:
+        return
+    silent = [worker for worker in facts.deployment.workers if not worker.has("task_events")]
+    if facts.deployment.workers and not silent:
+        return
+    for place in facts.deployment.event_readers:
+        yield Finding("reads events, and workers send none", setting="worker_send_task_events", place=place)
+
+
+@rule(
+    "RPT318",
+    "x-consumer-timeout on a classic queue",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="""
+    # take the argument out; on RabbitMQ 3.12 to 4.2 a policy does it:
+    rabbitmqctl set_policy long-tasks '^celery' '{"consumer-timeout": 7200000}' --apply-to queues
+    """,
+    evidence="measured: no effect on 3.10; on 4.3.6 406 PRECONDITION_FAILED, the worker exits",
+)
+def consumer_timeout_on_classic(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ 4.3 refuses the argument on classic queues, and the worker that declares it exits.
+
+    On 3.10 it is accepted and does nothing.
+    """
+    for queue in facts.queues:
+        if not queue.is_quorum and "x-consumer-timeout" in {**queue.arguments, **queue.consumer_arguments}:
+            yield Finding(f"{queue.name!r} is classic", setting="task_queues")
+
+
+@rule(
+    "RPT319",
+    "Queues are quorum without Celery knowing",
+    WARNING,
+    brokers=RABBITMQ,
+    live=True,
+    fix="task_default_queue_type = 'quorum'  # say what the virtual host makes of them anyway",
+    evidence=("https://github.com/celery/kombu/issues/2469", "celery/utils/quorum_queues.py: detect_quorum_queues"),
+)
+def quorum_unknown_to_celery(facts: Facts) -> Iterator[Finding]:
+    """Celery looks at its own declarations; a virtual host's default queue type is invisible to it.
+
+    It then asks for a global prefetch, which quorum queues refuse (540), and delays no ETA task in the broker.
+    """
+    declared = {queue.name: queue for queue in facts.queues if not queue.is_quorum}
+    found = {name for name, queue in known(facts.rabbitmq.queues).items() if queue.kind == "quorum"}
+    for name in sorted(declared.keys() & found):
+        yield Finding(f"{name!r} is a quorum queue on the broker, and declared without a type")
+    try:
+        default = known(facts.rabbitmq.default_queue_type)
+    except FactUnknown:
+        # who may not read the virtual host still sees its queues
+        return
+    for name in sorted(declared.keys() - found - known(facts.rabbitmq.queues).keys()) if default == "quorum" else ():
+        yield Finding(f"{name!r} will become a quorum queue: the virtual host's default is quorum")
+
+
+@rule(
+    "RPT320",
+    "The soft time limit never acts",
+    WARNING,
+    fix="task_soft_time_limit = 1740  # below task_time_limit",
+    evidence="https://docs.celeryq.dev/en/stable/userguide/workers.html",
+)
+def soft_limit_too_late(facts: Facts) -> Iterator[Finding]:
+    """The hard limit kills the process at once.
+
+    A soft limit that is not below it never gives the task the chance to clean up.
+    """
+    for task in facts.tasks:
+        if task.time_limit_s and task.soft_time_limit_s and task.soft_time_limit_s >= task.time_limit_s:
+            yield Finding(
+                f"soft limit {task.soft_time_limit_s:g} s, hard limit {task.time_limit_s:g} s", task=task.name
+            )

@@ -1,0 +1,599 @@
+"""RPT1xx: what makes a task run twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repot.config.endpoints import BrokerKind
+from repot.doctor.durations import seconds
+from repot.doctor.facts import CONSUMER_TIMEOUT_S, KOMBU_REDIS_DEFAULTS
+from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.doctor.facts import Facts, QueueFacts, TaskFacts
+
+#: A task of a minute or more is long: waiting behind it is, too.
+LONG_S = 60
+
+#: Options that decide where messages are and what they are called; all clients of one database need the same.
+_STRUCTURAL = ("sep", "priority_steps", "fanout_prefix", "fanout_patterns", "unacked_key", "unacked_index_key")
+
+#: The first release that delays ETA tasks in the broker, limits quorum deliveries, has a static prefetch.
+_RABBITMQ_4 = (4, 0)
+#: From here on only quorum queues have a consumer timeout.
+_RABBITMQ_4_3 = (4, 3)
+
+
+@rule(
+    "RPT101",
+    "The visibility timeout is not above run time, wait and countdown",
+    ERROR,
+    brokers=REDIS,
+    fix="broker_transport_options = {'visibility_timeout': 7200}  # seconds; the same in every process on that Redis",
+    evidence=("docs/scenarios.md: visibility-timeout", "https://github.com/celery/celery/issues/5935"),
+)
+def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
+    """Redis hands a message out again when it stays unacknowledged for the visibility timeout.
+
+    The clock starts at delivery: waiting behind other tasks and for a countdown counts,
+    and the second run overlaps the first.
+    """
+    timeout = float(facts.option("visibility_timeout"))
+    held_s = {task.name: held for task in facts.tasks if (held := facts.held_s(task)) is not None}
+    needed = max(
+        (held_s[task.name] + facts.countdown_s(task) for task in facts.tasks if task.name in held_s), default=0
+    )
+    for task in facts.tasks:
+        held = held_s.get(task.name)
+        countdown = facts.countdown_s(task)
+        if held is None or countdown >= timeout or held + countdown < timeout:
+            continue
+        wait = (
+            f", waits up to {held - (facts.run_s(task) or 0):g} s behind others"
+            if facts.prefetch_multiplier > 1
+            else ""
+        )
+        delay = f", is delayed up to {countdown:g} s" if countdown else ""
+        yield Finding(
+            f"may run {facts.run_s(task):g} s{wait}{delay}; the visibility timeout is {timeout:g} s",
+            setting="broker_transport_options.visibility_timeout",
+            task=task.name,
+            fix=f"broker_transport_options = {{'visibility_timeout': {_above(needed)}}}",
+        )
+
+
+@rule(
+    "RPT102",
+    "A countdown or retry delay beyond the visibility timeout",
+    ERROR,
+    brokers=REDIS,
+    fix="""
+    broker_transport_options = {'visibility_timeout': 43200}  # above the longest countdown, or
+    # send the task when it is due: keep the due time in your database and let beat look for it
+    """,
+    evidence=("https://github.com/celery/kombu/issues/337", "kombu/transport/redis.py: QoS.restore_visible"),
+)
+def countdown_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
+    """A worker takes a delayed task at once and holds it unacknowledged until it is due.
+
+    Redis hands out one more copy each time the visibility timeout passes, and all of them run.
+    """
+    timeout = float(facts.option("visibility_timeout"))
+    fix = f"broker_transport_options = {{'visibility_timeout': {_above(facts.longest_countdown_s())}}}"
+    for task in facts.tasks:
+        if facts.countdown_s(task) >= timeout:
+            yield Finding(
+                f"is delayed up to {facts.countdown_s(task):g} s; the visibility timeout is {timeout:g} s",
+                task=task.name,
+                fix=fix,
+            )
+    for call in facts.source.calls:
+        if not call.task and (call.countdown_s or 0) >= timeout:
+            yield Finding(
+                f"a task is sent with a delay of {call.countdown_s:g} s; the visibility timeout is {timeout:g} s",
+                fix=fix,
+                place=call.place,
+            )
+
+
+@rule(
+    "RPT103",
+    "No time limit bounds the run time",
+    WARNING,
+    fix="""
+    task_time_limit = 1800       # seconds; a task that hangs is killed, not waited for
+    task_soft_time_limit = 1740  # lets it clean up before
+    """,
+    evidence=("docs/scenarios.md: visibility-timeout", "https://docs.celeryq.dev/en/stable/userguide/workers.html"),
+)
+def no_time_limit(facts: Facts) -> Iterator[Finding]:
+    """Redis hands a task out again after its visibility timeout, RabbitMQ after its consumer timeout.
+
+    Without a hard limit nobody can say that every run ends before.
+    """
+    for task in facts.tasks:
+        if facts.run_s(task) is None and not (task.time_limit_s and facts.limits_are_ignored()):
+            yield Finding("has no hard time limit", setting="task_time_limit", task=task.name)
+
+
+@rule(
+    "RPT104",
+    "Applications on one Redis with different visibility timeouts",
+    ERROR,
+    brokers=REDIS,
+    fix="broker_transport_options = {'visibility_timeout': 7200}  # the same in each application, Flower, script",
+    evidence=(
+        "kombu/transport/redis.py: QoS.restore_visible",
+        "https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/redis.html",
+    ),
+)
+def visibility_timeouts_differ(facts: Facts) -> Iterator[Finding]:
+    """The visibility timeout is not stored in Redis: whoever sweeps applies its own, to the messages of all.
+
+    The process with the shortest one runs the others' tasks a second time.
+    """
+    mine = facts.option("visibility_timeout")
+    for other in facts.siblings:
+        theirs = other.option("visibility_timeout")
+        if _same_database(facts, other) and theirs != mine:
+            yield Finding(f"{facts.app} says {mine:g} s, {other.app} says {theirs:g} s", setting=_VISIBILITY)
+    results = facts["result_backend_transport_options.visibility_timeout"]
+    shared = {_database(server) for server in facts.result_servers} & {_database(server) for server in facts.servers}
+    if shared and results is not None and results != mine:
+        yield Finding(
+            f"the broker has {mine:g} s, the result backend on the same database {results:g} s", setting=_VISIBILITY
+        )
+
+
+@rule(
+    "RPT105",
+    "Clients of one Redis with different transport options",
+    ERROR,
+    brokers=REDIS,
+    fix="broker_transport_options = {...}  # from one place that every application imports",
+    evidence="kombu/transport/redis.py: Channel._q_for_pri, Channel.from_transport_options",
+)
+def transport_options_differ(facts: Facts) -> Iterator[Finding]:
+    """Separator, priority steps and key names say in which lists and hashes messages are.
+
+    Two clients that disagree do not see each other's messages, or restore them under other names.
+    """
+    for other in facts.siblings:
+        if not _same_database(facts, other) or facts.option("global_keyprefix") != other.option("global_keyprefix"):
+            continue
+        for name in _STRUCTURAL:
+            if facts.option(name) != other.option(name):
+                yield Finding(
+                    f"{name} is {facts.option(name)!r} in {facts.app}, {other.option(name)!r} in {other.app}",
+                    setting=f"broker_transport_options.{name}",
+                )
+
+
+@rule(
+    "RPT106",
+    "A prefetch above one with long late-ack tasks",
+    WARNING,
+    fix="worker_prefetch_multiplier = 1",
+    evidence="https://docs.celeryq.dev/en/stable/userguide/optimizing.html",
+)
+def prefetch_with_long_tasks(facts: Facts) -> Iterator[Finding]:
+    """Each process reserves that many messages while the first of them runs, and the broker's clock runs for all.
+
+    They come again together when the connection is lost, and no idle worker can take them meanwhile.
+    """
+    multiplier = facts.prefetch_multiplier
+    if multiplier == 1 or (facts["worker_disable_prefetch"] and facts.kind is BrokerKind.REDIS):
+        return
+    limit = "no limit at all" if multiplier == 0 else f"{multiplier} messages for each process"
+    for task in facts.late_tasks():
+        run = facts.run_s(task)
+        if run is None or run >= LONG_S:
+            length = "for as long as it likes" if run is None else f"up to {run:g} s"
+            yield Finding(f"runs {length} with a prefetch of {limit}", "worker_prefetch_multiplier", task.name)
+
+
+@rule(
+    "RPT107",
+    "What happens to running tasks on connection loss is left to Celery's default",
+    INFO,
+    fix="""
+    worker_cancel_long_running_tasks_on_connection_loss = True   # kill them: they will run again anyway, or
+    worker_cancel_long_running_tasks_on_connection_loss = False  # let them end, beside their second run
+    """,
+    evidence=("docs/scenarios.md: connection-reset", "https://github.com/celery/celery/issues/3430"),
+)
+def connection_loss_undecided(facts: Facts) -> Iterator[Finding]:
+    """A late-ack task that runs while the connection is lost is delivered again, and both runs overlap.
+
+    Celery 6 changes the default from letting it end to killing it; say which you want.
+    """
+    key = "worker_cancel_long_running_tasks_on_connection_loss"
+    if facts.is_default(key) and any(facts.late_tasks()):
+        yield Finding("is not set, and tasks are acknowledged late", setting=key)
+
+
+@rule(
+    "RPT108",
+    "Deduplication without stored results",
+    ERROR,
+    fix="""
+    result_backend = 'redis://localhost:6379/1'
+    task_ignore_result = False
+    """,
+    evidence=("celery/worker/request.py: create_request_cls", "docs/scenarios.md: dropped-ack"),
+)
+def deduplication_without_results(facts: Facts) -> Iterator[Finding]:
+    """`worker_deduplicate_successful_tasks` looks a redelivered task up in the result backend.
+
+    Where no success is stored it finds none, and the task runs again.
+    """
+    if not facts["worker_deduplicate_successful_tasks"]:
+        return
+    if not facts.keeps_results:
+        yield Finding("is on, but no result backend keeps results", setting="worker_deduplicate_successful_tasks")
+        return
+    for task in facts.late_tasks():
+        if task.ignore_result:
+            yield Finding("ignores its result, so its success is never found", task=task.name)
+
+
+@rule(
+    "RPT109",
+    "Results expire before a redelivery can come",
+    WARNING,
+    fix="result_expires = 172800  # above visibility timeout plus the longest countdown",
+    evidence="celery/worker/request.py: create_request_cls",
+)
+def results_expire_too_early(facts: Facts) -> Iterator[Finding]:
+    """Deduplication works while the stored success exists.
+
+    A redelivery comes after a countdown and, on Redis, up to a visibility timeout later.
+    """
+    expires = seconds(facts["result_expires"])
+    if not facts["worker_deduplicate_successful_tasks"] or not expires:
+        return
+    horizon = facts.redelivery_horizon_s()
+    if expires < horizon:
+        yield Finding(
+            f"results expire after {expires:g} s, a redelivery can come after {horizon:g} s",
+            setting="result_expires",
+            fix=f"result_expires = {_above(horizon)}",
+        )
+
+
+@rule(
+    "RPT110",
+    "The soft shutdown is shorter than the tasks",
+    INFO,
+    fix="""
+    worker_soft_shutdown_timeout = 60  # seconds; below the orchestrator's grace period
+    # and REMAP_SIGTERM=SIGQUIT in the worker's environment, so that SIGTERM begins it
+    """,
+    evidence="https://docs.celeryq.dev/en/stable/userguide/workers.html",
+)
+def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
+    """When the soft shutdown ends, tasks that still run are put back and start again from the beginning elsewhere.
+
+    Tasks acknowledged early are lost instead.
+    """
+    timeout = float(facts["worker_soft_shutdown_timeout"] or 0)
+    for task in facts.tasks:
+        run = facts.run_s(task)
+        if run is not None and run > timeout:
+            then = "starts again" if task.acks_late else "is lost"
+            yield Finding(
+                f"may run {run:g} s, the soft shutdown lasts {timeout:g} s: {then} when a worker is stopped",
+                "worker_soft_shutdown_timeout",
+                task.name,
+            )
+
+
+@rule(
+    "RPT111",
+    "A solo pool with tasks longer than two heartbeats",
+    ERROR,
+    brokers=RABBITMQ,
+    fix="celery -A shop worker --pool prefork --concurrency 1",
+    evidence=(
+        "celery/worker/loops.py: asynloop",
+        "measured on RabbitMQ 3.10 and 4.0: a 40 s task with a heartbeat of 10 s ran for ever",
+    ),
+)
+def solo_pool_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
+    """A solo worker sends no heartbeat while a task runs, so RabbitMQ closes the connection after two to three of them.
+
+    The acknowledgement is lost, the task comes again, and so on without end.
+    """
+    heartbeat = float(facts["broker_heartbeat"] or 0)
+    if not heartbeat or not any("solo" in pool for pool in facts.pools()):
+        return
+    # RabbitMQ asks for 60 s, and the smaller one counts
+    heartbeat = min(heartbeat, 60)
+    for task in facts.late_tasks():
+        run = facts.bounds.longest_run_s or task.time_limit_s
+        if run is None or run > 2 * heartbeat:
+            length = "without bound" if run is None else f"up to {run:g} s"
+            yield Finding(f"runs {length} in a solo pool; two heartbeats are {2 * heartbeat:g} s", task=task.name)
+
+
+@rule(
+    "RPT112",
+    "A second of packet loss drops the connection",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="broker_transport_options = {'socket_settings': {socket.TCP_USER_TIMEOUT: 15000}}  # milliseconds",
+    evidence="amqp/transport.py: KNOWN_TCP_OPTS, DEFAULT_SOCKET_SETTINGS",
+)
+def tcp_user_timeout_of_one_second(facts: Facts) -> Iterator[Finding]:
+    """py-amqp gives a connection up when TCP has had no answer for 1000 ms.
+
+    Everything unacknowledged on it is delivered again, so a moment of packet loss runs every running task twice.
+    """
+    user_timeout = 18  # socket.TCP_USER_TIMEOUT, which not every system has
+    value = (facts.option("socket_settings") or {}).get(user_timeout)
+    if value is None or value <= 1000:  # noqa: PLR2004 - py-amqp's default, in milliseconds
+        shown = "is not set" if value is None else f"is {value} ms"
+        yield Finding(f"TCP_USER_TIMEOUT {shown}", setting="broker_transport_options.socket_settings")
+
+
+@rule(
+    "RPT113",
+    "A task may run longer than RabbitMQ's consumer timeout",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="all queues up to RabbitMQ 4.2, quorum queues only from 4.3",
+    fix="""
+    rabbitmqctl set_policy long-tasks '^celery' '{"consumer-timeout": 7200000}' --apply-to quorum_queues  # 3.12 to 4.3
+    # or consumer_timeout = 7200000 in rabbitmq.conf; before workers start
+    """,
+    evidence=("https://github.com/celery/celery/issues/6760", "https://www.rabbitmq.com/docs/consumers"),
+)
+def run_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ takes a delivery back that is not acknowledged within its consumer timeout, 30 minutes by default.
+
+    Up to 4.2 the worker exits; from 4.3 the task runs again and again beside itself, and no delivery limit stops it.
+    """
+    for task, queue in _consumed(facts):
+        held = facts.held_s(task)
+        timeout = _consumer_timeout_s(facts, queue)
+        if held is not None and timeout is not None and held >= timeout:
+            yield Finding(
+                f"may stay unacknowledged for {held:g} s; the consumer timeout of {queue.name!r} is {timeout:g} s",
+                task=task.name,
+            )
+
+
+@rule(
+    "RPT114",
+    "A countdown or retry delay beyond RabbitMQ's consumer timeout",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="all queues up to RabbitMQ 4.2, quorum queues only from 4.3",
+    fix="""
+    task_default_queue_type = 'quorum'        # with a topic exchange the broker itself delays the task,
+    task_default_exchange_type = 'topic'      # and no worker holds it meanwhile
+    """,
+    evidence=("https://github.com/celery/celery/issues/6760", "kombu/transport/native_delayed_delivery.py"),
+)
+def countdown_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
+    """A worker holds a delayed task unacknowledged until it is due, and RabbitMQ's consumer timeout runs.
+
+    When it ends first, the worker exits (up to 4.2) or gets the task again (4.3).
+    """
+    if facts.delays_natively:
+        return
+    for task, queue in _consumed(facts):
+        countdown, timeout = facts.countdown_s(task), _consumer_timeout_s(facts, queue)
+        if timeout is not None and countdown >= timeout:
+            yield Finding(
+                f"is delayed up to {countdown:g} s; the consumer timeout of {queue.name!r} is {timeout:g} s",
+                task=task.name,
+            )
+
+
+@rule(
+    "RPT115",
+    "Heartbeats are off",
+    ERROR,
+    brokers=RABBITMQ,
+    fix="broker_heartbeat = 10",
+    evidence="https://www.rabbitmq.com/docs/heartbeats; measured: a silent peer was not noticed within 150 s",
+)
+def heartbeat_off(facts: Facts) -> Iterator[Finding]:
+    """Without heartbeats neither side notices that the other is gone.
+
+    A dead worker's tasks stay reserved for it, and a worker whose link died waits for ever.
+    """
+    if not facts["broker_heartbeat"]:
+        yield Finding(f"is {facts['broker_heartbeat']!r}", setting="broker_heartbeat")
+
+
+@rule(
+    "RPT116",
+    "The heartbeat is out of the useful range",
+    INFO,
+    brokers=RABBITMQ,
+    fix="broker_heartbeat = 10  # a dead peer is noticed after 20 to 30 s",
+    evidence="https://www.rabbitmq.com/docs/heartbeats; measured: 60 s means 140 to 175 s, 10 s means 18 to 23 s",
+)
+def heartbeat_out_of_range(facts: Facts) -> Iterator[Finding]:
+    """A dead peer is noticed after two to three heartbeats: with 60 s and more, that is minutes until redelivery.
+
+    Below 5 s a short pause looks like death, and everything unacknowledged runs twice.
+    """
+    heartbeat = facts["broker_heartbeat"]
+    if heartbeat and not 5 <= heartbeat <= 30:  # noqa: PLR2004 - the range of the title
+        used = ", of which RabbitMQ makes 60" if heartbeat > 60 else ""  # noqa: PLR2004
+        yield Finding(f"is {heartbeat:g} s{used}; 5 to 30 s is useful", setting="broker_heartbeat")
+
+
+@rule(
+    "RPT117",
+    "A heartbeat in the broker's address",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="broker_heartbeat = 10  # and no ?heartbeat= in the address",
+    evidence="celery/app/base.py: Celery.connection_for_write; https://github.com/celery/celery/issues/7820",
+)
+def heartbeat_in_url(facts: Facts) -> Iterator[Finding]:
+    """Options of the address reach producers, too, and nobody sends their heartbeats.
+
+    RabbitMQ closes an idle producer's connection, and its next publish fails.
+    """
+    for server in (*facts.servers, *facts.write_servers):
+        if "heartbeat" in server.options:
+            yield Finding(f"{server} holds ?heartbeat=", setting="broker_url")
+            return
+
+
+@rule(
+    "RPT118",
+    "The restore sweep is slower than the visibility timeout deserves",
+    INFO,
+    brokers=REDIS,
+    versions="kombu 5.7 and newer",
+    fix="broker_transport_options = {'unacked_restore_interval': 10, 'unacked_restore_throttle': 1}",
+    evidence=("https://github.com/celery/celery/issues/9339", "https://github.com/celery/kombu/pull/2558"),
+)
+def restore_sweep_too_rare(facts: Facts) -> Iterator[Finding]:
+    """Overdue messages are looked for every interval times throttle seconds, 100 by default.
+
+    With a short visibility timeout that is most of the time until a lost worker's tasks run again.
+    """
+    timeout = float(facts.option("visibility_timeout"))
+    sweep = float(facts.option("unacked_restore_interval")) * float(facts.option("unacked_restore_throttle"))
+    if timeout < 10 * sweep and timeout != KOMBU_REDIS_DEFAULTS["visibility_timeout"]:
+        yield Finding(
+            f"a sweep every {sweep:g} s with a visibility timeout of {timeout:g} s",
+            setting="broker_transport_options.unacked_restore_throttle",
+        )
+
+
+@rule(
+    "RPT119",
+    "retry_on_timeout sends a task twice",
+    WARNING,
+    brokers=REDIS,
+    fix="broker_transport_options = {...}  # without retry_on_timeout; task_publish_retry covers publishing",
+    evidence=(
+        "redis/connection.py: AbstractConnection.__init__",
+        "measured: a publish into a dead link took 36.7 s instead of 10.6 s",
+    ),
+)
+def retry_on_timeout(facts: Facts) -> Iterator[Finding]:
+    """It repeats a command whose reply did not come in time, though Redis may have carried it out.
+
+    A repeated LPUSH is the same task twice in the queue.
+    """
+    if facts.option("retry_on_timeout"):
+        yield Finding("is on", setting="broker_transport_options.retry_on_timeout")
+
+
+@rule(
+    "RPT120",
+    "A task that kills its process runs again without end",
+    ERROR,
+    versions="Celery 5.7 and newer have task_retry_on_worker_lost",
+    fix="""
+    task_reject_on_worker_lost = False
+    task_retry_on_worker_lost = True  # at most max_retries times, after default_retry_delay
+    """,
+    evidence="https://github.com/celery/celery/issues/9082; measured: 58 runs in 3 s",
+)
+def reject_on_worker_lost_spins(facts: Facts) -> Iterator[Finding]:
+    """`reject_on_worker_lost` puts the message back at once each time the process dies, without counting.
+
+    A task that runs out of memory takes worker after worker with it; only a quorum queue's delivery limit ends it.
+    """
+    for task in facts.late_tasks():
+        if not task.reject_on_worker_lost or task.retry_on_worker_lost:
+            continue
+        queue = facts.queue_of(task)
+        limited = facts.kind is BrokerKind.RABBITMQ and queue is not None and queue.is_quorum
+        if not limited or (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4:
+            yield Finding("reject_on_worker_lost is on, and nothing counts its deliveries", task=task.name)
+
+
+@rule(
+    "RPT121",
+    "A task over its time limit runs again without end",
+    ERROR,
+    fix="task_acks_on_timeout = True",
+    evidence="celery/worker/request.py: Request.on_timeout",
+)
+def timed_out_task_spins(facts: Facts) -> Iterator[Finding]:
+    """With `acks_on_timeout` off, a task killed at its hard limit is put back and starts again.
+
+    It hits the limit again, and nothing counts the rounds.
+    """
+    for task in facts.late_tasks():
+        if not task.acks_on_timeout and task.time_limit_s:
+            yield Finding(f"is put back each time it reaches {task.time_limit_s:g} s", task=task.name)
+
+
+@rule(
+    "RPT122",
+    "This pool ignores hard time limits",
+    WARNING,
+    fix="celery -A shop worker --pool prefork",
+    evidence=(
+        "https://docs.celeryq.dev/en/stable/userguide/workers.html",
+        "celery/concurrency/thread.py, solo.py, eventlet.py",
+    ),
+)
+def pool_ignores_time_limits(facts: Facts) -> Iterator[Finding]:
+    """Threads, solo and eventlet cannot interrupt a task, so its time limit does nothing.
+
+    A run that hangs outlives every timeout of the broker.
+    """
+    if facts.limits_are_ignored():
+        limited = [task for task in facts.tasks if task.time_limit_s]
+        for task in limited:
+            yield Finding(f"has a limit of {task.time_limit_s:g} s that {_list(facts.pools())} ignores", task=task.name)
+
+
+_VISIBILITY = "broker_transport_options.visibility_timeout"
+
+
+def _above(seconds: float) -> int:
+    """A round number with a margin."""
+    return int(-(-(seconds * 1.2) // 300) * 300)
+
+
+def _database(server: object) -> tuple[str, int, str]:
+    """What tells one Redis database from another."""
+    host, port, path = server.host or "localhost", server.port or 6379, server.path or "0"  # type: ignore[attr-defined]
+    return host, port, path
+
+
+def _same_database(facts: Facts, other: Facts) -> bool:
+    mine = {_database(server) for server in facts.servers}
+    return other.kind is facts.kind and bool(mine & {_database(server) for server in other.servers})
+
+
+def _consumed(facts: Facts) -> Iterator[tuple[TaskFacts, QueueFacts]]:
+    """Tasks with the queue they wait in, as far as it is known."""
+    for task in facts.tasks:
+        queue = facts.queue_of(task)
+        if queue is not None:
+            yield task, queue
+
+
+def _consumer_timeout_s(facts: Facts, queue: QueueFacts) -> float | None:
+    """The consumer timeout of a queue in seconds; None where it has none."""
+    release = facts.rabbitmq_release
+    if release and release >= _RABBITMQ_4_3 and not queue.is_quorum:
+        return None
+    stated = facts.bounds.consumer_timeout_s or CONSUMER_TIMEOUT_S
+    if release is None:
+        return stated
+    # RabbitMQ takes the smallest of what argument and policy say
+    given = [*facts.set_by_policy(queue, "consumer-timeout"), queue.arguments.get("x-consumer-timeout")]
+    milliseconds = [float(value) for value in given if value is not None]
+    return min(milliseconds) / 1000 if milliseconds else stated
+
+
+def _list(names: set[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,291 @@
+"""What an application's source says beyond its configuration: delays, priorities, rejections, waivers, places."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repot.doctor.rule import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import ModuleType
+
+#: `# repot: ignore[RPT101, RPT203] reason`
+_WAIVER = re.compile(r"#\s*repot:\s*ignore\[([A-Za-z0-9,\s]*)\]\s*(.*)")
+
+#: Calls that send a task, or prepare one to be sent, with options.
+_SENDING = frozenset({"apply_async", "retry", "send_task", "set", "signature", "subtask", "s", "si"})
+
+#: How Celery's constructor calls some settings.
+_CONSTRUCTOR = {"broker": "broker_url", "backend": "result_backend"}
+
+#: Values whose time is the moment of the call.
+_NOW = frozenset({"now", "utcnow", "today"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that sends a task with a delay or a priority.
+
+    `task` is empty where the source does not tell which; `countdown_s` None where it
+    does not tell how long.
+    """
+
+    name: str
+    place: Place
+    task: str = ""
+    countdown_s: float | None = None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Misuse:
+    """A call whose arguments do not do what they say."""
+
+    what: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """A finding somebody accepts: which rules, and why. `last_line` is the one it reaches to."""
+
+    rules: tuple[str, ...]
+    reason: str
+    place: Place
+    last_line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What was read of the project's modules.
+
+    `keys` tells where a name is written, `rejects` where a Reject is made;
+    `signatures` maps file and first line of a function to the last line before its
+    body.
+    """
+
+    calls: tuple[Call, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    keys: Mapping[str, Place] = field(default_factory=dict)
+    rejects: tuple[Place, ...] = ()
+    misuses: tuple[Misuse, ...] = ()
+    signatures: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Found:
+    calls: list[Call] = field(default_factory=list)
+    waivers: list[Waiver] = field(default_factory=list)
+    keys: dict[str, Place] = field(default_factory=dict)
+    rejects: list[Place] = field(default_factory=list)
+    misuses: list[Misuse] = field(default_factory=list)
+    signatures: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[str, int], str]) -> Source:
+    """Read the source of modules; those without any, or outside `root`, are left out.
+
+    `task_names` tells a task by file and first line of its function.
+    """
+    found = _Found()
+    for module in modules:
+        path = Path(str(getattr(module, "__file__", None) or ""))
+        if path.suffix != ".py" or not path.is_file():
+            continue
+        shown = shorten(path, root)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:
+            continue
+        tasks = {line: name for (file, line), name in task_names.items() if file == str(path)}
+        _Reader(found, shown, vars(module), tasks).visit(tree)
+        found.waivers += _waivers(text, shown)
+    return Source(
+        calls=tuple(found.calls),
+        waivers=tuple(found.waivers),
+        keys=found.keys,
+        rejects=tuple(found.rejects),
+        misuses=tuple(found.misuses),
+        signatures=found.signatures,
+    )
+
+
+def shorten(path: Path, root: Path) -> str:
+    """A path as people of the project write it."""
+    try:
+        return path.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+class _Reader(ast.NodeVisitor):
+    """Walks one module."""
+
+    def __init__(self, found: _Found, file: str, names: Mapping[str, Any], tasks: Mapping[int, str]) -> None:
+        self._found = found
+        self._file = file
+        self._names = names
+        self._tasks = tasks
+        self._task = ""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        self._found.signatures[self._file, first] = max(node.lineno, node.body[0].lineno - 1)
+        outer, self._task = self._task, self._tasks.get(first, self._task)
+        self.generic_visit(node)
+        self._task = outer
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - ast's name
+
+    def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name):
+                self._key(target.id, node)
+            elif isinstance(target, ast.Attribute):
+                self._key(target.attr, node)
+            elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                self._key(str(target.slice.value), node)
+        self.generic_visit(node)
+
+    visit_AnnAssign = visit_Assign  # noqa: N815 - ast's name
+
+    def visit_Dict(self, node: ast.Dict) -> None:
+        for key in node.keys:
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                self._key(key.value, key)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        for keyword in node.keywords:
+            if keyword.arg:
+                self._key(_CONSTRUCTOR.get(keyword.arg, keyword.arg), keyword.value)
+        if called == "Reject":
+            requeue = next((word.value for word in node.keywords if word.arg == "requeue"), None)
+            requeue = requeue or (node.args[1] if len(node.args) > 1 else None)
+            if not (isinstance(requeue, ast.Constant) and requeue.value):
+                self._found.rejects.append(self._place(node))
+        if called in _SENDING and isinstance(node.func, ast.Attribute):
+            self._sending(called, node, node.func.value)
+        self.generic_visit(node)
+
+    def _sending(self, called: str, node: ast.Call, receiver: ast.expr) -> None:
+        words = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        if called in ("retry", "apply_async") and "delay" in words:
+            meant = "waits the default 180 s" if called == "retry" else "runs at once"
+            self._found.misuses.append(Misuse(f"{called}(delay=...) {meant}; write countdown=", self._place(node)))
+        if called == "retry" and self._task and node.args:
+            wrong = "self.retry(exc, ...) takes it for the arguments; write exc=exc"
+            self._found.misuses.append(Misuse(wrong, self._place(node)))
+        if not words.keys() & {"countdown", "eta", "priority"}:
+            return
+        self._found.calls.append(
+            Call(
+                name=called,
+                place=self._place(node),
+                task=self._receiver(called, node, receiver),
+                countdown_s=self._seconds(words.get("countdown")) or self._seconds(words.get("eta")),
+                priority=self._number(words.get("priority")),
+            )
+        )
+
+    def _receiver(self, called: str, node: ast.Call, receiver: ast.expr) -> str:
+        """The name of the task that is sent, as far as the source tells."""
+        if called == "retry":
+            return self._task
+        if called == "send_task":
+            name = node.args[0] if node.args else None
+            return str(name.value) if isinstance(name, ast.Constant) else ""
+        # the task may be behind a signature, as in task.s(...).set
+        while isinstance(receiver, ast.Call):
+            receiver = receiver.func.value if isinstance(receiver.func, ast.Attribute) else ast.Name("")
+        return str(getattr(self._object(receiver), "name", "") or "")
+
+    def _object(self, node: ast.expr) -> Any:  # noqa: ANN401 - whatever the module holds
+        if isinstance(node, ast.Name):
+            return self._names.get(node.id)
+        if isinstance(node, ast.Attribute):
+            owner = self._object(node.value)
+            return vars(owner).get(node.attr) if hasattr(owner, "__dict__") else None
+        return None
+
+    def _seconds(self, node: ast.expr | None) -> float | None:
+        value = self._value(node)
+        return value.total_seconds() if isinstance(value, timedelta) else value
+
+    def _number(self, node: ast.expr | None) -> int | None:
+        value = self._value(node)
+        return int(value) if isinstance(value, int | float) else None
+
+    def _value(self, node: ast.expr | None) -> float | timedelta | None:
+        """The number or duration an expression is for certain; `now() + d` counts as d."""
+        match node:
+            case ast.Constant(value=int() | float() as value):
+                return value
+            case ast.Name() | ast.Attribute():
+                found = self._object(node)
+                return found if isinstance(found, int | float | timedelta) else None
+            case ast.BinOp(left=left, op=operation, right=right):
+                return _combine(operation, self._value(left), self._value(right), at_now=_is_now(left))
+            case ast.Call(func=ast.Name(id="timedelta") | ast.Attribute(attr="timedelta"), args=[]):
+                parts = {word.arg: self._value(word.value) for word in node.keywords if word.arg}
+                numbers = {name: value for name, value in parts.items() if isinstance(value, int | float)}
+                return timedelta(**numbers) if numbers.keys() == parts.keys() else None
+            case _:
+                return None
+
+    def _key(self, name: str, node: ast.expr | ast.stmt) -> None:
+        self._found.keys.setdefault(name, self._place(node))
+
+    def _place(self, node: ast.expr | ast.stmt) -> Place:
+        return Place(self._file, node.lineno)
+
+
+def _is_now(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in _NOW
+
+
+def _combine(
+    operation: ast.operator, left: float | timedelta | None, right: float | timedelta | None, *, at_now: bool
+) -> float | timedelta | None:
+    if at_now and isinstance(operation, ast.Add):
+        return right
+    if left is None or right is None:
+        return None
+    try:
+        if isinstance(operation, ast.Mult):
+            return left * right  # type: ignore[operator]
+        if isinstance(operation, ast.Add):
+            return left + right  # type: ignore[operator]
+    except TypeError:
+        pass
+    return None
+
+
+def _waivers(text: str, file: str) -> Iterator[Waiver]:
+    """Comments; one on a line of its own reaches to the next line of code."""
+    pending: list[tuple[tuple[str, ...], str, int]] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            match = _WAIVER.match(token.string) if token.type == tokenize.COMMENT else None
+            if match:
+                rules = tuple(part.strip() for part in match[1].split(",") if part.strip())
+                if token.line[: token.start[1]].strip():
+                    yield Waiver(rules, match[2].strip(), Place(file, token.start[0]), token.start[0])
+                else:
+                    pending.append((rules, match[2].strip(), token.start[0]))
+            elif token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+                for rules, reason, line in pending:
+                    yield Waiver(rules, reason, Place(file, line), token.start[0])
+                pending.clear()
+    except (tokenize.TokenError, IndentationError):
+        return
