@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import click
@@ -25,7 +26,12 @@ class _Repot(click.Group):
         try:
             return super().invoke(ctx)
         except RepotError as error:
-            click.echo(f"error: {error.message}", err=True)
+            from repot.config.masking import masked
+
+            # an application's own words are part of some messages
+            if ctx.params.get("traceback"):
+                click.echo(masked(traceback.format_exc()), err=True)
+            click.echo(f"error: {masked(error.message)}", err=True)
             if error.hint:
                 click.echo(f"hint: {error.hint}", err=True)
             ctx.exit(error.exit_code)
@@ -40,14 +46,19 @@ class _Repot(click.Group):
             ctx.exit(RepotError.exit_code)
 
 
+_TRACEBACK = click.option("--traceback", is_flag=True, help="Show Python's traceback with an error.")
+
+
 @click.group(
     cls=_Repot,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 usage or settings, 3 broker unreachable, "
-    "4 a check or a verdict said no, 130 interrupted. Data goes to standard output, messages to standard error.",
+    "4 a check or a verdict said no, 6 application not found, 7 application fails on import, 8 access refused, "
+    "9 TLS failed, 130 interrupted. Data goes to standard output, messages to standard error.",
 )
 @click.version_option(package_name="repot", prog_name="repot")
-def main() -> None:
+@_TRACEBACK
+def main(**_: bool) -> None:
     """Move Celery from Redis to RabbitMQ and back, without losing work or paying for it twice.
 
     Settings are WORKER_* variables; `repot config variables` lists them.
@@ -56,3 +67,12 @@ def main() -> None:
 
 for _command in (chaos, completion, config, demo, doctor, up):
     main.add_command(_command)
+
+
+@click.group(cls=_Repot, name="repot")
+@_TRACEBACK
+def mounted(**_: bool) -> None:
+    """Look after this application: as `repot`, with the application that -A names."""
+
+
+mounted.add_command(doctor)

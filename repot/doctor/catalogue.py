@@ -50,12 +50,12 @@ def rule_named(name: str) -> Rule:
     """The rule of this id.
 
     Raises:
-        RuleUnknown: there is none; with the nearest one.
+        RuleUnknown: there is none.
     """
     rules = all_rules()
     found = rules.get(name.upper()) or rules.get(name)
     if found is None:
-        raise _unknown(name, rules)
+        raise _unknown(name)
     return found
 
 
@@ -67,7 +67,7 @@ def chosen(rules: dict[str, Rule], select: Iterable[str], ignore: Iterable[str])
     """
     for word in (*select, *ignore):
         if not any(rule.startswith(word) for rule in rules):
-            raise _unknown(word, rules)
+            raise _unknown(word)
     wanted, unwanted = tuple(select), tuple(ignore)
     return {
         name: rule
@@ -81,9 +81,5 @@ def _by_id(modules: Iterable[ModuleType]) -> dict[str, Rule]:
     return {rule.id: rule for rule in sorted(rules, key=lambda one: one.id)}
 
 
-def _unknown(name: str, rules: Iterable[str]) -> RuleUnknown:
-    import difflib
-
-    near = difflib.get_close_matches(name.upper(), rules, n=1, cutoff=0.6)
-    guess = f"; did you mean {near[0]}?" if near else ""
-    return RuleUnknown(f"there is no rule {name!r}{guess}", hint="`repot doctor rules` lists them.")
+def _unknown(name: str) -> RuleUnknown:
+    return RuleUnknown(f"there is no rule {name!r}", hint="`repot doctor rules` lists them.")

@@ -75,6 +75,8 @@ def examine(facts: Facts, rules: Mapping[str, Rule], policy: Policy, known_ids: 
                 (waived if waiver else findings).append(judged)
         except FactUnknown as unknown:
             not_judged.append(NotJudged(rule, unknown.message, unknown.hint))
+        except Exception as error:  # noqa: BLE001 - one broken rule must not silence the others
+            not_judged.append(NotJudged(rule, f"the rule fails: {error!r}", "Report it to whoever wrote the rule."))
     findings.sort(key=lambda one: (-one.rule.severity, one.rule.id))
     return Report(facts, rules, tuple(findings), tuple(waived), tuple(not_judged))
 

@@ -14,7 +14,7 @@ from celery.exceptions import QueueNotFound
 from pydantic import ValidationError
 
 from repot.brokers import survey
-from repot.config import explain, overriding_variable
+from repot.config import ExplicitSettings, explain, load, overriding_variable
 from repot.config.endpoints import Endpoint, endpoints
 from repot.doctor import source
 from repot.doctor.deployment import read_deployment
@@ -55,6 +55,9 @@ def gather(request: Request, policy: Policy) -> Facts:
         AppUnusable: it cannot be imported, or uses a broker that repot does not know.
         BrokerUnreachable: the broker does not let itself be asked.
     """
+    if request.app == ExplicitSettings().app:
+        # it ends the process on a wrong environment; here that is one error like any other
+        load()
     return gather_from(load_app(request.app), request, policy)
 
 
@@ -168,18 +171,17 @@ def _results(address: str | None) -> tuple[Endpoint, ...]:
 
 def _modules(app: Celery, tasks: Iterable[Any], root: Path) -> list[ModuleType]:
     """The project's loaded modules, and those of the tasks wherever they are."""
-    names = {str(getattr(app, "main", "") or "")} | {type(task).__module__ for task in tasks}
-    libraries = {Path(path).resolve() for path in sys.path if path.endswith("site-packages")}
+    named = {str(app.main or "")} | {type(task).__module__ for task in tasks}
+    # as texts: a thousand modules are loaded, and each look at the disk is slow
+    ours = (f"{root}/", f"{root.resolve()}/")
+    libraries = tuple(f"{path}/" for path in sys.path if path.endswith("site-packages"))
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not isinstance(module, ModuleType) or not file:
+        if not isinstance(module, ModuleType) or not isinstance(file, str):
             continue
-        if name.partition(".")[0] == "repot" and name not in names:
-            continue
-        path = Path(file).resolve()
-        ours = path.is_relative_to(root.resolve()) and not any(path.is_relative_to(folder) for folder in libraries)
-        if name in names or ours:
+        of_project = file.startswith(ours) and not file.startswith(libraries) and name.partition(".")[0] != "repot"
+        if name in named or of_project:
             found.append(module)
     return found
 

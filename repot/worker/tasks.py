@@ -25,8 +25,12 @@ log = get_task_logger(__name__)
 #: A task that is held back is let go after this many seconds, whatever happens.
 LONGEST_HOLD_S = 120
 
+#: No run is longer, hung ones included; below RabbitMQ's consumer timeout of 30 minutes.
+LONGEST_RUN_S = 1200
 
-@shared_task(bind=True, name="repot.run")
+
+# repot: ignore[RPT110] it has no effect worth waiting for
+@shared_task(bind=True, name="repot.run", time_limit=LONGEST_RUN_S)
 def run(task: Task[..., Any], seconds: float = 0, hold: str = "") -> dict[str, Any]:
     """Run for `seconds`, record the effect, and wait for the file `hold` if one is named.
 
@@ -40,7 +44,8 @@ def run(task: Task[..., Any], seconds: float = 0, hold: str = "") -> dict[str, A
     return {"task": task.request.id, "seconds": seconds}
 
 
-@shared_task(bind=True, name="repot.fail")
+# repot: ignore[RPT110] it has no effect worth waiting for
+@shared_task(bind=True, name="repot.fail", time_limit=LONGEST_RUN_S)
 def fail(task: Task[..., Any], message: str = "failed on purpose") -> None:
     """Have the effect, then fail."""
     _record_effect(task)
@@ -48,14 +53,16 @@ def fail(task: Task[..., Any], message: str = "failed on purpose") -> None:
 
 
 # Celery waits for the default delay, 180 s unless the task says otherwise, before it runs a lost task again
-@shared_task(bind=True, name="repot.die", max_retries=2, default_retry_delay=1)
+# repot: ignore[RPT110] it has no effect worth waiting for
+@shared_task(bind=True, name="repot.die", time_limit=LONGEST_RUN_S, max_retries=2, default_retry_delay=1)
 def die(task: Task[..., Any]) -> None:
     """Have the effect, then be killed, as by the kernel when memory runs out."""
     _record_effect(task)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@shared_task(bind=True, name="repot.retry", max_retries=10)
+# repot: ignore[RPT110] it has no effect worth waiting for
+@shared_task(bind=True, name="repot.retry", time_limit=LONGEST_RUN_S, max_retries=10)
 def retry(task: Task[..., Any], times: int = 2, countdown: float = 0) -> int:
     """Have the effect and ask for another run, `times` times; return the number of runs."""
     _record_effect(task)

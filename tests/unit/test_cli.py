@@ -80,20 +80,20 @@ def test_every_variable_is_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "said", "exit_code"),
     [
-        ({"WORKER_BROKER_URL": f"amqp://user:{PLANTED}#@host//"}, "WORKER_BROKER_URL"),
-        ({"CELERY_BROKER_URL": f"amqp://user:{PLANTED}@host//"}, "CELERY_BROKER_URL"),
-        ({"WORKER_HARTBEAT": "5"}, "did you mean WORKER_HEARTBEAT"),
-        ({"WORKER_APP": "no_such_module"}, "No module named 'no_such_module'"),
+        ({"WORKER_BROKER_URL": f"amqp://user:{PLANTED}#@host//"}, "WORKER_BROKER_URL", 2),
+        ({"CELERY_BROKER_URL": f"amqp://user:{PLANTED}@host//"}, "CELERY_BROKER_URL", 2),
+        ({"WORKER_HARTBEAT": "5"}, "did you mean WORKER_HEARTBEAT", 2),
+        ({"WORKER_APP": "no_such_module"}, "no module named 'no_such_module'", 6),
     ],
 )
-@pytest.mark.parametrize("command", [("config", "show"), ("chaos", "run", "dropped-ack")])
+@pytest.mark.parametrize("command", [("config", "show"), ("chaos", "run", "dropped-ack"), ("doctor",)])
 def test_wrong_settings_end_every_command_with_one_message(
-    command: tuple[str, ...], variables: dict[str, str], said: str
+    command: tuple[str, ...], variables: dict[str, str], said: str, exit_code: int
 ) -> None:
     found = repot(*command, **variables)
-    assert 2 == found.exit_code
+    assert exit_code == found.exit_code
     assert found.stderr.startswith("error: ")
     assert said in found.stderr
     assert "hint: " in found.stderr

@@ -1,0 +1,854 @@
+"""Each rule finds its mistake, and is silent about an application that only looks like it."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from kombu import Queue
+
+from judging import (
+    GOOD_RABBITMQ,
+    GOOD_REDIS,
+    PROCFILE,
+    QUORUM,
+    RABBITMQ_SAYS,
+    REDIS_SAYS,
+    ROOT,
+    RULES,
+    VERIFIED,
+    Case,
+    amqp_options,
+    classic,
+    elsewhere,
+    facts,
+    judge,
+    queue,
+    rabbitmq,
+    redis,
+    redis_options,
+    worker,
+)
+from repot.brokers.facts import Binding, DeclaredQueue, Permissions, Policy, RabbitFacts, RedisFacts
+from repot.config.endpoints import BrokerKind, endpoints
+from repot.doctor.facts import Bounds, Deployment, Facts, Versions
+from repot.doctor.policy import Policy as Waivers
+from repot.doctor.policy import StandingWaiver
+from repot.doctor.rule import Place
+from repot.doctor.source import Call, Misuse, Source
+
+REMOTE = "redis://:a-good-password@redis.example.com/0"
+REMOTE_AMQP = "amqp://shop:a-good-password@rabbit.example.com//"
+
+
+def sibling(**changes: object) -> tuple[Facts, ...]:
+    return (replace(facts(redis_options(**changes)), app="billing"),)
+
+
+def says(**changes: object) -> RedisFacts:
+    return replace(REDIS_SAYS, **changes)  # type: ignore[arg-type]
+
+
+def configured(**changes: str) -> RedisFacts:
+    config = REDIS_SAYS.config
+    assert isinstance(config, dict)
+    return says(config={**config, **{name.replace("_", "-"): value for name, value in changes.items()}})
+
+
+def rabbit_says(**changes: object) -> RabbitFacts:
+    return replace(RABBITMQ_SAYS, **changes)  # type: ignore[arg-type]
+
+
+def on_redis(**changes: object) -> Facts:
+    return facts(GOOD_REDIS, **changes)  # type: ignore[arg-type]
+
+
+def on_rabbitmq(**changes: object) -> Facts:
+    return facts(GOOD_RABBITMQ, **changes)  # type: ignore[arg-type]
+
+
+def with_priority(priority: int) -> Facts:
+    found = on_rabbitmq(moved_from=BrokerKind.REDIS)
+    return replace(found, tasks=tuple(replace(task, priority=priority) for task in found.tasks))
+
+
+def sends(**options: object) -> Source:
+    call = Call("apply_async", Place("shop/views.py", 7), **options)  # type: ignore[arg-type]
+    return Source(calls=(call,))
+
+
+def project(**places: tuple[Place, ...]) -> Deployment:
+    return Deployment(places.get("workers", worker()), places.get("pings", ()), places.get("readers", ()), ())  # type: ignore[arg-type]
+
+
+def versions(celery: str, redis_py: str = "8.1.0") -> Versions:
+    return Versions(celery=celery, kombu=celery, amqp="5.4.2", redis=redis_py)
+
+
+def declared(kind: str = "quorum", **changes: object) -> dict[str, DeclaredQueue]:
+    return {"celery": DeclaredQueue("celery", kind, QUORUM if kind == "quorum" else {}, **changes)}  # type: ignore[arg-type]
+
+
+QUORUM_4 = rabbit_says()
+ELSEWHERE = "redis://localhost:6379/3"
+LONG = {"time_limit": 7200}
+CONSUMES = {**QUORUM, "x-consumer-timeout": 7200000}
+TTL = Policy("short", "^cel", "queues", 0, {"message-ttl": 60000})
+OTHER_TTL = Policy("short", "^other", "queues", 0, {"message-ttl": 60000})
+HOURS_BY_POLICY = Policy("long", "^celery$", "quorum_queues", 0, {"consumer-timeout": 14400000})
+DEAD_BY_POLICY = Policy("dead", "^celery$", "quorum_queues", 0, {"dead-letter-exchange": "dead"})
+ONE_BROKER_TWICE = {"broker_url": "redis://localhost/0;redis://other/0"}
+
+CASES = [
+    # what runs twice
+    Case(
+        "RPT101",
+        lambda: facts(redis(task_time_limit=7200)),
+        lambda: facts(redis(task_time_limit=7100)),
+        "may run 7200 s",
+    ),
+    Case(
+        "RPT101",
+        lambda: facts(redis(task_time_limit=2400, worker_prefetch_multiplier=3)),
+        lambda: facts(redis(task_time_limit=2300, worker_prefetch_multiplier=3)),
+        "waits up to 4800 s behind others",
+        "prefetch",
+    ),
+    Case(
+        "RPT101",
+        lambda: on_redis(bounds=Bounds(longest_countdown_s=6700)),
+        lambda: on_redis(bounds=Bounds(longest_countdown_s=6500)),
+        "is delayed up to 6700 s",
+        "countdown",
+    ),
+    Case(
+        "RPT102",
+        lambda: on_redis(bounds=Bounds(longest_countdown_s=7200)),
+        lambda: on_redis(bounds=Bounds(longest_countdown_s=6000)),
+    ),
+    Case(
+        "RPT102",
+        lambda: on_redis(source=sends(countdown_s=7200.0)),
+        lambda: on_redis(source=sends(countdown_s=60.0)),
+        "a task is sent",
+        "call",
+    ),
+    Case(
+        "RPT103",
+        lambda: facts(redis(task_time_limit=None)),
+        lambda: facts(redis(task_time_limit=None), task={"time_limit": 60}),
+    ),
+    Case(
+        "RPT103",
+        lambda: facts(rabbitmq(task_time_limit=None)),
+        lambda: facts(rabbitmq(task_time_limit=None), bounds=Bounds(longest_run_s=60)),
+        "",
+        "stated",
+    ),
+    Case(
+        "RPT104",
+        lambda: on_redis(siblings=sibling(visibility_timeout=3600)),
+        lambda: on_redis(siblings=sibling()),
+        "billing says 3600 s",
+    ),
+    Case(
+        "RPT104",
+        lambda: facts(
+            redis(
+                result_backend="redis://localhost:6379/0", result_backend_transport_options={"visibility_timeout": 60}
+            )
+        ),
+        lambda: facts(redis(result_backend_transport_options={"visibility_timeout": 60})),
+        "",
+        "results",
+    ),
+    Case(
+        "RPT105",
+        lambda: on_redis(siblings=sibling(sep=":")),
+        lambda: on_redis(siblings=sibling(socket_timeout=5)),
+        "sep is",
+    ),
+    Case(
+        "RPT106",
+        lambda: facts(redis(worker_prefetch_multiplier=4)),
+        lambda: facts(redis(worker_prefetch_multiplier=4, worker_disable_prefetch=True)),
+    ),
+    Case(
+        "RPT106",
+        lambda: facts(rabbitmq(worker_prefetch_multiplier=0)),
+        lambda: facts(rabbitmq(worker_prefetch_multiplier=4), task={"time_limit": 30}),
+        "no limit at all",
+        "off",
+    ),
+    Case(
+        "RPT106",
+        lambda: on_redis(workers=worker(prefetch_multiplier="4")),
+        lambda: facts(redis(worker_prefetch_multiplier=4), workers=worker(prefetch_multiplier="1")),
+        "",
+        "command",
+    ),
+    Case(
+        "RPT107",
+        lambda: facts({key: value for key, value in GOOD_REDIS.items() if "long_running" not in key}),
+        lambda: facts(redis(worker_cancel_long_running_tasks_on_connection_loss=True)),
+    ),
+    Case(
+        "RPT108",
+        lambda: facts(redis(result_backend="rpc://")),
+        lambda: facts(redis(result_backend="db+sqlite:///r.db")),
+    ),
+    Case(
+        "RPT108",
+        lambda: facts(redis(task_ignore_result=True)),
+        lambda: facts(redis(task_ignore_result=True), task={"ignore_result": False}),
+        "",
+        "ignored",
+    ),
+    Case("RPT109", lambda: facts(redis(result_expires=3600)), lambda: facts(redis(result_expires=timedelta(hours=2)))),
+    Case(
+        "RPT110",
+        lambda: facts(redis(worker_soft_shutdown_timeout=20)),
+        lambda: facts(redis(worker_soft_shutdown_timeout=600)),
+        "starts again",
+    ),
+    Case(
+        "RPT111",
+        lambda: facts(rabbitmq(worker_pool="solo")),
+        lambda: facts(rabbitmq(worker_pool="solo"), task={"time_limit": 15}),
+    ),
+    Case(
+        "RPT111",
+        lambda: on_rabbitmq(workers=worker(pool="solo")),
+        lambda: on_rabbitmq(workers=worker(pool="prefork")),
+        "",
+        "command",
+    ),
+    Case(
+        "RPT112",
+        lambda: facts(amqp_options(socket_settings=None)),
+        lambda: facts(amqp_options(socket_settings={18: 2000})),
+    ),
+    Case("RPT112", lambda: facts(amqp_options(socket_settings={18: 1000})), on_rabbitmq, "1000 ms", "too short"),
+    Case("RPT113", lambda: facts(rabbitmq(task_time_limit=1800)), lambda: facts(rabbitmq(task_time_limit=1700))),
+    Case(
+        "RPT113",
+        lambda: facts(rabbitmq(task_time_limit=1800), live=QUORUM_4),
+        lambda: facts(rabbitmq(task_time_limit=1800), live=rabbit_says(policies=(HOURS_BY_POLICY,))),
+        "",
+        "policy",
+    ),
+    Case(
+        "RPT113",
+        lambda: facts(classic() | {"task_time_limit": 1800}, live=QUORUM_4),
+        lambda: facts(classic() | {"task_time_limit": 1800}, live=rabbit_says(version="4.3.6")),
+        "",
+        "4.3 classic",
+    ),
+    Case(
+        "RPT113",
+        lambda: facts(rabbitmq(task_time_limit=1800)),
+        lambda: facts(rabbitmq(task_time_limit=1800), bounds=Bounds(consumer_timeout_s=3600)),
+        "",
+        "stated",
+    ),
+    Case(
+        "RPT113",
+        lambda: facts(rabbitmq(task_time_limit=7200, task_queues=[queue(queue_arguments=CONSUMES)]), live=QUORUM_4),
+        lambda: facts(rabbitmq(task_time_limit=7100, task_queues=[queue(queue_arguments=CONSUMES)]), live=QUORUM_4),
+        "7200 s",
+        "argument",
+    ),
+    Case(
+        "RPT114",
+        lambda: facts(classic(), bounds=Bounds(longest_countdown_s=1800)),
+        lambda: on_rabbitmq(bounds=Bounds(longest_countdown_s=1800)),
+    ),
+    Case("RPT115", lambda: facts(rabbitmq(broker_heartbeat=0)), on_rabbitmq),
+    Case("RPT115", lambda: facts(rabbitmq(broker_heartbeat=None)), on_rabbitmq, "", "none"),
+    Case(
+        "RPT116",
+        lambda: facts(rabbitmq(broker_heartbeat=120)),
+        lambda: facts(rabbitmq(broker_heartbeat=30)),
+        "RabbitMQ makes 60",
+    ),
+    Case(
+        "RPT116", lambda: facts(rabbitmq(broker_heartbeat=2)), lambda: facts(rabbitmq(broker_heartbeat=5)), "", "short"
+    ),
+    Case(
+        "RPT117",
+        lambda: facts(rabbitmq(broker_url="amqp://u:p-w@localhost//?heartbeat=30")),
+        lambda: facts(rabbitmq(broker_url="amqp://u:p-w@localhost//?connect_timeout=3")),
+    ),
+    Case(
+        "RPT118",
+        lambda: facts(redis_options(visibility_timeout=900, unacked_restore_throttle=None)),
+        lambda: facts(redis_options(visibility_timeout=900)),
+        "every 100 s",
+    ),
+    Case(
+        "RPT119",
+        lambda: facts(redis_options(retry_on_timeout=True)),
+        lambda: facts(redis_options(retry_on_timeout=False)),
+    ),
+    Case(
+        "RPT120",
+        lambda: facts(redis(task_reject_on_worker_lost=True, task_retry_on_worker_lost=False)),
+        lambda: facts(redis(task_reject_on_worker_lost=True)),
+    ),
+    Case(
+        "RPT120",
+        lambda: facts(
+            rabbitmq(task_reject_on_worker_lost=True, task_retry_on_worker_lost=False),
+            live=rabbit_says(version="3.10.8"),
+        ),
+        lambda: facts(rabbitmq(task_reject_on_worker_lost=True, task_retry_on_worker_lost=False), live=QUORUM_4),
+        "",
+        "delivery limit",
+    ),
+    Case(
+        "RPT121",
+        lambda: facts(redis(task_acks_on_timeout=False)),
+        lambda: facts(redis(task_acks_on_timeout=False, task_time_limit=None)),
+    ),
+    Case("RPT122", lambda: facts(redis(worker_pool="threads")), lambda: facts(redis(worker_pool="gevent"))),
+    # what is lost
+    Case(
+        "RPT201",
+        lambda: facts(redis(task_retry_on_worker_lost=False)),
+        lambda: facts(redis(task_retry_on_worker_lost=False, task_acks_late=False)),
+    ),
+    Case(
+        "RPT202",
+        lambda: facts(redis(result_backend=None)),
+        lambda: facts(redis(task_ignore_result=True, task_store_errors_even_if_ignored=True)),
+    ),
+    Case(
+        "RPT202",
+        lambda: facts(rabbitmq(result_backend=None)),
+        lambda: facts(rabbitmq(result_backend=None, task_acks_on_failure=False)),
+        "",
+        "dead letter",
+    ),
+    Case(
+        "RPT203",
+        lambda: facts(redis(task_acks_late=False)),
+        lambda: facts(redis(task_acks_late=False), bounds=Bounds(may_be_lost=("shop.*",))),
+    ),
+    Case("RPT204", lambda: facts(amqp_options(confirm_publish=None)), on_rabbitmq),
+    Case(
+        "RPT205", lambda: facts(rabbitmq(task_queues=[queue(queue_arguments={"x-queue-type": "quorum"})])), on_rabbitmq
+    ),
+    Case(
+        "RPT205",
+        lambda: facts(rabbitmq(task_queues=[queue(queue_arguments={"x-queue-type": "quorum"})]), live=QUORUM_4),
+        lambda: facts(
+            rabbitmq(task_queues=[queue(queue_arguments={"x-queue-type": "quorum"})]),
+            live=rabbit_says(policies=(DEAD_BY_POLICY,)),
+        ),
+        "",
+        "policy",
+    ),
+    Case("RPT206", lambda: on_redis(source=Source(rejects=(Place("shop/tasks.py", 3),))), on_redis),
+    Case(
+        "RPT207",
+        lambda: on_rabbitmq(live=QUORUM_4, source_live=says(largest_message_bytes=(16 << 20) + 1)),
+        lambda: on_rabbitmq(live=QUORUM_4, source_live=says(largest_message_bytes=16 << 20)),
+    ),
+    Case(
+        "RPT208",
+        lambda: facts(
+            rabbitmq(task_queues=[queue(kind="direct", queue_arguments=QUORUM)]), bounds=Bounds(longest_countdown_s=60)
+        ),
+        lambda: facts(rabbitmq(task_queues=[queue(kind="direct", queue_arguments=QUORUM)])),
+    ),
+    Case("RPT209", lambda: on_rabbitmq(live=rabbit_says(exchanges={"": "direct"})), lambda: on_rabbitmq(live=QUORUM_4)),
+    Case(
+        "RPT210",
+        lambda: on_rabbitmq(live=rabbit_says(exchanges={"celery_delayed_delivery": "topic"})),
+        lambda: on_rabbitmq(
+            live=rabbit_says(
+                exchanges={"celery_delayed_delivery": "topic"},
+                bindings=(Binding("celery_delayed_delivery", "celery", "#.celery"),),
+            )
+        ),
+        "is not bound",
+    ),
+    Case(
+        "RPT210",
+        lambda: on_rabbitmq(
+            live=rabbit_says(
+                exchanges={"celery_delayed_delivery": "topic"},
+                bindings=(Binding("celery_delayed_delivery", "celery", "#.celery"),),
+                queues={"celery_delayed_0": DeclaredQueue("celery_delayed_0", "quorum", {}, held_for_dead_letter=3)},
+            )
+        ),
+        lambda: on_rabbitmq(live=QUORUM_4),
+        "3 delayed messages",
+        "stuck",
+    ),
+    Case("RPT211", lambda: facts(redis_options(ack_emulation=False)), lambda: facts(redis_options(ack_emulation=True))),
+    Case(
+        "RPT212",
+        lambda: facts(redis(result_expires=None)),
+        lambda: facts(redis(result_expires=None, result_backend="db+sqlite:///r.db")),
+    ),
+    Case("RPT213", lambda: facts(redis(result_expires=500)), lambda: facts(redis(result_expires=700))),
+    Case(
+        "RPT214",
+        lambda: facts(rabbitmq(broker_native_delayed_delivery_queue_type="classic")),
+        lambda: facts(classic() | {"broker_native_delayed_delivery_queue_type": "classic"}),
+    ),
+    Case("RPT215", lambda: facts(rabbitmq(task_default_delivery_mode=1)), on_rabbitmq),
+    Case("RPT215", lambda: facts(classic(durable=False)), lambda: facts(classic()), "is not durable", "queue"),
+    # what stops
+    Case(
+        "RPT301",
+        lambda: facts(redis_options(socket_timeout=None)),
+        lambda: facts(redis_options(socket_connect_timeout=None)),
+    ),
+    Case("RPT302", lambda: facts(redis_options(socket_keepalive=None, socket_keepalive_options=None)), on_redis),
+    Case(
+        "RPT303",
+        lambda: facts(redis_options(socket_keepalive_options=None)),
+        lambda: facts(redis_options(socket_keepalive=None, socket_keepalive_options=None)),
+    ),
+    Case("RPT304", lambda: facts(redis_options(socket_keepalive_options={"TCP_KEEPIDLE": 30})), on_redis),
+    Case("RPT304", lambda: facts(amqp_options(socket_settings={"TCP_USER_TIMEOUT": 15000})), on_rabbitmq, "", "amqp"),
+    Case(
+        "RPT305",
+        lambda: facts(amqp_options(read_timeout=None)),
+        lambda: facts(amqp_options(read_timeout=None, confirm_publish=None)),
+    ),
+    Case(
+        "RPT306",
+        lambda: facts(rabbitmq(control_queue_exclusive=True, control_queue_durable=False)),
+        lambda: facts(
+            rabbitmq(control_queue_exclusive=True, control_queue_durable=False, worker_enable_remote_control=False)
+        ),
+    ),
+    Case("RPT307", lambda: facts(rabbitmq(broker_channel_error_retry=True)), on_rabbitmq),
+    Case("RPT308", lambda: facts(redis(broker_connection_max_retries=100)), on_redis),
+    Case("RPT308", lambda: facts(redis(broker_connection_retry=False)), on_redis, "the first lost connection", "off"),
+    Case(
+        "RPT309",
+        lambda: facts(classic(), bounds=Bounds(longest_countdown_s=60)),
+        lambda: on_rabbitmq(bounds=Bounds(longest_countdown_s=60)),
+    ),
+    Case(
+        "RPT309",
+        lambda: facts(classic(), bounds=Bounds(longest_countdown_s=60), live=QUORUM_4),
+        lambda: facts(classic(), bounds=Bounds(longest_countdown_s=60), live=rabbit_says(version="3.13.7")),
+        "",
+        "version",
+    ),
+    Case(
+        "RPT310",
+        lambda: on_rabbitmq(workers=worker(autoscale="10,2")),
+        lambda: facts(classic(), workers=worker(autoscale="10,2")),
+    ),
+    Case(
+        "RPT310",
+        lambda: facts(classic(), workers=worker(autoscale="10,2"), live=QUORUM_4),
+        lambda: on_rabbitmq(workers=worker(concurrency="8")),
+        "this is RabbitMQ 4",
+        "RabbitMQ 4",
+    ),
+    Case(
+        "RPT311",
+        lambda: on_rabbitmq(
+            live=rabbit_says(deprecated={"transient_nonexcl_queues": "denied"}), versions=versions("5.6.2")
+        ),
+        lambda: on_rabbitmq(live=rabbit_says(deprecated={"transient_nonexcl_queues": "denied"})),
+    ),
+    Case(
+        "RPT311",
+        lambda: facts(
+            rabbitmq(control_queue_durable=False), live=rabbit_says(deprecated={"transient_nonexcl_queues": "denied"})
+        ),
+        lambda: facts(rabbitmq(control_queue_durable=False), live=QUORUM_4),
+        "so is the durable one",
+        "settings",
+    ),
+    Case(
+        "RPT312",
+        lambda: facts(rabbitmq(task_queues=[queue(queue_arguments=QUORUM, max_priority=9)])),
+        lambda: facts(classic(max_priority=9)),
+    ),
+    Case("RPT313", lambda: facts(redis(broker_pool_limit=None)), on_redis),
+    Case(
+        "RPT313",
+        lambda: on_redis(workers=worker(pool="threads", concurrency="40")),
+        lambda: on_redis(workers=worker(concurrency="40")),
+        "40 threads",
+        "threads",
+    ),
+    Case("RPT314", lambda: facts(redis_options(health_check_interval=0)), on_redis),
+    Case("RPT315", lambda: facts(redis_options(polling_interval=1.0)), on_redis),
+    Case(
+        "RPT316",
+        lambda: facts(redis(worker_enable_remote_control=False), deployment=project(pings=(PROCFILE,))),
+        lambda: on_redis(deployment=project(pings=(PROCFILE,))),
+    ),
+    Case(
+        "RPT317",
+        lambda: on_redis(deployment=project(readers=(PROCFILE,))),
+        lambda: on_redis(deployment=Deployment(worker(task_events=True), (), (PROCFILE,), ())),
+    ),
+    Case(
+        "RPT318",
+        lambda: facts(classic(queue_arguments={"x-consumer-timeout": 1})),
+        lambda: facts(rabbitmq(task_queues=[queue(queue_arguments=CONSUMES)])),
+    ),
+    Case(
+        "RPT319",
+        lambda: facts(classic(), live=rabbit_says(queues=declared())),
+        lambda: facts(classic(), live=rabbit_says(queues=declared("classic"))),
+        "declared without a type",
+    ),
+    Case(
+        "RPT319",
+        lambda: facts(classic(), live=rabbit_says(default_queue_type="quorum")),
+        lambda: on_rabbitmq(live=rabbit_says(default_queue_type="quorum")),
+        "default is quorum",
+        "to come",
+    ),
+    Case("RPT320", lambda: facts(redis(task_soft_time_limit=600)), on_redis),
+    # who gets in
+    Case("RPT401", lambda: facts(rabbitmq(broker_url="amqp://")), on_rabbitmq),
+    Case(
+        "RPT401",
+        lambda: facts(rabbitmq(broker_url="amqp://admin:admin@localhost//")),
+        lambda: facts(rabbitmq(broker_url="amqp://admin:x7Kq@localhost//")),
+        "",
+        "admin",
+    ),
+    Case(
+        "RPT401",
+        lambda: on_redis(**elsewhere("redis://redis.example.com/0")),
+        lambda: on_redis(**elsewhere(REMOTE)),
+        "without a password",
+        "redis",
+    ),
+    Case(
+        "RPT402",
+        lambda: on_rabbitmq(siblings=(replace(facts(GOOD_RABBITMQ), app="billing"),)),
+        lambda: on_rabbitmq(siblings=(facts(rabbitmq(broker_url="amqp://billing:other@localhost//")),)),
+    ),
+    Case(
+        "RPT403",
+        lambda: on_redis(**elsewhere(REMOTE)),
+        lambda: on_redis(**elsewhere(REMOTE.replace("redis://", "rediss://"))),
+    ),
+    Case(
+        "RPT404",
+        lambda: on_redis(**elsewhere(REMOTE.replace("redis://", "rediss://"))),
+        lambda: on_redis(**elsewhere(REMOTE.replace("redis://", "rediss://") + "?ssl_cert_reqs=CERT_REQUIRED")),
+    ),
+    Case(
+        "RPT404",
+        lambda: facts(
+            rabbitmq(broker_use_ssl={"cert_reqs": ssl.CERT_NONE}), **elsewhere(REMOTE_AMQP.replace("amqp:", "amqps:"))
+        ),
+        lambda: facts(
+            rabbitmq(broker_use_ssl={"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None}),
+            **elsewhere(REMOTE_AMQP.replace("amqp:", "amqps:")),
+        ),
+        "CERT_NONE",
+        "amqp",
+    ),
+    Case(
+        "RPT404",
+        lambda: on_rabbitmq(**elsewhere(REMOTE_AMQP.replace("amqp:", "amqps:"))),
+        on_rabbitmq,
+        "host name",
+        "host",
+    ),
+    Case(
+        "RPT405",
+        lambda: facts(redis(accept_content=["json", "pickle"])),
+        lambda: facts(redis(accept_content=["json", "msgpack"])),
+    ),
+    Case("RPT405", lambda: facts(redis(task_serializer="yaml")), on_redis, "", "yaml"),
+    Case(
+        "RPT406",
+        lambda: on_rabbitmq(
+            **elsewhere(REMOTE_AMQP), live=rabbit_says(guest_exists=True, mechanisms=("PLAIN", "ANONYMOUS"))
+        ),
+        lambda: on_rabbitmq(**elsewhere(REMOTE_AMQP), live=QUORUM_4),
+        "ANONYMOUS",
+    ),
+    # what does not do what it says
+    Case("RPT501", lambda: on_redis(overriding={"broker_url": "CELERY_BROKER_URL"}), on_redis),
+    Case(
+        "RPT502",
+        lambda: facts(redis(task_ack_late=True)),
+        lambda: facts(redis(site_name="shop")),
+        "meant: task_acks_late",
+    ),
+    Case("RPT503", lambda: on_redis(old_names={"CELERY_ACKS_LATE": "task_acks_late"}), on_redis),
+    Case(
+        "RPT504",
+        lambda: facts(redis_options(visibility_timout=99)),
+        lambda: facts(redis_options(max_retries=3)),
+        "meant: visibility_timeout",
+    ),
+    Case(
+        "RPT504",
+        lambda: facts(amqp_options(visibility_timeout=99)),
+        lambda: facts(amqp_options(client_properties={})),
+        "",
+        "amqp",
+    ),
+    Case(
+        "RPT505",
+        lambda: facts(redis(task_queues=[Queue("celery", queue_arguments={"x-message-ttl": 1})])),
+        lambda: facts(redis(task_queues=[Queue("celery")])),
+        "x-message-ttl",
+    ),
+    Case(
+        "RPT505",
+        lambda: facts(rabbitmq(worker_disable_prefetch=True)),
+        lambda: facts(redis(worker_disable_prefetch=True)),
+        "",
+        "prefetch",
+    ),
+    Case(
+        "RPT506",
+        lambda: facts(redis(broker_url="redis://localhost/0?socket_timeout=5")),
+        lambda: facts(redis(broker_url="rediss://localhost/0?ssl_cert_reqs=CERT_REQUIRED")),
+    ),
+    Case(
+        "RPT507", lambda: facts(redis(broker_use_ssl={"cert_reqs": 2})), lambda: facts(redis(broker_use_ssl=VERIFIED))
+    ),
+    Case(
+        "RPT507",
+        lambda: facts(rabbitmq(broker_use_ssl=VERIFIED)),
+        lambda: facts(rabbitmq(broker_use_ssl={"cert_reqs": 2})),
+        "",
+        "amqp",
+    ),
+    Case(
+        "RPT508",
+        lambda: facts(redis(broker_url="redis://localhost/0;amqp://u:p-w@localhost//")),
+        lambda: facts(redis(**ONE_BROKER_TWICE)),
+    ),
+    Case(
+        "RPT509",
+        lambda: facts(GOOD_REDIS, task={"ack_late": True}),
+        lambda: facts(GOOD_REDIS, task={"customer": "x"}),
+        "meant: acks_late",
+    ),
+    Case("RPT510", lambda: on_redis(source=Source(misuses=(Misuse("retry(delay=...)", PROCFILE),))), on_redis),
+    Case("RPT511", lambda: facts(redis(task_acks_on_failure_or_timeout=True)), on_redis),
+    # what a move changes
+    Case(
+        "RPT601",
+        lambda: facts(rabbitmq(task_default_priority=3), moved_from=BrokerKind.REDIS),
+        lambda: facts(rabbitmq(task_default_priority=3), moved_from=BrokerKind.RABBITMQ),
+    ),
+    Case(
+        "RPT601",
+        lambda: on_rabbitmq(source=sends(priority=9), moved_from=BrokerKind.REDIS),
+        lambda: on_rabbitmq(source=sends(priority=9)),
+        "sends with the priority 9",
+        "call",
+    ),
+    Case(
+        "RPT601",
+        lambda: with_priority(5),
+        lambda: on_rabbitmq(moved_from=BrokerKind.REDIS),
+        "has the priority 5",
+        "task",
+    ),
+    Case(
+        "RPT602",
+        lambda: facts(classic() | {"task_default_priority": 5}),
+        lambda: facts(classic(max_priority=9) | {"task_default_priority": 5}),
+    ),
+    Case(
+        "RPT603",
+        lambda: facts(rabbitmq(beat_schedule={"x": {"task": "shop.bill", "schedule": 5}}), moved_from=BrokerKind.REDIS),
+        lambda: facts(rabbitmq(beat_schedule={"x": {"task": "shop.bill", "schedule": 5}})),
+    ),
+    Case("RPT603", lambda: on_redis(workers=worker(beat=True)), on_redis, "-B", "embedded"),
+    Case(
+        "RPT604",
+        lambda: on_rabbitmq(live=rabbit_says(queues=declared("classic"))),
+        lambda: on_rabbitmq(live=rabbit_says(queues=declared())),
+        "is a classic queue there",
+    ),
+    Case(
+        "RPT604",
+        lambda: on_rabbitmq(live=rabbit_says(exchanges={"celery": "direct"})),
+        lambda: on_rabbitmq(live=rabbit_says(exchanges={"celery": "topic"})),
+        "is direct there",
+        "exchange",
+    ),
+    Case(
+        "RPT604",
+        lambda: facts(classic(max_priority=9), live=rabbit_says(queues=declared("classic"))),
+        lambda: facts(classic(), live=rabbit_says(queues=declared("classic"))),
+        "x-max-priority",
+        "argument",
+    ),
+    Case(
+        "RPT605",
+        lambda: on_redis(write_servers=endpoints(REMOTE_AMQP), deployment=project(pings=(PROCFILE,))),
+        lambda: on_redis(deployment=project(pings=(PROCFILE,))),
+    ),
+    Case(
+        "RPT606",
+        lambda: facts(rabbitmq(result_backend="rpc://"), moved_from=BrokerKind.REDIS),
+        lambda: on_rabbitmq(moved_from=BrokerKind.REDIS),
+    ),
+    # the Redis itself
+    Case(
+        "RPT701", lambda: on_redis(live=configured(maxmemory_policy="allkeys-lru")), lambda: on_redis(live=REDIS_SAYS)
+    ),
+    Case("RPT702", lambda: on_redis(live=configured(appendonly="no")), lambda: on_redis(live=REDIS_SAYS)),
+    Case(
+        "RPT703",
+        lambda: on_redis(live=configured(client_output_buffer_limit="normal 1024 0 0 pubsub 33554432 8388608 60")),
+        lambda: on_redis(live=REDIS_SAYS),
+        "normal clients",
+    ),
+    Case(
+        "RPT703",
+        lambda: on_redis(live=configured(client_output_buffer_limit="normal 0 0 0 pubsub 1048576 0 0")),
+        lambda: on_redis(live=configured(client_output_buffer_limit="normal 0 0 0 pubsub 0 0 0")),
+        "listeners",
+        "pubsub",
+    ),
+    Case(
+        "RPT704",
+        lambda: on_redis(live=says(info={"used_memory": 751})),
+        lambda: on_redis(live=says(info={"used_memory": 750})),
+    ),
+    Case("RPT705", lambda: on_redis(live=configured(timeout="300")), lambda: on_redis(live=REDIS_SAYS)),
+    Case(
+        "RPT706",
+        lambda: on_redis(live=says(info={"rdb_last_bgsave_status": "err"})),
+        lambda: on_redis(live=says(info={"rdb_last_bgsave_status": "ok"})),
+    ),
+    Case(
+        "RPT707",
+        lambda: on_redis(live=says(info={"connected_clients": 8001})),
+        lambda: on_redis(live=says(info={"connected_clients": 8000})),
+    ),
+    Case(
+        "RPT708",
+        lambda: on_redis(live=says(exchanges=frozenset({"celery", "billing"}))),
+        lambda: on_redis(live=REDIS_SAYS),
+        "'billing'",
+    ),
+    Case(
+        "RPT709",
+        lambda: on_redis(live=says(info={"role": "slave", "master_host": "other"})),
+        lambda: on_redis(live=REDIS_SAYS),
+        "follows other",
+    ),
+    Case(
+        "RPT710",
+        lambda: on_redis(live=says(version="5.0.14")),
+        lambda: on_redis(live=says(version="5.0.14"), versions=versions("5.7.0", "6.4.0")),
+    ),
+    Case("RPT711", lambda: on_redis(live=says(info={"cluster_enabled": 1})), lambda: on_redis(live=REDIS_SAYS)),
+    Case(
+        "RPT712",
+        lambda: on_redis(live=says(clock_ahead_s=-30.0)),
+        lambda: on_redis(live=says(clock_ahead_s=2.0)),
+        "30 s behind",
+    ),
+    # the RabbitMQ itself
+    Case(
+        "RPT801",
+        lambda: on_rabbitmq(live=rabbit_says(alarms=("disk on rabbit@a",))),
+        lambda: on_rabbitmq(live=QUORUM_4),
+    ),
+    Case(
+        "RPT802",
+        lambda: on_rabbitmq(live=rabbit_says(policies=(TTL,))),
+        lambda: on_rabbitmq(live=rabbit_says(policies=(OTHER_TTL,))),
+        "60000 ms",
+    ),
+    Case(
+        "RPT803",
+        lambda: on_rabbitmq(live=rabbit_says(permissions=Permissions("^$", ".*", ".*"))),
+        lambda: on_rabbitmq(
+            live=rabbit_says(permissions=Permissions(*["^(celery|celeryev|celery_delayed_.*|.*pidbox)$"] * 3))
+        ),
+        "configure '^$'",
+    ),
+    Case(
+        "RPT804",
+        lambda: on_rabbitmq(live=rabbit_says(deprecated_in_use=("transient_nonexcl_queues",))),
+        lambda: on_rabbitmq(live=rabbit_says(deprecated_in_use=("management_metrics_collection",))),
+    ),
+    Case(
+        "RPT805",
+        lambda: on_rabbitmq(live=rabbit_says(queues=declared())),
+        lambda: on_rabbitmq(
+            live=rabbit_says(queues=declared() | {"celery.dead": DeclaredQueue("celery.dead", "quorum", {})})
+        ),
+    ),
+    # the waivers
+    Case("RPT001", on_redis, on_redis),
+    Case("RPT002", on_redis, on_redis),
+]
+JUDGED = [case for case in CASES if not case.rule.startswith("RPT00")]
+
+
+@pytest.mark.parametrize("case", JUDGED, ids=str)
+def test_a_rule_finds_its_mistake(case: Case) -> None:
+    found = judge(case.bad(), case.rule)
+    assert found.findings, found.not_judged
+    assert case.says in " ".join(one.finding.message for one in found.findings)
+
+
+@pytest.mark.parametrize("case", JUDGED, ids=str)
+def test_a_rule_is_silent_about_what_is_right(case: Case) -> None:
+    found = judge(case.good(), case.rule)
+    assert () == tuple(one.finding.message for one in found.findings)
+    assert () == found.not_judged
+
+
+def test_every_rule_has_a_case() -> None:
+    assert set(RULES) == {case.rule for case in CASES}
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        lambda: on_redis(live=REDIS_SAYS),
+        lambda: on_rabbitmq(live=QUORUM_4, source_live=REDIS_SAYS),
+        lambda: facts(classic(), live=QUORUM_4),
+    ],
+    ids=["redis", "rabbitmq quorum", "rabbitmq classic"],
+)
+def test_every_rule_is_silent_about_a_good_configuration(good: object) -> None:
+    report = judge(good())  # type: ignore[operator]
+    assert [] == [(one.rule.id, one.finding.message) for one in report.findings]
+    assert () == report.not_judged
+
+
+def test_a_waiver_needs_a_reason() -> None:
+    """RPT001 finds it, and it waives nothing."""
+    bad, place = facts(redis(task_acks_late=False)), Place("pyproject.toml", 3)
+    without = Waivers(ROOT, waivers=(StandingWaiver("RPT203", "", "", place),))
+    found = judge(bad, "", without)
+    assert {"RPT001", "RPT203"} <= {one.rule.id for one in found.findings}
+    assert () == found.waived
+    given = Waivers(ROOT, waivers=(StandingWaiver("RPT203", "shop.*", "counters", place),))
+    found = judge(bad, "", given)
+    assert {"RPT001", "RPT203"}.isdisjoint({one.rule.id for one in found.findings})
+    assert ["RPT203"] == [one.rule.id for one in found.waived]
+
+
+def test_a_waiver_of_nothing_is_found() -> None:
+    waiver = StandingWaiver("RPT999", "", "because", Place("pyproject.toml", 3))
+    found = judge(on_redis(), "RPT002", Waivers(ROOT, waivers=(waiver,)))
+    assert ["there is no rule 'RPT999'"] == [one.finding.message for one in found.findings]
+    right = Waivers(ROOT, waivers=(replace(waiver, rule="RPT203"),))
+    assert () == judge(on_redis(), "RPT002", right).findings
