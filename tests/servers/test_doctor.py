@@ -1,0 +1,452 @@
+"""`repot doctor --live` on real servers: what it finds, what it cannot know, and that it changes nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from urllib.request import ProxyHandler, Request, build_opener
+from uuid import uuid4
+
+import pytest
+import redis as redis_py
+import trustme
+from celery import Celery
+from kombu import Connection, Exchange, Queue
+
+from installed import require
+from judging import GOOD_RABBITMQ, GOOD_REDIS, QUORUM, judge
+from judging import facts as facts_of
+from repot.brokers import RabbitFacts, RedisFacts, Unknown, survey
+from repot.brokers.local import free_port, programs, rabbitmq_server, redis_server
+from repot.chaos.workers import start_worker
+from repot.config import ExplicitSettings, inherited_environment
+from repot.config.endpoints import endpoints
+from repot.errors import AccessRefused, BrokerUnreachable, TlsFailed
+from repot.waiting import wait_until
+from repot.worker.journal import READY, Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from repot.brokers.local import Server
+
+PASSWORD = "pl4nted-s3cret"
+
+
+class Admin:
+    """An administrator of a private RabbitMQ, with a virtual host for one test."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.vhost = f"doctor-{uuid4().hex[:8]}"
+        self.ask("PUT", f"vhosts/{self.vhost}")
+        self.url = self.user("shop")
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        token = base64.b64encode(b"guest:guest").decode()
+        headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
+        request = Request(  # noqa: S310 - an http address of our own making
+            f"{self.server.management_url}/api/{path}",
+            method=method,
+            headers=headers,
+            data=json.dumps({} if body is None else body).encode() if method != "GET" else None,
+        )
+        with build_opener(ProxyHandler({})).open(request, timeout=10) as response:
+            text = response.read()
+        return json.loads(text) if text else None
+
+    def user(self, name: str, tags: str = "administrator", **rights: str) -> str:
+        """Make a user of this virtual host, and return the address with it."""
+        user = f"{name}-{self.vhost}"
+        self.ask("PUT", f"users/{user}", {"password": PASSWORD, "tags": tags})
+        granted = {"configure": ".*", "write": ".*", "read": ".*"} | rights
+        self.ask("PUT", f"permissions/{self.vhost}/{user}", granted)
+        return self.server.url.replace("guest:guest", f"{user}:{PASSWORD}").removesuffix("//") + f"/{self.vhost}"
+
+    def policy(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
+        body = {"pattern": pattern, "definition": definition, "apply-to": "queues"}
+        self.ask("PUT", f"policies/{self.vhost}/{name}", body)
+
+    def declare(self, name: str, **arguments: Any) -> None:
+        body = {"durable": True, "arguments": arguments}
+        self.ask("PUT", f"queues/{self.vhost}/{quote(name, safe='')}", body)
+
+    def survey(self, url: str = "") -> RabbitFacts:
+        found = survey(endpoints(url or self.url), management_url=self.server.management_url)
+        assert isinstance(found, RabbitFacts)
+        return found
+
+    def findings(self, rule: str, conf: dict[str, Any] | None = None, url: str = "") -> list[str]:
+        found = replace(facts_of(conf or GOOD_RABBITMQ), live=self.survey(url))
+        report = judge(found, rule)
+        assert () == report.not_judged
+        return [one.finding.message for one in report.findings]
+
+
+@pytest.fixture
+def admin(rabbitmq: Server) -> Iterator[Admin]:
+    """A virtual host of its own, gone afterwards."""
+    one = Admin(rabbitmq)
+    yield one
+    one.ask("DELETE", f"vhosts/{one.vhost}")
+
+
+@pytest.fixture
+def database(redis: Server) -> Iterator[redis_py.Redis]:
+    """The private Redis, empty and at its defaults before and after."""
+    with redis_py.Redis(port=redis.port, decode_responses=True) as client:
+        before = client.config_get("*")
+        yield client
+        client.flushall()
+        client.acl_deluser("shop")
+        for name in ("maxmemory-policy", "appendonly", "timeout", "maxmemory", "client-output-buffer-limit"):
+            client.config_set(name, before[name])
+
+
+def redis_findings(server: Server, rule: str, url: str = "", **options: Any) -> list[str]:
+    live = survey(endpoints(url or server.url), **options)
+    report = judge(replace(facts_of(GOOD_REDIS), live=live), rule)
+    assert () == report.not_judged
+    return [one.finding.message for one in report.findings]
+
+
+def doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "repot", "doctor", *arguments],
+        env=inherited_environment(without=("WORKER_", "CELERY_")) | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@contextmanager
+def durable_redis() -> Iterator[Server]:
+    """A Redis as it should be for a broker."""
+    require(programs.REDIS)
+    with redis_server("--appendonly", "yes") as server:
+        yield server
+
+
+def start_once(url: str, results: str, tmp_path: Path) -> None:
+    """Let a worker of repot's own application declare what it declares."""
+    settings = ExplicitSettings(broker_url=url, result_backend=results, journal=tmp_path / "journal")  # type: ignore[arg-type]
+    with start_worker("doctor@here", "celery", settings, tmp_path) as worker:
+        journal = Journal(tmp_path / "journal")
+
+        def ready() -> bool:
+            assert worker.exit_code is None, worker.log_tail(30)
+            return any(line.what == READY for line in journal.read())
+
+        wait_until(ready, within_s=40, what="the worker is ready")
+
+
+def test_repots_own_application_is_clean_on_redis() -> None:
+    with durable_redis() as server:
+        found = doctor(
+            "--live",
+            "--format=json",
+            "--fail-on=warning",
+            WORKER_BROKER_URL=server.url,
+            WORKER_RESULT_BACKEND=server.results_url,
+        )
+    report = json.loads(found.stdout)["applications"][0]
+    assert ([], []) == (report["findings"], report["not_judged"])
+    assert 0 == found.returncode, found.stderr
+    assert server.version == report["broker"]["version"]
+
+
+def test_repots_own_application_is_clean_on_rabbitmq(admin: Admin, redis: Server, tmp_path: Path) -> None:
+    start_once(admin.url, redis.results_url, tmp_path)
+    found = doctor(
+        "--live",
+        "--format=json",
+        "--fail-on=warning",
+        WORKER_BROKER_URL=admin.url,
+        WORKER_RESULT_BACKEND=redis.results_url,
+        WORKER_MANAGEMENT_URL=admin.server.management_url,
+    )
+    report = json.loads(found.stdout)["applications"][0]
+    assert [] == report["findings"]
+    # repot has no start files of its own that say how its worker is started
+    assert {"RPT310"} >= {one["rule"] for one in report["not_judged"]}
+    assert 0 == found.returncode, found.stderr
+    assert PASSWORD not in found.stdout + found.stderr
+
+
+def test_a_live_run_changes_nothing_on_redis(database: redis_py.Redis, redis: Server) -> None:
+    """Every command it sends is one that only reads, by the server's own account of it."""
+    app = Celery("writer", broker=redis.url, set_as_current=False)
+    app.send_task("shop.bill", queue="celery")
+    keys = {key: database.dump(key) for key in database.keys()}  # noqa: SIM118 - a command, not a mapping
+    settings = database.config_get("*")
+    before = executed(database)
+    found = doctor("--live", "--format=json", WORKER_BROKER_URL=redis.url)
+    sent = executed(database) - before
+    assert json.loads(found.stdout)["applications"][0]["broker"]["version"] == redis.version
+    assert keys == {key: database.dump(key) for key in database.keys()}  # noqa: SIM118
+    assert settings == database.config_get("*")
+    assert {"info", "config|get"} <= sent.keys()
+    flags = database.command()
+    reading = {name for name in sent if "readonly" in flags.get(name, {}).get("flags", [])}
+    # of the rest, what is about the connection or the server; EVAL_RO cannot write
+    assert sent.keys() - reading <= {"hello", "client|setinfo", "select", "info", "config|get", "time", "eval_ro"}
+
+
+def executed(database: redis_py.Redis) -> Counter[str]:
+    """How often the server has carried out each command."""
+    stats = database.info("commandstats")
+    return Counter({name.removeprefix("cmdstat_"): int(one["calls"]) for name, one in stats.items()})
+
+
+def test_a_live_run_changes_nothing_on_rabbitmq(admin: Admin) -> None:
+    """Definitions and messages are the same before and after; its user may not even declare."""
+    admin.declare("celery", **QUORUM)
+    with Connection(admin.url) as connection:
+        connection.Producer().publish({}, routing_key="celery")
+
+    def state() -> Any:
+        definitions = admin.ask("GET", "definitions")
+        found = admin.ask("GET", f"queues/{admin.vhost}")
+        return definitions, [(queue["name"], queue.get("messages")) for queue in found]
+
+    wait_until(lambda: state()[1] == [("celery", 1)], within_s=15, what="the message is counted")
+    before = state()
+    reader = admin.user("reader", tags="monitoring", configure="^$", write="^$", read="^$")
+    found = doctor(
+        "--live",
+        "--format=json",
+        WORKER_BROKER_URL=reader,
+        WORKER_MANAGEMENT_URL=admin.server.management_url,
+    )
+    assert admin.server.version == json.loads(found.stdout)["applications"][0]["broker"]["version"]
+    after = state()
+    users = [user["name"] for user in after[0]["users"] if not user["name"].startswith("reader-")]
+    assert before[1] == after[1]
+    assert [user["name"] for user in before[0]["users"]] == users
+    for part in ("queues", "exchanges", "bindings", "policies", "parameters", "vhosts"):
+        assert before[0][part] == after[0][part]
+
+
+@pytest.mark.parametrize(
+    ("rule", "option", "value"),
+    [
+        ("RPT701", "maxmemory-policy", "allkeys-lru"),
+        ("RPT702", "appendonly", "no"),
+        ("RPT703", "client-output-buffer-limit", "normal 1048576 0 0"),
+        ("RPT704", "maxmemory", "1200000"),
+        ("RPT705", "timeout", "300"),
+    ],
+)
+def test_what_is_wrong_with_a_redis(
+    database: redis_py.Redis, redis: Server, rule: str, option: str, value: str
+) -> None:
+    database.config_set("appendonly", "yes")
+    assert [] == redis_findings(redis, rule)
+    database.config_set(option, value)
+    assert redis_findings(redis, rule)
+
+
+def test_another_application_in_the_same_database(database: redis_py.Redis, redis: Server) -> None:
+    for name in ("celery", "billing"):
+        with Connection(redis.url) as connection:
+            Queue(name, Exchange(name), routing_key=name)(connection.default_channel).declare()
+    assert ["it holds bindings of 'billing'"] == redis_findings(redis, "RPT708")
+    database.flushall()
+    assert [] == redis_findings(redis, "RPT708")
+
+
+def test_a_message_that_rabbitmq_refuses(database: redis_py.Redis, redis: Server, admin: Admin) -> None:
+    database.lpush("celery", "x" * (16 << 20))
+    moved = replace(facts_of(GOOD_RABBITMQ), live=replace(admin.survey(), version="4.0.5"))
+    small = survey(endpoints(redis.url), queues=["celery"])
+    assert [] == list(judge(replace(moved, source_live=small), "RPT207").findings)
+    database.lpush("celery", "x" * ((16 << 20) + 1))
+    assert judge(replace(moved, source_live=survey(endpoints(redis.url), queues=["celery"])), "RPT207").findings
+
+
+def test_the_middle_of_a_long_list_is_unknown(database: redis_py.Redis, redis: Server) -> None:
+    database.lpush("celery", *["x"] * 201)
+    found = survey(endpoints(redis.url), queues=["celery"])
+    assert isinstance(found, RedisFacts)
+    assert isinstance(found.largest_message_bytes, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [("RPT709", ["--replicaof", "127.0.0.1", "1"]), ("RPT711", ["--cluster-enabled", "yes"])],
+)
+def test_a_redis_that_cannot_be_a_broker(rule: str, options: list[str]) -> None:
+    require(programs.REDIS)
+    with redis_server(*options) as server:
+        assert redis_findings(server, rule)
+
+
+def test_a_redis_that_cannot_save(database: redis_py.Redis, redis: Server, tmp_path: Path) -> None:
+    assert [] == redis_findings(redis, "RPT706")
+    folder = database.config_get("dir")["dir"]
+    with redis_server("--enable-protected-configs", "yes") as server, redis_py.Redis(port=server.port) as client:
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        client.config_set("dir", str(gone))
+        gone.rmdir()
+        client.bgsave()
+        wait_until(
+            lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", within_s=10, what="the save fails"
+        )
+        assert ["rdb_last_bgsave_status is err"] == redis_findings(server, "RPT706")
+    assert folder
+
+
+def test_what_a_user_of_redis_may_not_ask_is_unknown(database: redis_py.Redis, redis: Server) -> None:
+    """Never fine: the rules say so, and name the line that would help."""
+    database.acl_setuser("shop", enabled=True, passwords=[f"+{PASSWORD}"], commands=["+@all", "-config"], keys=["*"])
+    url = redis.url.replace("redis://", f"redis://shop:{PASSWORD}@")
+    found = doctor("--live", "--format=json", "--select=RPT7", WORKER_BROKER_URL=url)
+    report = json.loads(found.stdout)["applications"][0]
+    missing = {one["rule"]: one["remedy"] for one in report["not_judged"]}
+    assert {"RPT701", "RPT702", "RPT703", "RPT704", "RPT705", "RPT707"} == set(missing)
+    assert "ACL SETUSER shop +config|get" in missing["RPT701"]
+    assert "ACL SETUSER shop +config|get" in found.stderr
+    assert PASSWORD not in found.stdout + found.stderr
+    # and the line helps
+    database.acl_setuser("shop", enabled=True, commands=["+config|get"])
+    again = doctor("--live", "--format=json", "--select=RPT7", WORKER_BROKER_URL=url)
+    assert [] == json.loads(again.stdout)["applications"][0]["not_judged"]
+
+
+def test_policies_that_cut_queues_short(admin: Admin) -> None:
+    admin.policy("short", "^other", {"message-ttl": 60000})
+    assert [] == admin.findings("RPT802")
+    admin.policy("short", "^cel", {"message-ttl": 60000, "max-length": 10})
+    assert 2 == len(admin.findings("RPT802"))
+
+
+def test_a_queue_that_exists_otherwise(admin: Admin) -> None:
+    admin.declare("celery", **QUORUM)
+    assert [] == admin.findings("RPT604")
+    classic = {**GOOD_RABBITMQ, "task_queues": [Queue("celery", Exchange("celery", "topic"), routing_key="celery")]}
+    assert ["'celery' is a quorum queue there, and declared as classic"] == admin.findings("RPT604", classic)
+    assert ["'celery' is a quorum queue on the broker, and declared without a type"] == admin.findings(
+        "RPT319", classic
+    )
+
+
+def test_dead_letters_that_have_nowhere_to_go(admin: Admin) -> None:
+    admin.declare("celery", **QUORUM)
+    assert ["'celery' sends dead letters to the queue 'celery.dead', which does not exist"] == admin.findings("RPT805")
+    admin.declare("celery.dead")
+    assert [] == admin.findings("RPT805")
+
+
+def test_delay_queues_appear_with_the_first_worker(admin: Admin, redis: Server, tmp_path: Path) -> None:
+    assert admin.findings("RPT209")
+    start_once(admin.url, redis.results_url, tmp_path)
+    assert [] == admin.findings("RPT209")
+    assert [] == admin.findings("RPT210")
+    other = {**GOOD_RABBITMQ, "task_queues": [Queue("new", Exchange("new", "topic"), "new", queue_arguments=QUORUM)]}
+    assert ["'new' is not bound to 'celery_delayed_delivery'"] == admin.findings("RPT210", other)
+
+
+def test_a_user_that_may_not_declare(admin: Admin) -> None:
+    assert [] == admin.findings("RPT803")
+    user = admin.user("poor", configure="^celery$", write=".*", read=".*")
+    found = admin.findings("RPT803", url=user)
+    assert [
+        "configure '^celery$' leaves out 'celery.pidbox', 'celery_delayed_27', 'celery_delayed_delivery', 'celeryev'"
+    ] == found
+
+
+def test_what_a_user_of_rabbitmq_may_not_ask_is_unknown(admin: Admin) -> None:
+    found = admin.survey(admin.user("plain", tags="management"))
+    assert isinstance(found.permissions, Unknown)
+    assert "administrator" in found.permissions.remedy
+    assert () == found.alarms
+    nothing = admin.survey(admin.user("untagged", tags=""))
+    assert isinstance(nothing.alarms, Unknown)
+    assert "monitoring" in nothing.alarms.remedy
+    assert nothing.version == admin.server.version
+    elsewhere = survey(endpoints(admin.url), management_url="http://127.0.0.1:1")
+    assert isinstance(elsewhere, RabbitFacts)
+    assert isinstance(elsewhere.queues, Unknown)
+    assert "WORKER_MANAGEMENT_URL" in elsewhere.queues.remedy
+
+
+def test_an_alarm_is_found() -> None:
+    require(programs.RABBITMQ)
+    with rabbitmq_server("disk_free_limit.absolute = 900GB") as server:
+        one = Admin(server)
+        wait_until(lambda: bool(one.findings("RPT801")), within_s=20, what="the alarm is raised")
+        assert "disk" in one.findings("RPT801")[0]
+
+
+def test_a_virtual_host_whose_queues_become_quorum(admin: Admin) -> None:
+    if admin.server.version.startswith("3.10"):
+        pytest.skip("RabbitMQ 3.10 has no default queue type for a virtual host")
+    admin.ask("PUT", f"vhosts/{admin.vhost}", {"default_queue_type": "quorum"})
+    classic = {**GOOD_RABBITMQ, "task_queues": [Queue("celery", Exchange("celery"), routing_key="celery")]}
+    assert ["'celery' will become a quorum queue: the virtual host's default is quorum"] == admin.findings(
+        "RPT319", classic
+    )
+
+
+def test_a_server_that_denies_transient_queues() -> None:
+    """The version does not tell: the server does."""
+    require(programs.RABBITMQ)
+    with rabbitmq_server() as plain:
+        if not plain.version.startswith("4.3"):
+            pytest.skip("RabbitMQ 4.3 is the first that says what it denies")
+        assert [] == Admin(plain).findings("RPT311", {**GOOD_RABBITMQ, "control_queue_durable": False})
+    with rabbitmq_server("deprecated_features.permit.transient_nonexcl_queues = false") as strict:
+        one = Admin(strict)
+        assert [] == one.findings("RPT311")
+        assert one.findings("RPT311", {**GOOD_RABBITMQ, "control_queue_durable": False})
+
+
+@pytest.mark.parametrize("target", [False, True])
+def test_a_broker_that_is_down(redis: Server, *, target: bool) -> None:
+    url = "amqp://shop:pl4nted-s3cret@127.0.0.1:1//"
+    where = ("--target", url) if target else ()
+    found = doctor("--live", *where, WORKER_BROKER_URL=redis.url if target else url)
+    assert_one_error(found, 3, "did not answer")
+
+
+def test_wrong_credentials(admin: Admin, database: redis_py.Redis, redis: Server) -> None:
+    database.acl_setuser("shop", enabled=True, passwords=["+right"], commands=["+@all"], keys=["*"])
+    for url in (admin.url.replace(PASSWORD, f"x{PASSWORD}"), redis.url.replace("//", f"//shop:{PASSWORD}@")):
+        assert_one_error(doctor("--live", WORKER_BROKER_URL=url), 8, "refuses")
+
+
+def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
+    require(programs.REDIS)
+    port = free_port()
+    made = trustme.CA().issue_cert("127.0.0.1")
+    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    made.private_key_pem.write_to_path(tmp_path / "key.pem")
+    options = ["--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(tmp_path / "cert.pem")]
+    options += ["--tls-cert-file", str(tmp_path / "cert.pem"), "--tls-key-file", str(tmp_path / "key.pem")]
+    with redis_server(*options):
+        found = doctor("--live", WORKER_BROKER_URL=f"rediss://:{PASSWORD}@127.0.0.1:{port}/0")
+    assert_one_error(found, 9, "no trusted TLS connection")
+
+
+def assert_one_error(found: subprocess.CompletedProcess[str], exit_code: int, said: str) -> None:
+    assert exit_code == found.returncode, found.stderr
+    assert said in found.stderr
+    assert 1 == found.stderr.count("error: ")
+    assert "hint: " in found.stderr
+    assert "Traceback" not in found.stderr
+    assert PASSWORD not in found.stdout + found.stderr
+
+
+@pytest.mark.parametrize("error", [AccessRefused, TlsFailed])
+def test_each_refusal_is_a_kind_of_its_own(error: type[BrokerUnreachable]) -> None:
+    assert error.exit_code != BrokerUnreachable.exit_code
