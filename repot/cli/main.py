@@ -10,6 +10,7 @@ from repot.cli.chaos import chaos
 from repot.cli.completion import completion
 from repot.cli.config import config
 from repot.cli.demo import demo
+from repot.cli.init import init
 from repot.cli.up import up
 from repot.errors import Interrupted, RepotError
 
@@ -53,5 +54,5 @@ def main() -> None:
     """
 
 
-for _command in (chaos, completion, config, demo, up):
+for _command in (chaos, completion, config, demo, init, up):
     main.add_command(_command)
