@@ -4,7 +4,7 @@ SHELL := bash
 BIN := .venv/bin
 
 .NOTPARALLEL:
-.PHONY: help demo test check setup lint types contract unit servers chaos lock docs clean
+.PHONY: help demo test check setup lint types contract unit servers chaos compose lock docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -12,7 +12,7 @@ help: ## List the targets
 demo: setup ## The story of the task that ran twice, on both brokers
 	@$(BIN)/repot demo
 
-test: check servers chaos ## Every check: lint, types, import contract, all tests
+test: check servers chaos compose ## Every check: lint, types, import contract, all tests
 
 check: lint types contract unit ## The fast ones: no servers
 
@@ -37,6 +37,9 @@ servers: setup ## Tests on private servers
 
 chaos: setup ## Tests of the scenarios
 	$(BIN)/pytest tests/chaos
+
+compose: setup ## Tests on Docker Compose, where an engine answers
+	$(BIN)/pytest tests/compose
 
 lock: ## Resolve requirements-dev.txt anew
 	scripts/lock

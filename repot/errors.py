@@ -16,6 +16,8 @@
     ├── FindingsFound          exit 4   the doctor found what it was told to fail on
     ├── DeadlineExceeded       exit 1   something awaited did not happen in time
     ├── ReportUnwritable       exit 2   a report's file cannot be written
+    ├── FilesExist             exit 2   files that would be written are there already
+    ├── FolderUnusable         exit 2   a folder, or a file in it, cannot be read or written
     ├── ExperimentFailed       exit 1   an experiment could not be carried out
     ├── VerdictUnexpected      exit 4   an experiment found something else than expected
     └── Interrupted            exit 130 somebody asked to stop
@@ -124,6 +126,18 @@ class DeadlineExceeded(RepotError):
 
 class ReportUnwritable(RepotError):
     """A report's file cannot be written."""
+
+    exit_code = 2
+
+
+class FilesExist(RepotError):
+    """Files that would be written are there already; nothing was written."""
+
+    exit_code = 2
+
+
+class FolderUnusable(RepotError):
+    """A folder that files should go into, or a file in it, cannot be read or written."""
 
     exit_code = 2
 

@@ -12,6 +12,7 @@ from repot.cli.completion import completion
 from repot.cli.config import config
 from repot.cli.demo import demo
 from repot.cli.doctor import doctor
+from repot.cli.init import init
 from repot.cli.up import up
 from repot.errors import Interrupted, RepotError
 
@@ -65,7 +66,7 @@ def main(**_: bool) -> None:
     """
 
 
-for _command in (chaos, completion, config, demo, doctor, up):
+for _command in (chaos, completion, config, demo, doctor, init, up):
     main.add_command(_command)
 
 

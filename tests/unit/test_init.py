@@ -1,0 +1,214 @@
+"""`repot init`: what it writes, and what it never does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from dotenv import dotenv_values
+
+from deployment import Deployment, init
+from repot.config import WorkerSettings, load, variable
+from repot.init import BROKERS
+
+WRITTEN = [".env", "compose.yaml", "supervisord.conf", "systemd/worker.service"]
+CREDENTIALS = ("REDIS_PASSWORD", "RABBITMQ_PASSWORD")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("broker", "scheme"), [("redis", "redis"), ("rabbitmq", "amqp")])
+def test_the_settings_are_those_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: str, scheme: str
+) -> None:
+    assert 0 == init(tmp_path, "--broker", broker, "--app", "shop.celery:app").exit_code
+    for name, value in dotenv_values(tmp_path / ".env").items():
+        monkeypatch.setenv(name, value or "")
+    found = load()
+    assert scheme == found.broker_url.scheme
+    assert "shop.celery:app" == found.app
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_shell_and_a_parser_read_the_same(tmp_path: Path, broker: str) -> None:
+    made = Deployment(tmp_path, broker)
+    shown = made.run("env").stdout.splitlines()
+    assert all(f"{name}={value}" in shown for name, value in made.variables.items())
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_moving_the_mark_is_the_flip(tmp_path: Path, broker: str) -> None:
+    """What the comment above the two addresses says."""
+    path = Deployment(tmp_path, broker).folder / ".env"
+    text = path.read_text()
+    before = dotenv_values(path)
+    flipped = re.sub(r"(?m)^(# )?(WORKER_BROKER_URL)", lambda m: m[2] if m[1] else f"# {m[2]}", text)
+    path.write_text(flipped)
+    after = dotenv_values(path)
+    schemes = {str(found["WORKER_BROKER_URL"]).partition(":")[0] for found in (before, after)}
+    assert {"redis", "amqp"} == schemes
+
+
+def test_every_variable_in_the_files_exists() -> None:
+    known = {variable(name) for name in WorkerSettings.model_fields}
+    for path in (Path(str(files("repot.init"))) / "files").rglob("*"):
+        if path.is_file():
+            assert set(re.findall(r"(?:\b|ENV_)(WORKER_[A-Z_]*[A-Z])\b", path.read_text())) <= known, path
+
+
+def test_two_runs_have_different_credentials_and_one_run_too(tmp_path: Path) -> None:
+    made = [Deployment(tmp_path, "redis").variables[name] for name in CREDENTIALS for _ in range(2)]
+    assert 4 == len(set(made))
+    assert all(re.fullmatch(r"[0-9a-f]{48}", password) for password in made)
+
+
+def test_passwords_are_in_one_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        made = init(tmp_path, "--broker", "redis")
+    finally:
+        os.umask(old)
+    assert 0o600 == stat.S_IMODE((tmp_path / ".env").stat().st_mode)
+    password = str(dotenv_values(tmp_path / ".env")["REDIS_PASSWORD"])
+    assert password not in made.output
+    assert [".env"] == [name for name, text in contents(tmp_path).items() if password in text]
+
+
+def test_what_was_written_is_data_and_the_rest_is_talk(tmp_path: Path) -> None:
+    made = init(tmp_path, "--broker", "redis")
+    assert [str(tmp_path / name) for name in WRITTEN] == made.stdout.splitlines()
+    assert "docker compose up -d --wait" in made.stderr
+    made = init(tmp_path, "--broker", "redis", "--force", "--json")
+    assert {
+        "written": [str(tmp_path / name) for name in WRITTEN],
+        "kept": list(CREDENTIALS),
+    } == json.loads(made.stdout)
+    assert sorted(WRITTEN) == sorted(contents(tmp_path))
+
+
+@pytest.mark.parametrize("there", WRITTEN)
+def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
+    (tmp_path / there).parent.mkdir(exist_ok=True)
+    (tmp_path / there).write_text("mine")
+    made = init(tmp_path, "--broker", "redis")
+    assert 2 == made.exit_code
+    assert f"  {tmp_path / there}\n" in made.stderr
+    assert "--force" in made.stderr
+    assert not made.stdout
+    assert {there: "mine"} == contents(tmp_path)
+
+
+def test_all_files_in_the_way_are_named_at_once(tmp_path: Path) -> None:
+    made = init(Deployment(tmp_path, "redis").folder, "--broker", "redis")
+    assert all(name in made.stderr for name in WRITTEN)
+    assert 1 == made.stderr.count("error: ")
+
+
+def test_a_link_that_leads_nowhere_is_in_the_way_too(tmp_path: Path) -> None:
+    (tmp_path / ".env").symlink_to(tmp_path / "secrets")
+    assert 2 == init(tmp_path, "--broker", "redis").exit_code
+    assert not (tmp_path / "secrets").exists()
+
+
+def test_force_keeps_credentials_and_what_others_put_there(tmp_path: Path) -> None:
+    made = Deployment(tmp_path, "redis")
+    before = made.variables
+    made.rewrite(SECRET_KEY="'a b'", REMAP_SIGTERM="SIGQUIT", WORKER_HEARTBEAT="20")
+    (made.folder / "compose.yaml").write_text("mine")
+    forced = init(made.folder, "--broker", "rabbitmq", "--force")
+    after = made.variables
+    assert 0 == forced.exit_code
+    assert all(before[name] == after[name] for name in CREDENTIALS)
+    assert f"amqp://worker:{before['RABBITMQ_PASSWORD']}@127.0.0.1:5672//" == after["WORKER_BROKER_URL"]
+    assert ("a b", "SIGQUIT", "20") == tuple(after[n] for n in ("SECRET_KEY", "REMAP_SIGTERM", "WORKER_HEARTBEAT"))
+    assert "kept from the .env before: REDIS_PASSWORD, RABBITMQ_PASSWORD, SECRET_KEY" in forced.stderr
+    assert "a b" not in forced.output
+    assert "mine" != (made.folder / "compose.yaml").read_text()
+
+
+def test_force_again_changes_nothing(tmp_path: Path) -> None:
+    made = Deployment(tmp_path, "redis")
+    made.rewrite(SECRET_KEY="x")
+    init(made.folder, "--broker", "redis", "--force")
+    before = contents(made.folder)
+    init(made.folder, "--broker", "redis", "--force")
+    assert before == contents(made.folder)
+
+
+def test_a_password_that_means_something_in_an_address_is_refused(tmp_path: Path) -> None:
+    made = Deployment(tmp_path, "redis")
+    made.rewrite(REDIS_PASSWORD="hunter2/@s3cret")
+    before = contents(made.folder)
+    forced = init(made.folder, "--broker", "redis", "--force")
+    assert 2 == forced.exit_code
+    assert "REDIS_PASSWORD" in forced.stderr
+    assert "hunter2" not in forced.output
+    assert before == contents(made.folder)
+
+
+def test_a_dotenv_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"REDIS_PASSWORD=\xff\n")
+    assert 2 == init(tmp_path, "--broker", "redis", "--force").exit_code
+    assert [".env"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    made = init(tmp_path / "nowhere", "--broker", "redis")
+    assert 2 == made.exit_code
+    assert f"error: the folder {tmp_path / 'nowhere'} does not exist" in made.stderr
+
+
+@pytest.mark.parametrize(("name", "is_folder"), [("compose.yaml", True), ("systemd", False)])
+def test_what_cannot_be_replaced_changes_nothing(tmp_path: Path, name: str, *, is_folder: bool) -> None:
+    if is_folder:
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).touch()
+    made = init(tmp_path, "--broker", "redis", "--force")
+    assert 2 == made.exit_code
+    assert str(tmp_path / name) in made.stderr
+    assert [name] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_clear_error() -> None:
+    """/proc takes files from nobody, not from root either."""
+    if not Path("/proc/self").exists():
+        pytest.skip("no /proc here")
+    made = init(Path("/proc"), "--broker", "redis")
+    assert 2 == made.exit_code
+    assert made.stderr.startswith("error: the files cannot be written to /proc: ")
+    assert "Traceback" not in made.output
+
+
+@pytest.mark.parametrize("name", ["a b", "shop\nX=1", "$(id)", "../shop", ""])
+def test_an_application_is_a_name(tmp_path: Path, name: str) -> None:
+    assert 2 == init(tmp_path, "--broker", "redis", "--app", name).exit_code
+    assert not contents(tmp_path)
+
+
+def test_a_broker_must_be_named(tmp_path: Path) -> None:
+    made = init(tmp_path)
+    assert 2 == made.exit_code
+    assert "--broker" in made.stderr
+
+
+@pytest.mark.parametrize("repository", [True, False])
+@pytest.mark.parametrize(("ignored", "warned"), [("*.pyc\n", True), ("/.env\n", False)])
+def test_a_dotenv_that_git_would_take_is_said(tmp_path: Path, ignored: str, *, warned: bool, repository: bool) -> None:
+    if repository:
+        if not shutil.which("git"):
+            pytest.skip("no git here")
+        subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text(ignored)
+    made = init(tmp_path, "--broker", "redis")
+    assert warned == ("git does not ignore .env" in made.stderr)
+    assert ignored == (tmp_path / ".gitignore").read_text()
