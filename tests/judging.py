@@ -70,6 +70,7 @@ GOOD_RABBITMQ: dict[str, Any] = {
     "broker_url": "amqp://shop:a-good-password@localhost//",
     "broker_transport_options": AMQP_OPTIONS,
     "broker_heartbeat": 10,
+    "worker_soft_shutdown_timeout": 15,
     "control_queue_exclusive": False,
     "control_queue_durable": True,
     "task_queues": [Queue("celery", Exchange("celery", "topic"), routing_key="celery", queue_arguments=QUORUM)],

@@ -151,7 +151,9 @@ class WorkerSettings(BaseSettings):
     )
     prefetch_multiplier: PositiveInt = Field(1, description="Messages reserved for each process of the pool.")
     soft_shutdown_timeout: NonNegativeFloat = Field(
-        20, description="On soft shutdown, how long running tasks may go on before they are put back."
+        15,
+        description="On soft shutdown, how long running tasks may go on before they are put back. No heartbeats are "
+        "sent meanwhile: keep it below two of them.",
     )
     send_task_events: bool = Field(False, description="Send the events that Flower and exporters read.")
 

@@ -20,6 +20,9 @@ LONG_S = 60
 #: Options that decide where messages are and what they are called; all clients of one database need the same.
 _STRUCTURAL = ("sep", "priority_steps", "fanout_prefix", "fanout_patterns", "unacked_key", "unacked_index_key")
 
+#: What RabbitMQ asks for; the smaller of the two counts.
+_RABBITMQ_HEARTBEAT_S = 60.0
+
 #: The first release that delays ETA tasks in the broker, limits quorum deliveries, has a static prefetch.
 _RABBITMQ_4 = (4, 0)
 #: From here on only quorum queues have a consumer timeout.
@@ -268,7 +271,7 @@ def results_expire_too_early(facts: Facts) -> Iterator[Finding]:
     "The soft shutdown is shorter than the tasks",
     INFO,
     fix="""
-    worker_soft_shutdown_timeout = 60  # seconds; below the orchestrator's grace period
+    worker_soft_shutdown_timeout = 15  # seconds; below two heartbeats on RabbitMQ, and below the grace period
     # and REMAP_SIGTERM=SIGQUIT in the worker's environment, so that SIGTERM begins it
     """,
     evidence="https://docs.celeryq.dev/en/stable/userguide/workers.html",
@@ -279,6 +282,9 @@ def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
     Tasks acknowledged early are lost instead.
     """
     timeout = float(facts["worker_soft_shutdown_timeout"] or 0)
+    if timeout and facts.kind is BrokerKind.RABBITMQ:
+        # longer than two heartbeats would do more harm: RPT123
+        return
     for task in facts.tasks:
         run = facts.run_s(task)
         if run is not None and run > timeout:
@@ -309,8 +315,7 @@ def solo_pool_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
     heartbeat = float(facts["broker_heartbeat"] or 0)
     if not heartbeat or not any("solo" in pool for pool in facts.pools()):
         return
-    # RabbitMQ asks for 60 s, and the smaller one counts
-    heartbeat = min(heartbeat, 60)
+    heartbeat = min(heartbeat, _RABBITMQ_HEARTBEAT_S)
     for task in facts.late_tasks():
         run = facts.bounds.longest_run_s or task.time_limit_s
         if run is None or run > 2 * heartbeat:
@@ -552,6 +557,30 @@ def pool_ignores_time_limits(facts: Facts) -> Iterator[Finding]:
         limited = [task for task in facts.tasks if task.time_limit_s]
         for task in limited:
             yield Finding(f"has a limit of {task.time_limit_s:g} s that {_list(facts.pools())} ignores", task=task.name)
+
+
+@rule(
+    "RPT123",
+    "The soft shutdown outlasts the heartbeats",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="worker_soft_shutdown_timeout = 15  # seconds; below two heartbeats",
+    evidence=(
+        "celery/worker/worker.py: WorkController.wait_for_soft_shutdown",
+        "measured: heartbeat 5 s, soft shutdown 25 s; a task that ended after 20 s was delivered again",
+    ),
+)
+def soft_shutdown_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
+    """A soft shutdown is a sleep without heartbeats, and RabbitMQ closes a connection that is silent for two of them.
+
+    A task that ends meanwhile cannot be acknowledged any more, and runs again.
+    """
+    timeout = float(facts["worker_soft_shutdown_timeout"] or 0)
+    heartbeat = min(float(facts["broker_heartbeat"] or 0), _RABBITMQ_HEARTBEAT_S)
+    if heartbeat and timeout >= 2 * heartbeat and any(facts.late_tasks()):
+        yield Finding(
+            f"is {timeout:g} s; two heartbeats are {2 * heartbeat:g} s", setting="worker_soft_shutdown_timeout"
+        )
 
 
 _VISIBILITY = "broker_transport_options.visibility_timeout"

@@ -313,6 +313,19 @@ CASES = [
         lambda: facts(redis(task_acks_on_timeout=False, task_time_limit=None)),
     ),
     Case("RPT122", lambda: facts(redis(worker_pool="threads")), lambda: facts(redis(worker_pool="gevent"))),
+    Case(
+        "RPT110",
+        lambda: facts(rabbitmq(worker_soft_shutdown_timeout=0)),
+        on_rabbitmq,
+        "",
+        "off",
+    ),
+    Case(
+        "RPT123",
+        lambda: facts(rabbitmq(worker_soft_shutdown_timeout=20)),
+        lambda: facts(rabbitmq(worker_soft_shutdown_timeout=19)),
+        "two heartbeats are 20 s",
+    ),
     # what is lost
     Case(
         "RPT201",
