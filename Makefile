@@ -44,8 +44,9 @@ compose: setup ## Tests on Docker Compose, where an engine answers
 lock: ## Resolve requirements-dev.txt anew
 	scripts/lock
 
-docs: setup ## Write docs/settings.md from the settings
+docs: setup ## Write docs/settings.md and docs/rules/ from the settings and rules
 	$(BIN)/python scripts/settings_page.py > docs/settings.md
+	$(BIN)/python scripts/rule_pages.py docs/rules
 
 clean: ## Remove .venv, .tools and caches
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

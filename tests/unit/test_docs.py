@@ -11,6 +11,7 @@ import pytest
 from repot.chaos.scenarios import SCENARIOS
 from repot.cli.main import main
 from repot.config import WorkerSettings, variable
+from repot.doctor.catalogue import own_rules
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -54,3 +55,14 @@ def test_every_make_target_in_the_documents_exists() -> None:
     targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
     for page in PAGES:
         assert set(re.findall(r"`make ([a-z]+)`", page.read_text())) <= targets, page.name
+
+
+def test_the_rule_pages_are_made_from_the_rules() -> None:
+    """`make docs` writes them."""
+    pages = runpy.run_path(str(ROOT / "scripts" / "rule_pages.py"))["pages"]()
+    assert pages == {path.name: path.read_text() for path in (ROOT / "docs" / "rules").glob("*.md")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_rule_in_the_documents_exists(page: Path) -> None:
+    assert set(re.findall(r"\bRPT\d{3}\b", page.read_text())) <= set(own_rules())

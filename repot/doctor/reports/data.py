@@ -49,8 +49,8 @@ def _report(report: Report) -> dict[str, Any]:
         },
         "tasks": len(facts.tasks),
         "rules": len(report.rules),
-        "findings": [_judged(one) for one in report.findings],
-        "waived": [_judged(one) for one in report.waived],
+        "findings": [_judged(report, one) for one in report.findings],
+        "waived": [_judged(report, one) for one in report.waived],
         "not_judged": [
             {"rule": one.rule.id, "title": one.rule.title, "reason": one.reason, "remedy": one.remedy}
             for one in report.not_judged
@@ -59,7 +59,7 @@ def _report(report: Report) -> dict[str, Any]:
     }
 
 
-def _judged(one: Judged) -> dict[str, Any]:
+def _judged(report: Report, one: Judged) -> dict[str, Any]:
     finding = one.finding
     found: dict[str, Any] = {
         "rule": one.rule.id,
@@ -67,6 +67,7 @@ def _judged(one: Judged) -> dict[str, Any]:
         "title": one.rule.title,
         "message": masked(finding.message),
         "setting": finding.setting or None,
+        "origin": report.facts.settings[finding.setting].origin if finding.setting in report.facts.settings else None,
         "task": finding.task or None,
         "file": finding.place.file if finding.place else None,
         "line": finding.place.line if finding.place else None,

@@ -90,7 +90,7 @@ def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
         yield f"\n{label} {style(rule.id, bold=True)}  {rule.title}"
         shown = group if verbose else group[:_SHOWN]
         for one in shown:
-            where = f"  ({one.finding.place})" if one.finding.place else ""
+            where = f"  ({found})" if (found := _where(report, one)) else ""
             yield f"        {_subject(one)}{masked(one.finding.message)}{where}"
         if len(group) > len(shown):
             yield f"        and {len(group) - len(shown)} more; --verbose lists them"
@@ -103,6 +103,14 @@ def _waived(report: Report) -> Iterator[str]:
     for one in report.waived:
         assert one.waiver is not None
         yield f"waived  {one.rule.id}  {_subject(one)}{one.waiver.reason}  ({one.waiver.place})"
+
+
+def _where(report: Report, one: Judged) -> str:
+    """Where it is written, or else where the value comes from."""
+    if one.finding.place:
+        return str(one.finding.place)
+    setting = report.facts.settings.get(one.finding.setting)
+    return setting.origin if setting else ""
 
 
 def _subject(one: Judged) -> str:
@@ -119,7 +127,8 @@ def _summary(report: Report) -> str:
     waived = f", {len(report.waived)} waived" if report.waived else ""
     concerned = [rule for rule in report.rules.values() if report.facts.kind in rule.brokers]
     judged = len(concerned) - len(report.not_judged)
-    return f"\n{found or 'nothing wrong'}{waived}; {judged} rules judged, {len(report.facts.tasks)} tasks"
+    tasks = len(report.facts.tasks)
+    return f"\n{found or 'nothing wrong'}{waived}; {judged} rules judged, {tasks} task{'' if tasks == 1 else 's'}"
 
 
 def _concerns(rule: Rule) -> str:

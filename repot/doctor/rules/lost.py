@@ -30,7 +30,7 @@ _RABBITMQ_4 = (4, 0)
     "A late-ack task whose process is killed is lost",
     ERROR,
     fix="""
-    task_retry_on_worker_lost = True  # Celery 5.7: at most max_retries times, after default_retry_delay
+    app.conf.task_retry_on_worker_lost = True  # Celery 5.7: at most max_retries times, after default_retry_delay
     # before 5.7: task_reject_on_worker_lost = True, on a quorum queue with a delivery limit
     """,
     evidence=(
@@ -55,8 +55,8 @@ def worker_lost_is_acknowledged(facts: Facts) -> Iterator[Finding]:
     "A failed task leaves no trace",
     WARNING,
     fix="""
-    task_store_errors_even_if_ignored = True  # with a result_backend, or
-    task_acks_on_failure = False              # on RabbitMQ: a failed task becomes a dead letter
+    app.conf.task_store_errors_even_if_ignored = True  # with a result_backend, or
+    app.conf.task_acks_on_failure = False              # on RabbitMQ: a failed task becomes a dead letter
     """,
     evidence="celery/worker/request.py: Request.on_failure",
 )
@@ -81,7 +81,7 @@ def failure_leaves_no_trace(facts: Facts) -> Iterator[Finding]:
     "A task is acknowledged before it runs",
     WARNING,
     fix="""
-    task_acks_late = True
+    app.conf.task_acks_late = True
     # and for a task that may be lost: [tool.repot.doctor] may-be-lost = ["shop.metrics.*"] in pyproject.toml
     """,
     evidence="https://docs.celeryq.dev/en/stable/userguide/tasks.html",
@@ -101,7 +101,7 @@ def acknowledged_early(facts: Facts) -> Iterator[Finding]:
     "Publisher confirms are off",
     ERROR,
     brokers=RABBITMQ,
-    fix="broker_transport_options = {'confirm_publish': True, 'read_timeout': 15, 'write_timeout': 15}",
+    fix="app.conf.broker_transport_options |= {'confirm_publish': True, 'read_timeout': 15, 'write_timeout': 15}",
     evidence=(
         "https://github.com/celery/celery/issues/5410",
         "measured: 52 of 104 messages of short-lived producers to a quorum queue were lost",
@@ -200,11 +200,12 @@ def messages_too_large(facts: Facts) -> Iterator[Finding]:
     WARNING,
     brokers=RABBITMQ,
     fix="""
-    task_default_exchange_type = 'topic'
-    task_queues = [Queue('celery', Exchange('celery', type='topic'), routing_key='celery', queue_arguments={...})]
+    app.conf.task_default_exchange_type = 'topic'
+    exchange = Exchange('shop', type='topic')
+    app.conf.task_queues = [Queue('shop', exchange, routing_key='shop', queue_arguments={'x-queue-type': 'quorum'})]
     # an exchange or queue that exists keeps its type: take new names
     """,
-    evidence="kombu/transport/native_delayed_delivery.py; celery/worker/consumer/delayed_delivery.py",
+    evidence=("kombu/transport/native_delayed_delivery.py", "celery/worker/consumer/delayed_delivery.py"),
 )
 def no_native_delay(facts: Facts) -> Iterator[Finding]:
     """RabbitMQ delays ETA tasks of quorum queues itself, but behind a direct exchange the worker holds them.
@@ -278,7 +279,7 @@ def delayed_tasks_stranded(facts: Facts) -> Iterator[Finding]:
     "Acknowledgements are switched off on Redis",
     ERROR,
     brokers=REDIS,
-    fix="broker_transport_options = {...}  # without ack_emulation",
+    fix="app.conf.broker_transport_options.pop('ack_emulation')",
     evidence="kombu/transport/redis.py: Channel.ack_emulation",
 )
 def ack_emulation_off(facts: Facts) -> Iterator[Finding]:
@@ -294,7 +295,7 @@ def ack_emulation_off(facts: Facts) -> Iterator[Finding]:
     "RPT212",
     "Results are kept for ever",
     WARNING,
-    fix="result_expires = 86400  # seconds",
+    fix="app.conf.result_expires = 86400  # seconds",
     evidence=(
         "https://docs.celeryq.dev/en/stable/userguide/configuration.html",
         "celery/backends/redis.py: RedisBackend.set",
@@ -314,7 +315,7 @@ def results_never_expire(facts: Facts) -> Iterator[Finding]:
     "RPT213",
     "Results expire while the work that waits for them runs",
     WARNING,
-    fix="result_expires = 86400  # seconds; above the longest chain, chord or wait",
+    fix="app.conf.result_expires = 86400  # seconds; above the longest chain, chord or wait",
     evidence="celery/backends/redis.py: RedisBackend.on_chord_part_return",
 )
 def results_expire_while_awaited(facts: Facts) -> Iterator[Finding]:
@@ -333,7 +334,7 @@ def results_expire_while_awaited(facts: Facts) -> Iterator[Finding]:
     "Classic delay queues drop what finds no queue",
     WARNING,
     brokers=RABBITMQ,
-    fix="broker_native_delayed_delivery_queue_type = 'quorum'  # Celery's default; existing ones keep their type",
+    fix="app.conf.broker_native_delayed_delivery_queue_type = 'quorum'  # existing ones keep their type",
     evidence="measured on 4.0.5 and 4.3.6: without a binding quorum delay queues keep a message, classic ones drop it",
 )
 def classic_delay_queues(facts: Facts) -> Iterator[Finding]:
@@ -351,7 +352,7 @@ def classic_delay_queues(facts: Facts) -> Iterator[Finding]:
     ERROR,
     brokers=RABBITMQ,
     fix="""
-    task_default_delivery_mode = 2  # persistent
+    app.conf.task_default_delivery_mode = 2  # persistent
     Queue('celery', durable=True)
     """,
     evidence="https://www.rabbitmq.com/docs/queues#durability",

@@ -20,8 +20,11 @@ _COMPARED = ("x-queue-type", "x-max-priority", "x-message-ttl", "x-expires", "x-
     "RPT601",
     "Priorities turn round with the broker",
     ERROR,
-    fix="task_default_priority = 9 - priority  # on RabbitMQ 9 comes first, on Redis 0; none given means 0 on both",
-    evidence="kombu/transport/redis.py: Channel._q_for_pri; https://docs.celeryq.dev/en/stable/userguide/routing.html",
+    fix="app.conf.task_default_priority = 9 - priority  # RabbitMQ: 9 is first; Redis: 0 is; none given is 0 on both",
+    evidence=(
+        "kombu/transport/redis.py: Channel._q_for_pri",
+        "https://docs.celeryq.dev/en/stable/userguide/routing.html",
+    ),
 )
 def priorities_turn_round(facts: Facts) -> Iterator[Finding]:
     """On Redis 0 is the highest priority, on RabbitMQ the lowest, and Celery translates nothing.
@@ -92,8 +95,8 @@ def two_beats(facts: Facts) -> Iterator[Finding]:
     ERROR,
     brokers=RABBITMQ,
     live=True,
-    fix="task_default_queue = 'celery.v2'  # a new name or a new virtual host; a queue cannot change its type",
-    evidence="https://www.rabbitmq.com/docs/queues#property-equivalence; measured: 406, exit 1 after about 3 s",
+    fix="app.conf.task_default_queue = 'celery.v2'  # a new name or a new virtual host; a queue cannot change its type",
+    evidence=("https://www.rabbitmq.com/docs/queues#property-equivalence", "measured: 406, exit 1 after about 3 s"),
 )
 def declared_otherwise(facts: Facts) -> Iterator[Finding]:
     """RabbitMQ refuses to declare a queue or exchange again with another type or other arguments.
@@ -139,7 +142,7 @@ def ping_of_a_bridge(facts: Facts) -> Iterator[Finding]:
     "RPT606",
     "Results that stay on the old broker",
     WARNING,
-    fix="result_backend = 'redis://localhost:6379/1'  # a store of its own, which does not move",
+    fix="app.conf.result_backend = 'redis://localhost:6379/1'  # a store of its own, which does not move",
     evidence="celery/backends/rpc.py: RPCBackend",
 )
 def results_on_the_broker(facts: Facts) -> Iterator[Finding]:

@@ -78,7 +78,7 @@ def old_setting_name(facts: Facts) -> Iterator[Finding]:
     "RPT504",
     "A transport option that this broker ignores",
     WARNING,
-    fix="broker_transport_options = {...}  # without it",
+    fix="app.conf.broker_transport_options.pop('visibility_timout')  # what this broker does not read",
     evidence=("kombu/transport/redis.py: Channel.from_transport_options", "amqp/connection.py: Connection.__init__"),
 )
 def ignored_option(facts: Facts) -> Iterator[Finding]:
@@ -95,6 +95,7 @@ def ignored_option(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 f"{facts.kind.value} does not read {name!r}" + (f"; meant: {near}" if near else ""),
                 setting=f"broker_transport_options.{name}",
+                fix=f"app.conf.broker_transport_options.pop({name!r})",
             )
 
 
@@ -128,8 +129,8 @@ def setting_without_effect(facts: Facts) -> Iterator[Finding]:
     "An option in the address that ends every connection",
     ERROR,
     brokers=REDIS,
-    fix="broker_transport_options = {'socket_timeout': 15}  # not ?socket_timeout=15 in the address",
-    evidence="kombu/utils/url.py: parse_url; measured: TypeError at connect",
+    fix="app.conf.broker_transport_options |= {'socket_timeout': 15}  # not ?socket_timeout=15 in the address",
+    evidence=("kombu/utils/url.py: parse_url", "measured: TypeError at connect"),
 )
 def option_in_address(facts: Facts) -> Iterator[Finding]:
     """Kombu hands what stands behind the ? of a Redis address to its connection as Python arguments.
@@ -147,10 +148,10 @@ def option_in_address(facts: Facts) -> Iterator[Finding]:
     "TLS options of the other broker",
     ERROR,
     fix="""
-    broker_use_ssl = {'ssl_cert_reqs': ssl.CERT_REQUIRED, 'ssl_ca_certs': '/path'}  # Redis
-    broker_use_ssl = {'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path', 'server_hostname': None}  # RabbitMQ
+    app.conf.broker_use_ssl = {'ssl_cert_reqs': ssl.CERT_REQUIRED, 'ssl_ca_certs': '/path'}  # Redis
+    app.conf.broker_use_ssl = {'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path', 'server_hostname': None}  # RabbitMQ
     """,
-    evidence="kombu/transport/redis.py: Channel._connparams; amqp/transport.py: SSLTransport",
+    evidence=("kombu/transport/redis.py: Channel._connparams", "amqp/transport.py: SSLTransport"),
 )
 def tls_options_of_the_other(facts: Facts) -> Iterator[Finding]:
     """The keys of `broker_use_ssl` begin with `ssl_` on Redis and do not on RabbitMQ.
@@ -174,7 +175,7 @@ def tls_options_of_the_other(facts: Facts) -> Iterator[Finding]:
     WORKER_BROKER_READ_URL=redis://...  # a bridge reads from one
     WORKER_BROKER_WRITE_URL=amqp://...  # and writes to the other
     """,
-    evidence="kombu/connection.py: Connection.__init__; measured: redis://dead;amqp://ok publishes to RabbitMQ",
+    evidence=("kombu/connection.py: Connection.__init__", "measured: redis://dead;amqp://ok publishes to RabbitMQ"),
 )
 def mixed_failover(facts: Facts) -> Iterator[Finding]:
     """Each process takes the first server that answers it, so producers and workers end up on different brokers.
@@ -231,8 +232,8 @@ def misused_call(facts: Facts) -> Iterator[Finding]:
     "A deprecated setting with two meanings",
     INFO,
     fix="""
-    task_acks_on_failure = True
-    task_acks_on_timeout = True
+    app.conf.task_acks_on_failure = True
+    app.conf.task_acks_on_timeout = True
     """,
     evidence="celery/app/defaults.py: acks_on_failure_or_timeout",
 )

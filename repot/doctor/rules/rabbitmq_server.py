@@ -31,7 +31,10 @@ _CONCERNING = frozenset({"transient_nonexcl_queues", "global_qos", "queue_master
     brokers=RABBITMQ,
     live=True,
     fix="rabbitmq-diagnostics alarms; rabbitmq-diagnostics memory_breakdown; df -h",
-    evidence="https://www.rabbitmq.com/docs/alarms; measured: workers went on, pings heard nothing, publishers hung",
+    evidence=(
+        "https://www.rabbitmq.com/docs/alarms",
+        "measured: workers went on, pings heard nothing, publishers hung",
+    ),
 )
 def alarms(facts: Facts) -> Iterator[Finding]:
     """Under a memory or disk alarm RabbitMQ stops reading from every connection that publishes.
@@ -49,7 +52,7 @@ def alarms(facts: Facts) -> Iterator[Finding]:
     brokers=RABBITMQ,
     live=True,
     fix="rabbitmqctl list_policies; rabbitmqctl clear_policy NAME  # or a pattern that leaves task queues out",
-    evidence="https://www.rabbitmq.com/docs/ttl; https://www.rabbitmq.com/docs/maxlength",
+    evidence=("https://www.rabbitmq.com/docs/ttl", "https://www.rabbitmq.com/docs/maxlength"),
 )
 def shortening_policy(facts: Facts) -> Iterator[Finding]:
     """A policy with a TTL, an expiry or a maximum length applies to every queue its pattern matches.
@@ -74,7 +77,7 @@ def shortening_policy(facts: Facts) -> Iterator[Finding]:
     NAMES='celery|.*\\.pidbox|celeryev(\\..*)?|celery_delayed_.*|[0-9a-f-]{36}'
     rabbitmqctl set_permissions -p VHOST USER "^($NAMES)$" "^(amq\\.default|$NAMES)$" "^($NAMES)$"
     """,
-    evidence="https://www.rabbitmq.com/docs/access-control; tested with Celery 5.7 on 4.0.5 and 4.3.6",
+    evidence=("https://www.rabbitmq.com/docs/access-control", "tested with Celery 5.7 on 4.0.5 and 4.3.6"),
 )
 def permissions(facts: Facts) -> Iterator[Finding]:
     """A missing right to declare ends the worker with 403.

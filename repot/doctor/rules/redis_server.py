@@ -175,8 +175,8 @@ def connections_full(facts: Facts) -> Iterator[Finding]:
     brokers=REDIS,
     live=True,
     fix="""
-    broker_url = 'redis://localhost:6379/2'  # a database of its own, or
-    broker_transport_options = {'global_keyprefix': 'shop:'}
+    app.conf.broker_url = 'redis://localhost:6379/2'  # a database of its own, or
+    app.conf.broker_transport_options |= {'global_keyprefix': 'shop:'}
     """,
     evidence="kombu/transport/redis.py: Channel.unacked_key",
 )

@@ -111,7 +111,7 @@ def no_tls(facts: Facts) -> Iterator[Finding]:
     # Redis, in the address:
     rediss://host:6379/0?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=/etc/ssl/certs/ca-certificates.crt
     # RabbitMQ; server_hostname None lets kombu fill in the host:
-    broker_use_ssl = {'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path/ca.crt', 'server_hostname': None}
+    app.conf.broker_use_ssl = {'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path/ca.crt', 'server_hostname': None}
     """,
     evidence=("kombu/connection.py: Connection._init_params", "amqp/transport.py: SSLTransport._wrap_socket_sni"),
 )
@@ -139,9 +139,9 @@ def certificate_not_checked(facts: Facts) -> Iterator[Finding]:
     "Workers read messages that can run code",
     ERROR,
     fix="""
-    accept_content = ['json']
-    task_serializer = 'json'
-    result_serializer = 'json'
+    app.conf.accept_content = ['json']
+    app.conf.task_serializer = 'json'
+    app.conf.result_serializer = 'json'
     """,
     evidence="https://docs.celeryq.dev/en/stable/userguide/security.html",
 )

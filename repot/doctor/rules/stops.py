@@ -22,7 +22,7 @@ _RABBITMQ_4 = (4, 0)
     "No socket timeout on Redis",
     ERROR,
     brokers=REDIS,
-    fix="broker_transport_options = {'socket_timeout': 15, 'socket_connect_timeout': 5}",
+    fix="app.conf.broker_transport_options |= {'socket_timeout': 15, 'socket_connect_timeout': 5}",
     evidence=(
         "kombu/transport/redis.py: Channel._connparams",
         "measured: one acknowledgement into a dead link blocked the worker for 65 s",
@@ -45,7 +45,7 @@ def no_socket_timeout(facts: Facts) -> Iterator[Finding]:
     WARNING,
     brokers=REDIS,
     fix="""
-    broker_transport_options = {'socket_keepalive': True, 'socket_keepalive_options':
+    app.conf.broker_transport_options |= {'socket_keepalive': True, 'socket_keepalive_options':
         {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}}
     """,
     evidence="kombu/transport/redis.py: Channel._connparams",
@@ -65,7 +65,7 @@ def no_keepalive(facts: Facts) -> Iterator[Finding]:
     WARNING,
     brokers=REDIS,
     fix="""
-    broker_transport_options = {'socket_keepalive': True, 'socket_keepalive_options':
+    app.conf.broker_transport_options |= {'socket_keepalive': True, 'socket_keepalive_options':
         {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}}
     """,
     evidence="redis/connection.py: Connection._connect; tcp(7): tcp_keepalive_time is 7200 s",
@@ -84,7 +84,7 @@ def keepalive_without_options(facts: Facts) -> Iterator[Finding]:
     "Socket options by name end every connection",
     ERROR,
     fix="import socket\n{socket.TCP_KEEPIDLE: 30}  # the integer, not the text 'TCP_KEEPIDLE'",
-    evidence="redis/connection.py: Connection._connect; amqp/transport.py: _set_socket_options",
+    evidence=("redis/connection.py: Connection._connect", "amqp/transport.py: _set_socket_options"),
 )
 def socket_options_by_name(facts: Facts) -> Iterator[Finding]:
     """redis-py and py-amqp hand the keys to the system, which takes integers.
@@ -102,7 +102,7 @@ def socket_options_by_name(facts: Facts) -> Iterator[Finding]:
     "Publisher confirms without a read timeout",
     ERROR,
     brokers=RABBITMQ,
-    fix="broker_transport_options = {'confirm_publish': True, 'read_timeout': 15, 'write_timeout': 15}",
+    fix="app.conf.broker_transport_options |= {'confirm_publish': True, 'read_timeout': 15, 'write_timeout': 15}",
     evidence=(
         "amqp/channel.py: Channel.basic_publish_confirm",
         "measured: with read_timeout=2 a dead link raised after 18.6 s, without it never",
@@ -124,10 +124,10 @@ def confirms_without_read_timeout(facts: Facts) -> Iterator[Finding]:
     brokers=RABBITMQ,
     versions="Celery 5.7 and newer",
     fix="""
-    control_queue_exclusive = False
-    control_queue_durable = True
+    app.conf.control_queue_exclusive = False
+    app.conf.control_queue_durable = True
     """,
-    evidence="celery/worker/pidbox.py; measured on 3.10, 4.0 and 4.3: exit 1.2 s after a half-open drop",
+    evidence=("celery/worker/pidbox.py", "measured on 3.10, 4.0 and 4.3: exit 1.2 s after a half-open drop"),
 )
 def exclusive_control_queue(facts: Facts) -> Iterator[Finding]:
     """After a half-open drop RabbitMQ still holds the dead connection, and with it the exclusive control queue.
@@ -143,8 +143,8 @@ def exclusive_control_queue(facts: Facts) -> Iterator[Finding]:
     "Channel errors are retried",
     WARNING,
     brokers=RABBITMQ,
-    fix="broker_channel_error_retry = False  # and a supervisor that starts the worker again",
-    evidence="celery/worker/consumer/consumer.py: Consumer.start; measured: about 5 reconnects a second",
+    fix="app.conf.broker_channel_error_retry = False  # and a supervisor that starts the worker again",
+    evidence=("celery/worker/consumer/consumer.py: Consumer.start", "measured: about 5 reconnects a second"),
 )
 def channel_errors_retried(facts: Facts) -> Iterator[Finding]:
     """A channel error, 404, 405 or 406, has a cause that reconnecting does not mend.
@@ -160,8 +160,8 @@ def channel_errors_retried(facts: Facts) -> Iterator[Finding]:
     "After an outage the worker gives up",
     WARNING,
     fix="""
-    broker_connection_max_retries = None  # for ever
-    broker_connection_retry_on_startup = True
+    app.conf.broker_connection_max_retries = None  # for ever
+    app.conf.broker_connection_retry_on_startup = True
     """,
     evidence=(
         "celery/worker/consumer/consumer.py: Consumer.connection_for_read",
@@ -188,8 +188,8 @@ def retry_budget(facts: Facts) -> Iterator[Finding]:
     brokers=RABBITMQ,
     versions="RabbitMQ 4.0 and newer with kombu 5.7 and newer",
     fix="""
-    task_default_queue_type = 'quorum'      # the broker delays the tasks itself
-    task_default_exchange_type = 'topic'
+    app.conf.task_default_queue_type = 'quorum'      # the broker delays the tasks itself
+    app.conf.task_default_exchange_type = 'topic'
     # or give delayed tasks a queue and a worker of their own with a large worker_prefetch_multiplier
     """,
     evidence=("https://github.com/celery/kombu/pull/2481", "https://github.com/rabbitmq/rabbitmq-server/issues/11948"),
@@ -245,8 +245,8 @@ def autoscale_with_static_prefetch(facts: Facts) -> Iterator[Finding]:
     live=True,
     fix="""
     pip install 'celery>=5.7' 'kombu>=5.7'
-    control_queue_exclusive = False
-    control_queue_durable = True
+    app.conf.control_queue_exclusive = False
+    app.conf.control_queue_durable = True
     """,
     evidence=("https://github.com/celery/kombu/issues/2531", "https://github.com/celery/celery/issues/10290"),
 )
@@ -292,8 +292,8 @@ def max_priority_on_quorum(facts: Facts) -> Iterator[Finding]:
     "RPT313",
     "The broker connection pool is off or too small",
     WARNING,
-    fix="broker_pool_limit = 10  # at least the threads that publish at the same time",
-    evidence="https://docs.celeryq.dev/en/stable/userguide/configuration.html; celery/app/base.py: Celery.pool",
+    fix="app.conf.broker_pool_limit = 10  # at least the threads that publish at the same time",
+    evidence=("https://docs.celeryq.dev/en/stable/userguide/configuration.html", "celery/app/base.py: Celery.pool"),
 )
 def pool_limit(facts: Facts) -> Iterator[Finding]:
     """Without a pool every `delay()` opens and closes a connection of its own.
@@ -316,7 +316,7 @@ def pool_limit(facts: Facts) -> Iterator[Finding]:
     "Health checks on Redis are off",
     WARNING,
     brokers=REDIS,
-    fix="broker_transport_options = {'health_check_interval': 10}",
+    fix="app.conf.broker_transport_options |= {'health_check_interval': 10}",
     evidence=(
         "kombu/transport/redis.py: Transport.register_with_event_loop",
         "https://github.com/celery/kombu/pull/2590",
@@ -336,7 +336,7 @@ def health_checks_off(facts: Facts) -> Iterator[Finding]:
     "polling_interval makes pings slow",
     INFO,
     brokers=REDIS,
-    fix="broker_transport_options = {...}  # without polling_interval",
+    fix="app.conf.broker_transport_options.pop('polling_interval')",
     evidence="kombu/transport/virtual/base.py: Transport.drain_events",
 )
 def polling_interval(facts: Facts) -> Iterator[Finding]:
@@ -352,7 +352,7 @@ def polling_interval(facts: Facts) -> Iterator[Finding]:
     "RPT316",
     "A ping probe, and remote control off",
     ERROR,
-    fix="worker_enable_remote_control = True  # or a probe that asks no worker",
+    fix="app.conf.worker_enable_remote_control = True  # or a probe that asks no worker",
     evidence="https://github.com/celery/celery/issues/4079",
 )
 def probe_without_remote_control(facts: Facts) -> Iterator[Finding]:
@@ -370,7 +370,7 @@ def probe_without_remote_control(facts: Facts) -> Iterator[Finding]:
     "RPT317",
     "Something reads events that nobody sends",
     WARNING,
-    fix="worker_send_task_events = True  # or celery worker -E",
+    fix="app.conf.worker_send_task_events = True  # or celery worker -E",
     evidence="https://docs.celeryq.dev/en/stable/userguide/monitoring.html",
 )
 def events_off(facts: Facts) -> Iterator[Finding]:
@@ -414,7 +414,7 @@ def consumer_timeout_on_classic(facts: Facts) -> Iterator[Finding]:
     WARNING,
     brokers=RABBITMQ,
     live=True,
-    fix="task_default_queue_type = 'quorum'  # say what the virtual host makes of them anyway",
+    fix="app.conf.task_default_queue_type = 'quorum'  # say what the virtual host makes of them anyway",
     evidence=("https://github.com/celery/kombu/issues/2469", "celery/utils/quorum_queues.py: detect_quorum_queues"),
 )
 def quorum_unknown_to_celery(facts: Facts) -> Iterator[Finding]:
@@ -439,7 +439,7 @@ def quorum_unknown_to_celery(facts: Facts) -> Iterator[Finding]:
     "RPT320",
     "The soft time limit never acts",
     WARNING,
-    fix="task_soft_time_limit = 1740  # below task_time_limit",
+    fix="app.conf.task_soft_time_limit = 1740  # below task_time_limit",
     evidence="https://docs.celeryq.dev/en/stable/userguide/workers.html",
 )
 def soft_limit_too_late(facts: Facts) -> Iterator[Finding]:

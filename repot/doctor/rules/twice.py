@@ -34,7 +34,7 @@ _RABBITMQ_4_3 = (4, 3)
     "The visibility timeout is not above run time, wait and countdown",
     ERROR,
     brokers=REDIS,
-    fix="broker_transport_options = {'visibility_timeout': 7200}  # seconds; the same in every process on that Redis",
+    fix="app.conf.broker_transport_options |= {'visibility_timeout': 7200}  # the same in every process on that Redis",
     evidence=("docs/scenarios.md: visibility-timeout", "https://github.com/celery/celery/issues/5935"),
 )
 def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
@@ -63,7 +63,7 @@ def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
             f"may run {facts.run_s(task):g} s{wait}{delay}; the visibility timeout is {timeout:g} s",
             setting="broker_transport_options.visibility_timeout",
             task=task.name,
-            fix=f"broker_transport_options = {{'visibility_timeout': {_above(needed)}}}",
+            fix=f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(needed)}}}",
         )
 
 
@@ -73,7 +73,7 @@ def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
     ERROR,
     brokers=REDIS,
     fix="""
-    broker_transport_options = {'visibility_timeout': 43200}  # above the longest countdown, or
+    app.conf.broker_transport_options |= {'visibility_timeout': 43200}  # above the longest countdown, or
     # send the task when it is due: keep the due time in your database and let beat look for it
     """,
     evidence=("https://github.com/celery/kombu/issues/337", "kombu/transport/redis.py: QoS.restore_visible"),
@@ -84,7 +84,7 @@ def countdown_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
     Redis hands out one more copy each time the visibility timeout passes, and all of them run.
     """
     timeout = float(facts.option("visibility_timeout"))
-    fix = f"broker_transport_options = {{'visibility_timeout': {_above(facts.longest_countdown_s())}}}"
+    fix = f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(facts.longest_countdown_s())}}}"
     for task in facts.tasks:
         if facts.countdown_s(task) >= timeout:
             yield Finding(
@@ -106,8 +106,8 @@ def countdown_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
     "No time limit bounds the run time",
     WARNING,
     fix="""
-    task_time_limit = 1800       # seconds; a task that hangs is killed, not waited for
-    task_soft_time_limit = 1740  # lets it clean up before
+    app.conf.task_time_limit = 1800       # seconds; a task that hangs is killed, not waited for
+    app.conf.task_soft_time_limit = 1740  # lets it clean up before
     """,
     evidence=("docs/scenarios.md: visibility-timeout", "https://docs.celeryq.dev/en/stable/userguide/workers.html"),
 )
@@ -126,7 +126,7 @@ def no_time_limit(facts: Facts) -> Iterator[Finding]:
     "Applications on one Redis with different visibility timeouts",
     ERROR,
     brokers=REDIS,
-    fix="broker_transport_options = {'visibility_timeout': 7200}  # the same in each application, Flower, script",
+    fix="app.conf.broker_transport_options |= {'visibility_timeout': 7200}  # the same in each application and script",
     evidence=(
         "kombu/transport/redis.py: QoS.restore_visible",
         "https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/redis.html",
@@ -155,7 +155,7 @@ def visibility_timeouts_differ(facts: Facts) -> Iterator[Finding]:
     "Clients of one Redis with different transport options",
     ERROR,
     brokers=REDIS,
-    fix="broker_transport_options = {...}  # from one place that every application imports",
+    fix="from shop_settings import TRANSPORT_OPTIONS  # one place that every application imports",
     evidence="kombu/transport/redis.py: Channel._q_for_pri, Channel.from_transport_options",
 )
 def transport_options_differ(facts: Facts) -> Iterator[Finding]:
@@ -178,7 +178,7 @@ def transport_options_differ(facts: Facts) -> Iterator[Finding]:
     "RPT106",
     "A prefetch above one with long late-ack tasks",
     WARNING,
-    fix="worker_prefetch_multiplier = 1",
+    fix="app.conf.worker_prefetch_multiplier = 1",
     evidence="https://docs.celeryq.dev/en/stable/userguide/optimizing.html",
 )
 def prefetch_with_long_tasks(facts: Facts) -> Iterator[Finding]:
@@ -202,8 +202,8 @@ def prefetch_with_long_tasks(facts: Facts) -> Iterator[Finding]:
     "What happens to running tasks on connection loss is left to Celery's default",
     INFO,
     fix="""
-    worker_cancel_long_running_tasks_on_connection_loss = True   # kill them: they will run again anyway, or
-    worker_cancel_long_running_tasks_on_connection_loss = False  # let them end, beside their second run
+    app.conf.worker_cancel_long_running_tasks_on_connection_loss = True   # kill them: they will run again anyway, or
+    app.conf.worker_cancel_long_running_tasks_on_connection_loss = False  # let them end, beside their second run
     """,
     evidence=("docs/scenarios.md: connection-reset", "https://github.com/celery/celery/issues/3430"),
 )
@@ -222,8 +222,8 @@ def connection_loss_undecided(facts: Facts) -> Iterator[Finding]:
     "Deduplication without stored results",
     ERROR,
     fix="""
-    result_backend = 'redis://localhost:6379/1'
-    task_ignore_result = False
+    app.conf.result_backend = 'redis://localhost:6379/1'
+    app.conf.task_ignore_result = False
     """,
     evidence=("celery/worker/request.py: create_request_cls", "docs/scenarios.md: dropped-ack"),
 )
@@ -246,7 +246,7 @@ def deduplication_without_results(facts: Facts) -> Iterator[Finding]:
     "RPT109",
     "Results expire before a redelivery can come",
     WARNING,
-    fix="result_expires = 172800  # above visibility timeout plus the longest countdown",
+    fix="app.conf.result_expires = 172800  # above visibility timeout plus the longest countdown",
     evidence="celery/worker/request.py: create_request_cls",
 )
 def results_expire_too_early(facts: Facts) -> Iterator[Finding]:
@@ -262,7 +262,7 @@ def results_expire_too_early(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             f"results expire after {expires:g} s, a redelivery can come after {horizon:g} s",
             setting="result_expires",
-            fix=f"result_expires = {_above(horizon)}",
+            fix=f"app.conf.result_expires = {_above(horizon)}",
         )
 
 
@@ -271,7 +271,7 @@ def results_expire_too_early(facts: Facts) -> Iterator[Finding]:
     "The soft shutdown is shorter than the tasks",
     INFO,
     fix="""
-    worker_soft_shutdown_timeout = 15  # seconds; below two heartbeats on RabbitMQ, and below the grace period
+    app.conf.worker_soft_shutdown_timeout = 15  # seconds; below two heartbeats on RabbitMQ, and below the grace period
     # and REMAP_SIGTERM=SIGQUIT in the worker's environment, so that SIGTERM begins it
     """,
     evidence="https://docs.celeryq.dev/en/stable/userguide/workers.html",
@@ -328,7 +328,7 @@ def solo_pool_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
     "A second of packet loss drops the connection",
     WARNING,
     brokers=RABBITMQ,
-    fix="broker_transport_options = {'socket_settings': {socket.TCP_USER_TIMEOUT: 15000}}  # milliseconds",
+    fix="app.conf.broker_transport_options |= {'socket_settings': {socket.TCP_USER_TIMEOUT: 15000}}  # milliseconds",
     evidence="amqp/transport.py: KNOWN_TCP_OPTS, DEFAULT_SOCKET_SETTINGS",
 )
 def tcp_user_timeout_of_one_second(facts: Facts) -> Iterator[Finding]:
@@ -377,8 +377,8 @@ def run_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
     brokers=RABBITMQ,
     versions="all queues up to RabbitMQ 4.2, quorum queues only from 4.3",
     fix="""
-    task_default_queue_type = 'quorum'        # with a topic exchange the broker itself delays the task,
-    task_default_exchange_type = 'topic'      # and no worker holds it meanwhile
+    app.conf.task_default_queue_type = 'quorum'        # with a topic exchange the broker itself delays the task,
+    app.conf.task_default_exchange_type = 'topic'      # and no worker holds it meanwhile
     """,
     evidence=("https://github.com/celery/celery/issues/6760", "kombu/transport/native_delayed_delivery.py"),
 )
@@ -403,8 +403,8 @@ def countdown_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
     "Heartbeats are off",
     ERROR,
     brokers=RABBITMQ,
-    fix="broker_heartbeat = 10",
-    evidence="https://www.rabbitmq.com/docs/heartbeats; measured: a silent peer was not noticed within 150 s",
+    fix="app.conf.broker_heartbeat = 10",
+    evidence=("https://www.rabbitmq.com/docs/heartbeats", "measured: a silent peer was not noticed within 150 s"),
 )
 def heartbeat_off(facts: Facts) -> Iterator[Finding]:
     """Without heartbeats neither side notices that the other is gone.
@@ -420,8 +420,8 @@ def heartbeat_off(facts: Facts) -> Iterator[Finding]:
     "The heartbeat is out of the useful range",
     INFO,
     brokers=RABBITMQ,
-    fix="broker_heartbeat = 10  # a dead peer is noticed after 20 to 30 s",
-    evidence="https://www.rabbitmq.com/docs/heartbeats; measured: 60 s means 140 to 175 s, 10 s means 18 to 23 s",
+    fix="app.conf.broker_heartbeat = 10  # a dead peer is noticed after 20 to 30 s",
+    evidence=("https://www.rabbitmq.com/docs/heartbeats", "measured: 60 s means 140 to 175 s, 10 s means 18 to 23 s"),
 )
 def heartbeat_out_of_range(facts: Facts) -> Iterator[Finding]:
     """A dead peer is noticed after two to three heartbeats: with 60 s and more, that is minutes until redelivery.
@@ -439,8 +439,8 @@ def heartbeat_out_of_range(facts: Facts) -> Iterator[Finding]:
     "A heartbeat in the broker's address",
     WARNING,
     brokers=RABBITMQ,
-    fix="broker_heartbeat = 10  # and no ?heartbeat= in the address",
-    evidence="celery/app/base.py: Celery.connection_for_write; https://github.com/celery/celery/issues/7820",
+    fix="app.conf.broker_heartbeat = 10  # and no ?heartbeat= in the address",
+    evidence=("celery/app/base.py: Celery.connection_for_write", "https://github.com/celery/celery/issues/7820"),
 )
 def heartbeat_in_url(facts: Facts) -> Iterator[Finding]:
     """Options of the address reach producers, too, and nobody sends their heartbeats.
@@ -459,7 +459,7 @@ def heartbeat_in_url(facts: Facts) -> Iterator[Finding]:
     INFO,
     brokers=REDIS,
     versions="kombu 5.7 and newer",
-    fix="broker_transport_options = {'unacked_restore_interval': 10, 'unacked_restore_throttle': 1}",
+    fix="app.conf.broker_transport_options |= {'unacked_restore_interval': 10, 'unacked_restore_throttle': 1}",
     evidence=("https://github.com/celery/celery/issues/9339", "https://github.com/celery/kombu/pull/2558"),
 )
 def restore_sweep_too_rare(facts: Facts) -> Iterator[Finding]:
@@ -481,7 +481,7 @@ def restore_sweep_too_rare(facts: Facts) -> Iterator[Finding]:
     "retry_on_timeout sends a task twice",
     WARNING,
     brokers=REDIS,
-    fix="broker_transport_options = {...}  # without retry_on_timeout; task_publish_retry covers publishing",
+    fix="app.conf.broker_transport_options.pop('retry_on_timeout')  # task_publish_retry covers publishing",
     evidence=(
         "redis/connection.py: AbstractConnection.__init__",
         "measured: a publish into a dead link took 36.7 s instead of 10.6 s",
@@ -502,10 +502,10 @@ def retry_on_timeout(facts: Facts) -> Iterator[Finding]:
     ERROR,
     versions="Celery 5.7 and newer have task_retry_on_worker_lost",
     fix="""
-    task_reject_on_worker_lost = False
-    task_retry_on_worker_lost = True  # at most max_retries times, after default_retry_delay
+    app.conf.task_reject_on_worker_lost = False
+    app.conf.task_retry_on_worker_lost = True  # at most max_retries times, after default_retry_delay
     """,
-    evidence="https://github.com/celery/celery/issues/9082; measured: 58 runs in 3 s",
+    evidence=("https://github.com/celery/celery/issues/9082", "measured: 58 runs in 3 s"),
 )
 def reject_on_worker_lost_spins(facts: Facts) -> Iterator[Finding]:
     """`reject_on_worker_lost` puts the message back at once each time the process dies, without counting.
@@ -525,7 +525,7 @@ def reject_on_worker_lost_spins(facts: Facts) -> Iterator[Finding]:
     "RPT121",
     "A task over its time limit runs again without end",
     ERROR,
-    fix="task_acks_on_timeout = True",
+    fix="app.conf.task_acks_on_timeout = True",
     evidence="celery/worker/request.py: Request.on_timeout",
 )
 def timed_out_task_spins(facts: Facts) -> Iterator[Finding]:
@@ -564,7 +564,7 @@ def pool_ignores_time_limits(facts: Facts) -> Iterator[Finding]:
     "The soft shutdown outlasts the heartbeats",
     WARNING,
     brokers=RABBITMQ,
-    fix="worker_soft_shutdown_timeout = 15  # seconds; below two heartbeats",
+    fix="app.conf.worker_soft_shutdown_timeout = 15  # seconds; below two heartbeats",
     evidence=(
         "celery/worker/worker.py: WorkController.wait_for_soft_shutdown",
         "measured: heartbeat 5 s, soft shutdown 25 s; a task that ended after 20 s was delivered again",
