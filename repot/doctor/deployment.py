@@ -44,8 +44,8 @@ _MOST_FILES = 200
 
 #: What stands before a command: `command=`, `ExecStart=`, `- `, `web:`, `CMD`.
 _PREFIX = re.compile(r"^\s*(?:[\w-]+\s*[:=](?=[\s\[\w/])|CMD|ENTRYPOINT|-)\s*")
-#: What a list of words in YAML or a Dockerfile has between and around them.
-_LIST = re.compile(r"[\[\],]+")
+#: The words of a list in YAML or a Dockerfile, quoted or not.
+_LISTED = re.compile(r"""["']([^"']*)["']|([^\s,\[\]"']+)""")
 _COMMENT = re.compile(r"^\s*(#|;|//)")
 
 
@@ -97,7 +97,7 @@ def _lines(root: Path) -> Iterator[tuple[str, Place]]:
 def _words(text: str) -> list[str]:
     plain = _PREFIX.sub("", text)
     if plain.lstrip().startswith("["):
-        plain = _LIST.sub(" ", plain)
+        return [quoted or bare for quoted, bare in _LISTED.findall(plain)]
     try:
         return shlex.split(plain, comments=True)
     except ValueError:

@@ -109,6 +109,9 @@ def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[st
         tasks = {line: name for (file, line), name in task_names.items() if file == str(path)}
         _Reader(found, shown, vars(module), tasks).visit(tree)
         found.waivers += _waivers(text, shown)
+        if shown.startswith("/"):
+            # not the project's: nobody writes its settings there
+            found.keys = {name: place for name, place in found.keys.items() if place.file != shown}
     return Source(
         calls=tuple(found.calls),
         waivers=tuple(found.waivers),

@@ -87,7 +87,8 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 def _result(one: Judged, places: dict[str, int]) -> dict[str, Any]:
     finding = one.finding
-    place = finding.place or _NOWHERE
+    # code scanning takes places in the project alone
+    place = finding.place if finding.place and not finding.place.file.startswith("/") else _NOWHERE
     subject = finding.task or finding.setting
     text = str(masked(f"{subject}: {finding.message}" if subject else finding.message))
     return {

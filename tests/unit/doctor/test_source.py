@@ -1,0 +1,280 @@
+"""What the doctor reads of a project: its source, its start files, its section of pyproject.toml."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from judging import GOOD_REDIS, RULES
+from repot.doctor.deployment import read_deployment
+from repot.doctor.examine import examine
+from repot.doctor.gather import read_app
+from repot.doctor.policy import read_policy
+from repot.doctor.rule import Place
+from repot.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from celery import Celery
+
+    from repot.doctor.examine import Report
+    from repot.doctor.facts import Facts
+
+HEAD = """from datetime import datetime, timedelta
+from celery import Celery
+from celery.exceptions import Reject
+DAY = 24 * 60 * 60
+app = Celery("shop", set_as_current=False)
+app.conf.update(CONF)
+
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Callable[[str], Facts]]:
+    """Import the text of a module as the project's only one, and read its application."""
+    name = f"shop_{uuid4().hex[:8]}"
+
+    def load(text: str) -> Facts:
+        path = tmp_path / f"{name}.py"
+        path.write_text(HEAD + text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        module.__dict__["CONF"] = GOOD_REDIS
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        app: Celery = module.app
+        return read_app(app, name, read_policy(tmp_path))
+
+    yield load
+    sys.modules.pop(name, None)
+
+
+def judged(facts: Facts, path: Path) -> Report:
+    return examine(facts, RULES, read_policy(path), RULES)
+
+
+@pytest.mark.parametrize(
+    ("call", "seconds"),
+    [
+        ("bill.apply_async(countdown=90)", 90),
+        ("bill.apply_async(countdown=2 * 60 * 60)", 7200),
+        ("bill.apply_async((1,), countdown=DAY)", 86400),
+        ("bill.apply_async(countdown=DAY + 60)", 86460),
+        ("bill.apply_async(eta=datetime.now() + timedelta(hours=3))", 10800),
+        ("bill.apply_async(eta=datetime.utcnow() + timedelta(days=1, hours=1))", 90000),
+        ("bill.s(1).apply_async(countdown=300)", 300),
+        ("bill.s(1).set(countdown=300)", 300),
+        ("app.send_task('shop.bill', countdown=120)", 120),
+    ],
+)
+def test_a_delay_is_followed(project: Callable[[str], Facts], call: str, seconds: float) -> None:
+    facts = project(f"@app.task(name='shop.bill', shared=False)\ndef bill(): ...\n\ndef view():\n    {call}\n")
+    assert seconds == facts.tasks[0].countdown_s
+
+
+@pytest.mark.parametrize("call", ["bill.apply_async(countdown=delay)", "bill.apply_async(eta=when())"])
+def test_a_delay_that_cannot_be_followed_is_not_guessed(project: Callable[[str], Facts], call: str) -> None:
+    facts = project(
+        f"@app.task(name='shop.bill', shared=False)\ndef bill(): ...\n\ndef view(delay, when):\n    {call}\n"
+    )
+    assert (None,) == tuple(found.countdown_s for found in facts.tasks[0].calls)
+    assert 0 == facts.tasks[0].countdown_s
+
+
+def test_a_delay_of_nobody_knows_which_task(project: Callable[[str], Facts]) -> None:
+    facts = project(
+        "@app.task(shared=False)\ndef bill(): ...\n\ndef view(task):\n    task.apply_async(countdown=DAY)\n"
+    )
+    assert 0 == facts.tasks[0].countdown_s
+    assert 86400 == facts.longest_countdown_s()
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ("autoretry_for=(OSError,)", 180),
+        ("autoretry_for=(OSError,), default_retry_delay=30", 30),
+        ("autoretry_for=(OSError,), retry_kwargs={'countdown': 7}", 7),
+        ("autoretry_for=(OSError,), retry_backoff=True, max_retries=5", 16),
+        ("autoretry_for=(OSError,), retry_backoff=60, max_retries=20", 600),
+        ("autoretry_for=(OSError,), retry_backoff=True, max_retries=None, retry_backoff_max=9000", 9000),
+        ("autoretry_for=(OSError,), max_retries=0", 0),
+    ],
+)
+def test_the_delay_of_automatic_retries(project: Callable[[str], Facts], options: str, seconds: float) -> None:
+    facts = project(f"@app.task(shared=False, {options})\ndef bill(): ...\n")
+    assert seconds == facts.tasks[0].countdown_s
+
+
+def test_a_retry_belongs_to_its_task(project: Callable[[str], Facts]) -> None:
+    text = "@app.task(bind=True, shared=False)\ndef bill(self):\n    raise self.retry(countdown=3 * 60 * 60)\n"
+    facts = project(text)
+    assert 10800 == facts.tasks[0].countdown_s
+    assert facts.tasks[0].retries_itself
+    assert 2 == facts.tasks[0].place.line - HEAD.count("\n") + 1 if facts.tasks[0].place else False
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("raise Reject('bad')", 1),
+        ("raise Reject('bad', requeue=False)", 1),
+        ("raise Reject('bad', requeue=True)", 0),
+        ("raise Reject('bad', True)", 0),
+    ],
+)
+def test_a_rejection(project: Callable[[str], Facts], call: str, found: int) -> None:
+    assert found == len(project(f"@app.task(shared=False)\ndef bill():\n    {call}\n").source.rejects)
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("raise self.retry(error, countdown=10)", 1),
+        ("raise self.retry(exc=error, countdown=10)", 0),
+        ("raise self.retry(delay=10)", 1),
+        ("bill.apply_async(delay=10)", 1),
+    ],
+)
+def test_a_call_that_does_not_do_what_it_says(project: Callable[[str], Facts], call: str, found: int) -> None:
+    text = f"@app.task(bind=True, shared=False)\ndef bill(self, error=None):\n    {call}\n"
+    assert found == len(project(text).source.misuses)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# repot: ignore[RPT203] counters\n@app.task(acks_late=False, shared=False)\ndef bill(): ...\n",
+        "@app.task(acks_late=False, shared=False)  # repot: ignore[RPT203] counters\ndef bill(): ...\n",
+        "@app.task(acks_late=False, shared=False)\ndef bill(): ...  # repot: ignore[RPT203] counters\n",
+        "# repot: ignore[RPT110,RPT203] counters\n# more\n@app.task(\n  acks_late=False,\n  shared=False,\n)\ndef bill(): ...\n",
+        "@app.task(\n    acks_late=False,  # repot: ignore[RPT203] counters\n    shared=False,\n)\ndef bill(): ...\n",
+    ],
+)
+def test_a_waiver_beside_a_task(project: Callable[[str], Facts], tmp_path: Path, text: str) -> None:
+    report = judged(project(text), tmp_path)
+    assert "RPT203" not in {one.rule.id for one in report.findings}
+    waived = [one for one in report.waived if one.rule.id == "RPT203"]
+    assert ["counters"] == [one.waiver.reason for one in waived if one.waiver]
+
+
+def test_a_waiver_beside_another_task_waives_nothing(project: Callable[[str], Facts], tmp_path: Path) -> None:
+    text = (
+        "@app.task(shared=False)  # repot: ignore[RPT203] this one only\ndef other(): ...\n\n"
+        "@app.task(acks_late=False, shared=False)\ndef bill(): ...\n"
+    )
+    assert "RPT203" in {one.rule.id for one in judged(project(text), tmp_path).findings}
+
+
+def test_a_waiver_without_a_reason_is_a_finding(project: Callable[[str], Facts], tmp_path: Path) -> None:
+    text = "@app.task(acks_late=False, shared=False)  # repot: ignore[RPT203]\ndef bill(): ...\n"
+    found = {one.rule.id: one.finding for one in judged(project(text), tmp_path).findings}
+    assert {"RPT001", "RPT203"} <= set(found)
+    assert Place(found["RPT203"].place.file, 8) == found["RPT001"].place if found["RPT203"].place else False
+
+
+def deployed(folder: Path, **files: str) -> Any:
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return read_deployment(folder, ())
+
+
+STARTED = {
+    "Procfile": (
+        "web: gunicorn shop\nworker: celery -A shop worker -P solo -c 4 -E\n",
+        {"pool": "solo", "concurrency": "4", "task_events": True},
+    ),
+    "compose_yaml": (
+        'services:\n  w:\n    command: ["celery", "-A", "shop", "worker", "--autoscale=10,2"]\n',
+        {"autoscale": "10,2"},
+    ),
+    "docker-compose_yml": (
+        "services:\n  w:\n    command: celery -A shop worker -B --pool threads\n",
+        {"beat": True, "pool": "threads"},
+    ),
+    "supervisord_conf": (
+        "[program:w]\ncommand=celery -A %(ENV_APP)s worker -Q %(ENV_Q)s --autoscale=%(ENV_S)s\n",
+        {"queues": "%(ENV_Q)s", "autoscale": "%(ENV_S)s"},
+    ),
+    "w_service": (
+        "[Service]\nExecStart=/opt/venv/bin/celery -A shop worker --prefetch-multiplier 1 $OPTS\n",
+        {"prefetch_multiplier": "1"},
+    ),
+    "Dockerfile": ('FROM python\nCMD ["celery", "-A", "shop", "worker", "-P", "gevent"]\n', {"pool": "gevent"}),
+    "start_sh": (
+        "#!/bin/sh\nexec celery -A shop worker \\\n  --pool threads \\\n  -c 9\n",
+        {"pool": "threads", "concurrency": "9"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "options"), [(name, *rest) for name, rest in STARTED.items()], ids=[*STARTED])
+def test_how_a_worker_is_started(tmp_path: Path, name: str, text: str, options: dict[str, Any]) -> None:
+    (worker,) = deployed(tmp_path, **{name: text}).workers
+    assert options == worker.options
+    assert worker.place.line == next(n for n, line in enumerate(text.splitlines(), 1) if "celery" in line)
+
+
+def test_what_else_the_start_files_say(tmp_path: Path) -> None:
+    found = deployed(
+        tmp_path,
+        Procfile="beat: celery -A shop beat\nflower: celery -A shop flower\n# celery -A shop worker\n",
+        compose_yaml="x:\n  healthcheck:\n    test: celery -A shop inspect ping -d celery@$$HOSTNAME\n",
+    )
+    assert () == found.workers
+    assert (Place("Procfile", 1),) == found.beats
+    assert (Place("Procfile", 2),) == found.event_readers
+    assert (Place("compose.yaml", 3),) == found.ping_probes
+
+
+def test_what_is_stated_replaces_what_is_found(tmp_path: Path) -> None:
+    (tmp_path / "Procfile").write_text("worker: celery -A shop worker -P solo\n")
+    (worker,) = read_deployment(tmp_path, ["celery -A shop worker -P threads"]).workers
+    assert {"pool": "threads"} == worker.options
+
+
+def test_the_section_of_pyproject(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.repot.doctor]\nselect = ['RPT1']\nfail-on = 'warning'\nlongest-run = 1800\nmay-be-lost = 'shop.*'\n"
+        "worker = 'celery -A shop worker'\n"
+        "[tool.repot.doctor.waive]\nRPT403 = 'own network'\n'RPT203:shop.m*' = 'counters'\n"
+    )
+    (tmp_path / "deep").mkdir()
+    policy = read_policy(tmp_path / "deep")
+    assert tmp_path == policy.root
+    assert (("RPT1",), "warning", 1800, ("shop.*",)) == (
+        policy.select,
+        policy.fail_on,
+        policy.bounds.longest_run_s,
+        policy.bounds.may_be_lost,
+    )
+    own, some = policy.waivers
+    assert Place("pyproject.toml", 8) == own.place
+    assert own.covers("RPT403", "any.task")
+    assert some.covers("RPT203", "shop.metrics")
+    assert not some.covers("RPT203", "shop.bill")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tool.repot.doctor]\nfail_on = 'error'\n", "did you mean fail-on?"),
+        ("[tool.repot.doctor]\nlongest-run = -1\n", "longest-run: Input should be greater than 0"),
+        ("[tool.repot.doctor]\nfail-on = 'never'\n", "fail-on: Input should be 'error' or 'warning'"),
+        ("[tool.repot.doctor\n", "cannot be read"),
+    ],
+)
+def test_a_section_that_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigInvalid) as caught:
+        read_policy(tmp_path)
+    assert said in str(caught.value)
