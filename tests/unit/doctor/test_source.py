@@ -156,7 +156,7 @@ def test_a_call_that_does_not_do_what_it_says(project: Callable[[str], Facts], c
         "# repot: ignore[RPT203] counters\n@app.task(acks_late=False, shared=False)\ndef bill(): ...\n",
         "@app.task(acks_late=False, shared=False)  # repot: ignore[RPT203] counters\ndef bill(): ...\n",
         "@app.task(acks_late=False, shared=False)\ndef bill(): ...  # repot: ignore[RPT203] counters\n",
-        "# repot: ignore[RPT110,RPT203] counters\n# more\n@app.task(\n  acks_late=False,\n  shared=False,\n)\ndef bill(): ...\n",
+        "# repot: ignore[RPT110,RPT203] counters\n#\n@app.task(\n acks_late=False,\n shared=False)\ndef bill(): ...\n",
         "@app.task(\n    acks_late=False,  # repot: ignore[RPT203] counters\n    shared=False,\n)\ndef bill(): ...\n",
     ],
 )
