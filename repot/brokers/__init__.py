@@ -43,7 +43,7 @@ def survey(
 ) -> RedisFacts | RabbitFacts:
     """Ask the first server that answers what it is and how it is set up; change nothing.
 
-    `tls` is Celery's `broker_use_ssl`. On Redis the messages of `queues` are
+    `tls` is Celery's `broker_use_ssl`, empty where that is True. On Redis the messages of `queues` are
     measured, under `key_prefix`; `management_url` is RabbitMQ's.
 
     Raises:

@@ -47,7 +47,7 @@ def survey(
     mechanisms, properties = _log_in(server, tls, timeout_s)
     vhost = segment(server.path or "/")
     api = ManagementApi(
-        management_url or default_management_url(server),
+        management_url or default_management_url(server, encrypted=server.is_encrypted or tls is not None),
         server.user or "guest",
         server.password or "guest",
         tls=tls,
@@ -80,9 +80,9 @@ def survey(
     )
 
 
-def default_management_url(server: Endpoint) -> str:
+def default_management_url(server: Endpoint, *, encrypted: bool) -> str:
     """Where the management API listens unless told otherwise."""
-    if server.is_encrypted:
+    if encrypted:
         return f"https://{server.host or 'localhost'}:{_MANAGEMENT_TLS_PORT}"
     return f"http://{server.host or 'localhost'}:{_MANAGEMENT_PORT}"
 
@@ -91,7 +91,9 @@ def _log_in(
     server: Endpoint, tls: Mapping[str, Any] | None, timeout_s: float
 ) -> tuple[tuple[str, ...], Mapping[str, Any]]:
     """The login mechanisms the server offers, and its properties."""
-    connection = Connection(server.url, ssl=dict(tls) if tls else server.is_encrypted, connect_timeout=timeout_s)
+    connection = Connection(
+        server.url, ssl=server.is_encrypted if tls is None else dict(tls) or True, connect_timeout=timeout_s
+    )
     try:
         # once, where `connect` would try again
         established = connection.transport.establish_connection()

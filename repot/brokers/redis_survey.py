@@ -107,7 +107,7 @@ def survey(
 
 
 def _tls(server: Endpoint, tls: Mapping[str, Any] | None) -> dict[str, Any]:
-    if not server.is_encrypted:
+    if not server.is_encrypted and tls is None:
         return {}
     # options of the address win, as in kombu
     return {"ssl": True, **(tls or {}), **(server.tls or {})}

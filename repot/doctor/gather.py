@@ -130,12 +130,14 @@ def _suppose(app: Celery, target: str) -> None:
 
 
 def _ask(facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str) -> Facts:
-    tls = facts["broker_use_ssl"]
+    given = facts["broker_use_ssl"]
+    # True means TLS with nothing said about it
+    tls = given if isinstance(given, dict) else {} if given else None
 
     def ask(servers: tuple[Endpoint, ...]) -> RedisFacts | RabbitFacts:
         return survey(
             servers,
-            tls=tls if isinstance(tls, dict) else None,
+            tls=tls,
             management_url=management_url,
             queues=[queue.name for queue in facts.queues],
             key_prefix=facts.option("global_keyprefix"),

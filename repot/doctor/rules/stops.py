@@ -452,3 +452,23 @@ def soft_limit_too_late(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 f"soft limit {task.soft_time_limit_s:g} s, hard limit {task.time_limit_s:g} s", task=task.name
             )
+
+
+@rule(
+    "RPT321",
+    "Quorum queues with a global prefetch",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="RabbitMQ before 4.0; kombu 5.7 asks later ones for no global prefetch",
+    fix="app.conf.worker_detect_quorum_queues = True  # Celery's default",
+    evidence=("celery/worker/consumer/tasks.py: Tasks.qos_global", "https://github.com/celery/kombu/issues/2469"),
+)
+def global_prefetch_on_quorum(facts: Facts) -> Iterator[Finding]:
+    """Celery asks for a prefetch that counts for the whole channel, unless it looks for quorum queues.
+
+    They refuse it with 540 NOT_IMPLEMENTED, and the worker loops without ever consuming.
+    """
+    quorum = [queue.name for queue in facts.queues if queue.is_quorum]
+    spared = facts.has_version("kombu", 5, 7) and (facts.rabbitmq_release or (0, 0)) >= _RABBITMQ_4
+    if quorum and not facts["worker_detect_quorum_queues"] and not spared:
+        yield Finding(f"is off, and {quorum[0]!r} is a quorum queue", setting="worker_detect_quorum_queues")

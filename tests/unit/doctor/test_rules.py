@@ -528,6 +528,18 @@ CASES = [
         "to come",
     ),
     Case("RPT320", lambda: facts(redis(task_soft_time_limit=600)), on_redis),
+    Case(
+        "RPT321",
+        lambda: facts(rabbitmq(worker_detect_quorum_queues=False)),
+        lambda: facts(classic() | {"worker_detect_quorum_queues": False}),
+    ),
+    Case(
+        "RPT321",
+        lambda: facts(rabbitmq(worker_detect_quorum_queues=False), live=rabbit_says(version="3.13.7")),
+        lambda: facts(rabbitmq(worker_detect_quorum_queues=False), live=QUORUM_4),
+        "",
+        "version",
+    ),
     # who gets in
     Case("RPT401", lambda: facts(rabbitmq(broker_url="amqp://")), on_rabbitmq),
     Case(
