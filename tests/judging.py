@@ -33,7 +33,7 @@ TASKS: dict[str, Any] = {
     "task_time_limit": 600,
     "task_soft_time_limit": 540,
     "worker_prefetch_multiplier": 1,
-    "worker_soft_shutdown_timeout": 900,
+    "worker_soft_shutdown_timeout": 900.0,
     "worker_cancel_long_running_tasks_on_connection_loss": False,
     "worker_deduplicate_successful_tasks": True,
     "broker_connection_max_retries": None,

@@ -33,6 +33,15 @@ def known(fact: Value | Unknown) -> Value:
     return fact
 
 
+#: Parameters that INFO shows, and what it calls them: a managed Redis refuses CONFIG.
+_ALSO_IN_INFO = {
+    "appendonly": "aof_enabled",
+    "maxclients": "maxclients",
+    "maxmemory": "maxmemory",
+    "maxmemory-policy": "maxmemory_policy",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
     """What a Redis or Valkey says.
@@ -44,11 +53,24 @@ class RedisFacts:
 
     product: str
     version: str
-    info: Mapping[str, Any]
+    info: Mapping[str, Any] | Unknown
     config: Mapping[str, str] | Unknown
-    clock_ahead_s: float
+    clock_ahead_s: float | Unknown
     exchanges: frozenset[str] | Unknown
     largest_message_bytes: int | Unknown
+
+    def parameter(self, name: str) -> str:
+        """A parameter of its configuration; by INFO where CONFIG GET is refused and INFO tells, too.
+
+        Raises:
+            FactUnknown: neither tells.
+        """
+        if isinstance(self.config, Unknown):
+            told = _ALSO_IN_INFO.get(name)
+            if told and not isinstance(self.info, Unknown) and told in self.info:
+                value = self.info[told]
+                return {"0": "no", "1": "yes"}[str(value)] if name == "appendonly" else str(value)
+        return known(self.config).get(name, "")
 
 
 @dataclass(frozen=True, slots=True)

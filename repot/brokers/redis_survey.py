@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
@@ -15,9 +15,11 @@ from repot.brokers.refusals import no_answer
 from repot.errors import AccessRefused, BrokerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from repot.config.endpoints import Endpoint
+
+Answer = TypeVar("Answer")
 
 #: What the rules want to know. One CONFIG GET each, as Redis 6 takes no list.
 _PARAMETERS = (
@@ -74,10 +76,13 @@ def survey(
     if server.scheme == "sentinel":
         message = f"{server}: repot does not look behind sentinel:// yet"
         raise BrokerUnreachable(message, hint="Leave --live out, or name the master itself with --target.")
+    where: dict[str, Any] = {"host": server.host or "localhost", "port": server.port or 6379}
+    database = server.path
+    if server.scheme == "redis+socket":
+        where, database = {"unix_socket_path": f"/{server.path}"}, str(server.options.get("virtual_host", ""))
     client = redis.Redis(
-        host=server.host or "localhost",
-        port=server.port or 6379,
-        db=int(server.path or 0),
+        **where,
+        db=int(database or 0),
         username=server.user or None,
         password=server.password or None,
         socket_timeout=timeout_s,
@@ -89,21 +94,35 @@ def survey(
     )
     with client:
         try:
-            info = client.info()
-            answered_at = time()
-            seconds, microseconds = client.time()
+            client.ping()
         except redis.RedisError as error:
             raise _refusal(server, error) from error
+        info = _asked(client.info, "INFO", server)
+        plain = {} if isinstance(info, Unknown) else info
         return RedisFacts(
             # Valkey states a Redis version too, for old clients
-            product="Valkey" if "valkey_version" in info else "Redis",
-            version=str(info.get("valkey_version", info.get("redis_version", ""))),
+            product="Valkey" if "valkey_version" in plain else "Redis",
+            version=str(plain.get("valkey_version", plain.get("redis_version", ""))),
             info=info,
             config=_config(client, server),
-            clock_ahead_s=seconds + microseconds / 1e6 - answered_at,
+            clock_ahead_s=_asked(lambda: _clock_ahead_s(client), "TIME", server),
             exchanges=_exchanges(client, prefix),
             largest_message_bytes=_largest(client, lists),
         )
+
+
+def _asked(question: Callable[[], Answer], command: str, server: Endpoint) -> Answer | Unknown:
+    """An answer; `Unknown` where the user may not ask, with the right that is missing."""
+    try:
+        return question()
+    except redis.ResponseError as error:
+        remedy = f"ACL SETUSER {server.user or 'default'} +{command.lower()} would allow it."
+        return Unknown(f"{command} is refused: {error}", remedy)
+
+
+def _clock_ahead_s(client: redis.Redis) -> float:
+    seconds, microseconds = client.time()
+    return float(seconds + microseconds / 1e6 - time())
 
 
 def _tls(server: Endpoint, tls: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -117,7 +136,7 @@ def _refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
     if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
         hint = "Check user and password of the address."
         if isinstance(error, redis.exceptions.NoPermissionError):
-            hint = f"The user needs: ACL SETUSER {server.user or 'default'} +info +time +ping"
+            hint = f"The user needs: ACL SETUSER {server.user or 'default'} +@connection"
         return AccessRefused(f"{server} refuses access: {error}", hint=hint)
     return no_answer(server, error)
 

@@ -25,7 +25,7 @@ class BrokerKind(Enum):
     RABBITMQ = "RabbitMQ"
 
 
-_KINDS = dict.fromkeys((*REDIS_SCHEMES, "valkey", "valkeys"), BrokerKind.REDIS) | dict.fromkeys(
+_KINDS = dict.fromkeys((*REDIS_SCHEMES, "redis+socket", "valkey", "valkeys"), BrokerKind.REDIS) | dict.fromkeys(
     ("amqp", "amqps", "pyamqp", "py-amqp", "librabbitmq"), BrokerKind.RABBITMQ
 )
 
@@ -68,11 +68,6 @@ class Endpoint:
         except ValueError:
             return False
 
-    @property
-    def tls_certificate(self) -> str:
-        """The client certificate with which it logs in, if the address names one."""
-        return str((self.tls or {}).get("ssl_certfile", ""))
-
     def __str__(self) -> str:
         """The address without its password."""
         return str(masked(self.url))
@@ -93,8 +88,11 @@ def endpoints(address: str | Iterable[str] | None) -> tuple[Endpoint, ...]:
 def _endpoint(url: str) -> Endpoint:
     from kombu.utils.url import parse_url
 
+    if "://" not in url:
+        # a transport alone, or what the old BROKER_HOST said
+        url = f"{url}://" if url in _KINDS else f"amqp://{url}"
     try:
-        parts = parse_url(url if "://" in url else f"{url}://")
+        parts = parse_url(url)
     except (ValueError, KeyError):
         message = "the broker's address cannot be read; percent-encode special characters in user name and password"
         # not the cause: it may show a part of the password

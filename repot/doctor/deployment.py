@@ -7,6 +7,8 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
+import yaml
+from celery.bin.celery import celery as celery_command
 from celery.bin.worker import worker as worker_command
 
 from repot.doctor.facts import Deployment, StartCommand
@@ -18,83 +20,114 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Where commands stand, in the project's folder and a few below it.
-_FILES = (
-    "Procfile*",
-    "Dockerfile*",
-    "*.service",
-    "supervisord*.conf",
-    "*compose*.y*ml",
-    "*.sh",
-)
-_FOLDERS = (
-    ".",
-    "compose",
-    "deploy",
-    "deployment",
-    "docker",
-    "k8s",
-    "kubernetes",
-    "systemd",
-    "supervisor",
-    "scripts",
-    "bin",
-)
+_FILES = ("Procfile*", "Dockerfile*", "*.service", "*.conf", "*.y*ml", "*.sh")
+_FOLDERS = (".", "bin", "compose", "deploy", "docker", "k8s", "kubernetes", "scripts", "supervisor", "systemd")
 _LARGEST_BYTES = 256 << 10
 _MOST_FILES = 200
 
-#: What stands before a command: `command=`, `ExecStart=`, `- `, `web:`, `CMD`.
-_PREFIX = re.compile(r"^\s*(?:[\w-]+\s*[:=](?=[\s\[\w/])|CMD|ENTRYPOINT|-)\s*")
-#: The words of a list in YAML or a Dockerfile, quoted or not.
+#: What stands before a command: `command=`, `ExecStart=`, `web:`, `CMD`.
+_PREFIX = re.compile(r"^\s*(?:[\w-]+\s*[:=](?=[\s\[\w/])|CMD|ENTRYPOINT|RUN|-)\s*")
+#: The words of a list in a Dockerfile, quoted or not.
 _LISTED = re.compile(r"""["']([^"']*)["']|([^\s,\[\]"']+)""")
 _COMMENT = re.compile(r"^\s*(#|;|//)")
+#: What ends one command of a shell and begins the next.
+_BETWEEN = frozenset({"&&", "||", ";", "|", "&"})
+#: Keys of compose files and Kubernetes manifests that hold commands.
+_COMMAND_KEYS = frozenset({"args", "command", "entrypoint", "test"})
 
 
 def read_deployment(root: Path, stated: Iterable[str]) -> Deployment:
     """Read the project's start files; `stated` are commands the user names instead of them."""
-    commands: list[tuple[str, Place | None]] = [(text, None) for text in stated]
-    commands = commands or [*_lines(root)]
+    found: list[tuple[list[str], Place | None]] = [(_split(text), None) for text in stated]
     workers: list[StartCommand] = []
     pings: list[Place] = []
     readers: list[Place] = []
     beats: list[Place] = []
-    for text, place in commands:
-        words = _words(text)
-        if not _mentions_celery(words):
-            continue
-        started = _worker(text, words, place)
-        if started:
-            workers.append(started)
-        if place and _says(words, "inspect", "ping"):
-            pings.append(place)
-        if place and {"flower", "celery-exporter", "events"} & set(words):
-            readers.append(place)
-        if place and ("beat" in words or (started and started.has("beat"))):
-            beats.append(place)
+    for words, place in found or _commands(root):
+        for command in _celery_commands(words):
+            name, *rest = command
+            started = _worker(name, rest, place)
+            if started:
+                workers.append(started)
+            if place and name == "inspect" and "ping" in rest:
+                pings.append(place)
+            if place and name in ("celery-exporter", "events"):
+                readers.append(place)
+            if place and (name == "beat" or (started and started.has("beat"))):
+                beats.append(place)
     return Deployment(tuple(workers), tuple(pings), tuple(readers), tuple(beats))
 
 
-def _lines(root: Path) -> Iterator[tuple[str, Place]]:
-    """Logical lines of the start files that are no comments."""
+def _commands(root: Path) -> Iterator[tuple[list[str], Place]]:
+    """The words of what may be a command, in the start files."""
     files = sorted({path for folder in _FOLDERS for pattern in _FILES for path in (root / folder).glob(pattern)})
     for path in files[:_MOST_FILES]:
         if not path.is_file() or path.stat().st_size > _LARGEST_BYTES:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         shown = shorten(path, root)
-        started, kept = 1, ""
-        for number, line in enumerate(text.splitlines(), start=1):
-            if _COMMENT.match(line):
-                continue
-            started = started if kept else number
-            kept += line
-            if kept.endswith("\\"):
-                kept = kept[:-1] + " "
-                continue
-            yield kept, Place(shown, started)
-            kept = ""
+        found = _of_yaml(text) if path.suffix in (".yaml", ".yml") else _of_lines(text)
+        yield from ((words, Place(shown, line)) for words, line in found)
 
 
-def _words(text: str) -> list[str]:
+def _of_yaml(text: str) -> list[tuple[list[str], int]]:
+    """Commands of a compose file or a manifest; line by line where it is no YAML, a template for example."""
+    try:
+        documents = [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node]
+    except yaml.YAMLError:
+        return _of_lines(text)
+    return [found for node in documents for found in _of_node(node)]
+
+
+def _of_node(node: yaml.Node) -> Iterator[tuple[list[str], int]]:
+    if isinstance(node, yaml.SequenceNode):
+        for one in node.value:
+            yield from _of_node(one)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    held: list[str] = []
+    line = 0
+    for key, value in node.value:
+        if key.value not in _COMMAND_KEYS:
+            yield from _of_node(value)
+            continue
+        words = _words_of(value)
+        line = line or value.start_mark.line + 1
+        if key.value == "args":
+            # of a container: they go on where its command ends
+            held += words
+        else:
+            held = words + held
+    if held:
+        yield held, line
+
+
+def _words_of(node: yaml.Node) -> list[str]:
+    if isinstance(node, yaml.ScalarNode):
+        return _split(str(node.value))
+    if isinstance(node, yaml.SequenceNode):
+        return [str(one.value) for one in node.value if isinstance(one, yaml.ScalarNode)]
+    return []
+
+
+def _of_lines(text: str) -> list[tuple[list[str], int]]:
+    """Logical lines that are no comments, with their first line."""
+    found = []
+    started, kept = 1, ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if _COMMENT.match(line):
+            continue
+        started = started if kept else number
+        kept += line
+        if kept.endswith("\\"):
+            kept = kept[:-1] + " "
+            continue
+        found.append((_split(kept), started))
+        kept = ""
+    return found
+
+
+def _split(text: str) -> list[str]:
     plain = _PREFIX.sub("", text)
     if plain.lstrip().startswith("["):
         return [quoted or bare for quoted, bare in _LISTED.findall(plain)]
@@ -104,25 +137,53 @@ def _words(text: str) -> list[str]:
         return plain.split()
 
 
-def _mentions_celery(words: list[str]) -> bool:
-    return any(word.rpartition("/")[2] in ("celery", "celery-exporter") for word in words) or "flower" in words
+def _celery_commands(words: list[str]) -> Iterator[list[str]]:
+    """Each command of Celery's among the words, from its name on: `worker ...`, `inspect ping`."""
+    begun: list[str] | None = None
+    for word in [*words, ";"]:
+        if " " in word and "celery" in word:
+            # what a shell is given to run
+            yield from _celery_commands(_split(word))
+        elif word in _BETWEEN:
+            yield from _subcommand(begun)
+            begun = None
+        elif begun is not None:
+            begun.append(word)
+        elif word.rpartition("/")[2] == "celery":
+            begun = []
+        elif word.rpartition("/")[2] == "celery-exporter":
+            yield ["celery-exporter"]
 
 
-def _says(words: list[str], *phrase: str) -> bool:
-    return any(tuple(words[place : place + len(phrase)]) == phrase for place in range(len(words)))
-
-
-def _worker(text: str, words: list[str], place: Place | None) -> StartCommand | None:
-    """The options of a worker's command, read by Celery's own parser."""
-    if "worker" not in words:
-        return None
-    context = click.Context(worker_command, info_name="worker", resilient_parsing=True)
-    context.obj = None
-    context.ignore_unknown_options = True
+def _subcommand(words: list[str] | None) -> Iterator[list[str]]:
+    """What follows Celery's own options, read by its own parser."""
+    if not words:
+        return
     try:
-        options: dict[str, Any] = dict(
-            worker_command.make_parser(context).parse_args(words[words.index("worker") + 1 :])[0]
-        )
+        rest = _parse(celery_command, words)[1]
+    except click.UsageError:
+        return
+    if rest:
+        yield [str(word) for word in rest]
+
+
+def _worker(name: str, words: list[str], place: Place | None) -> StartCommand | None:
+    """The options of a worker's command, read by Celery's own parser."""
+    if name == "multi" and words[:1] in (["start"], ["restart"]):
+        words = words[1:]
+    elif name != "worker":
+        return None
+    try:
+        options = _parse(worker_command, words)[0]
     except click.UsageError:
         return None
-    return StartCommand(text.strip(), options, place)
+    return StartCommand(shlex.join(["celery", name, *words]), options, place)
+
+
+def _parse(command: click.Command, words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    context = click.Context(command, info_name=command.name, resilient_parsing=True)
+    context.ignore_unknown_options = True
+    # of the group, options end where the name of a command begins
+    context.allow_interspersed_args = not isinstance(command, click.Group)
+    options, rest, _ = command.make_parser(context).parse_args(list(words))
+    return dict(options), rest

@@ -56,23 +56,23 @@ class Report:
 
 def examine(facts: Facts, rules: Mapping[str, Rule], policy: Policy, known_ids: Iterable[str]) -> Report:
     """Run each rule that concerns the broker, and sort what it finds."""
-    waivers = (*policy.waivers, *_beside_tasks(facts))
+    waivers = (*policy.waivers, *_in_source(facts))
     facts = replace(facts, waivers=waivers, rule_ids=frozenset(known_ids))
     in_force = [waiver for waiver in waivers if waiver.reason]
     findings: list[Judged] = []
     waived: list[Judged] = []
     not_judged: list[NotJudged] = []
     for rule in rules.values():
-        if facts.kind not in rule.brokers:
+        if not rule.concerns(facts):
             continue
         if rule.live and facts.live is None:
             not_judged.append(NotJudged(rule, "only a broker can say", "Add --live."))
             continue
         try:
-            for finding in rule.check(facts):
-                waiver = next((one for one in in_force if one.covers(rule.id, finding.task)), None)
-                judged = Judged(rule, located(finding, _place(facts, finding)), waiver)
-                (waived if waiver else findings).append(judged)
+            for found in rule.check(facts):
+                finding = located(found, _place(facts, found))
+                waiver = next((one for one in in_force if one.covers(rule.id, finding)), None)
+                (waived if waiver else findings).append(Judged(rule, finding, waiver))
         except FactUnknown as unknown:
             not_judged.append(NotJudged(rule, unknown.message, unknown.hint))
         except Exception as error:  # noqa: BLE001 - one broken rule must not silence the others
@@ -95,16 +95,17 @@ def require_none(reports: Iterable[Report], fail_on: str) -> None:
         raise FindingsFound(message, hint="`repot doctor explain RULE` says why and what to write.")
 
 
-def _beside_tasks(facts: Facts) -> Iterator[StandingWaiver]:
-    """Comments that reach a task: between its first decorator and its body, or on the line above."""
-    for task in facts.tasks:
-        if task.place is None:
-            continue
-        for waiver in facts.source.waivers:
-            inside = task.place.line <= waiver.last_line <= task.last_line
-            if waiver.place.file == task.place.file and inside:
-                for rule in waiver.rules:
-                    yield StandingWaiver(rule, task.name, waiver.reason, waiver.place)
+def _in_source(facts: Facts) -> Iterator[StandingWaiver]:
+    """Comments: one stands beside the task whose function or class it is above or in, and beside its own line."""
+    for waiver in facts.source.waivers:
+        line = Place(waiver.place.file, waiver.last_line)
+        beside = tuple(
+            task.name
+            for task in facts.tasks
+            if task.place and task.place.file == line.file and task.first_line <= line.line <= task.last_line
+        )
+        for rule in waiver.rules:
+            yield StandingWaiver(rule, "", waiver.reason, waiver.place, beside, line)
 
 
 def _place(facts: Facts, finding: Finding) -> Place | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known, release_of
+from repot.brokers.facts import RabbitFacts, RedisFacts, known, release_of
 from repot.config.endpoints import BrokerKind
+from repot.doctor.durations import seconds
 from repot.errors import FactUnknown
 from repot.worker.effective import CELERY_DEFAULT
 
@@ -58,8 +59,9 @@ class TaskFacts:
     """A task's options as Celery will use them; durations in seconds.
 
     `countdown_s` is the longest delay with which it is known to be sent or retried;
-    `last_line` the last of decorators and signature.
-    `strange` are attributes that Celery does not know, with what was meant.
+    `first_line` and `last_line` are those of its function or class. `strange` are
+    attributes that Celery does not know, with what was meant; `wrong` those whose
+    value is of a kind that Celery cannot use.
     """
 
     name: str
@@ -78,14 +80,20 @@ class TaskFacts:
     priority: int | None
     countdown_s: float
     strange: Mapping[str, str]
+    wrong: Mapping[str, str] = field(default_factory=dict)
+    serializer: str | None = None
     calls: tuple[Call, ...] = ()
     place: Place | None = None
+    first_line: int = 0
     last_line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """A queue the application consumes; `kind` is what it declares, quorum or classic."""
+    """A queue the application declares; `kind` is quorum or classic.
+
+    One that is not `configured` is made by Celery because tasks are routed to it.
+    """
 
     name: str
     kind: str
@@ -94,6 +102,8 @@ class QueueFacts:
     routing_key: str
     arguments: Mapping[str, Any]
     durable: bool = True
+    exchange_durable: bool = True
+    configured: bool = True
     consumer_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -130,6 +140,15 @@ class Deployment:
     beats: tuple[Place, ...]
 
 
+class Delay(NamedTuple):
+    """How long a task is held back before it runs; `task`, `queue` and `place` where they are known."""
+
+    seconds: float
+    task: str
+    queue: str
+    place: Place | None
+
+
 class Versions(NamedTuple):
     """Versions of the libraries that decide."""
 
@@ -145,6 +164,7 @@ class Facts:
 
     `moved_from` is the broker it runs on today, when it is judged as if it ran on
     another; `source_live` what that one says. `bounds` are the user's own statements.
+    `foreign_tasks` belong to installed libraries and are not judged.
     """
 
     app: str
@@ -159,6 +179,7 @@ class Facts:
     deployment: Deployment
     bounds: Bounds
     source: Source = field(repr=False)
+    foreign_tasks: tuple[str, ...] = ()
     write_servers: tuple[Endpoint, ...] = ()
     result_servers: tuple[Endpoint, ...] = ()
     siblings: tuple[Facts, ...] = ()
@@ -174,6 +195,11 @@ class Facts:
         found = self.servers[0].kind
         assert found is not None
         return found
+
+    @property
+    def kinds(self) -> set[BrokerKind | None]:
+        """The brokers it reads from and writes to."""
+        return {server.kind for server in (*self.servers, *self.write_servers)}
 
     @property
     def is_bridge(self) -> bool:
@@ -243,24 +269,56 @@ class Facts:
         unsaid = not given or any(not worker.options.get("pool") for worker in self.deployment.workers)
         return given | ({str(self["worker_pool"])} if unsaid else set())
 
+    def number(self, key: str) -> float:
+        """A setting as a number or a duration in seconds; 0 for none.
+
+        Raises:
+            FactUnknown: it is no number.
+        """
+        return seconds(self[key], key)
+
+    def option_number(self, name: str) -> float:
+        """A transport option as a number; 0 for none.
+
+        Raises:
+            FactUnknown: it is no number.
+        """
+        return seconds(self.option(name), name)
+
+    def of_every_worker(self, option: str) -> list[Any]:
+        """What the start commands give for an option; empty unless every one of them gives it."""
+        given = [worker.options.get(option) for worker in self.deployment.workers]
+        return given if all(given) else []
+
     @property
     def prefetch_multiplier(self) -> int:
         """Messages reserved for each process; 0 for no limit at all."""
         given = [worker.options.get("prefetch_multiplier") for worker in self.deployment.workers]
         stated = [int(str(value)) for value in given if str(value).isdecimal()]
-        configured = int(self["worker_prefetch_multiplier"] or 0)
         if not stated or len(stated) < len(given):
-            stated.append(configured)
+            stated.append(int(self.number("worker_prefetch_multiplier")))
         return 0 if 0 in stated else max(stated)
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether workers reserve messages beyond those they run; on Redis that can be switched off."""
+        off = self["worker_disable_prefetch"] or self.of_every_worker("disable_prefetch")
+        return not (off and self.kind is BrokerKind.REDIS)
 
     def late_tasks(self) -> Iterator[TaskFacts]:
         """Tasks acknowledged after they ran."""
         return (task for task in self.tasks if task.acks_late)
 
+    def limit_s(self, task: TaskFacts) -> float | None:
+        """A task's hard time limit: its own, the configuration's, or that of every start command."""
+        given = self.of_every_worker("time_limit")
+        return task.time_limit_s or max((seconds(limit) for limit in given), default=None)
+
     def run_s(self, task: TaskFacts) -> float | None:
         """The longest a task may run: its hard limit, the user's statement, or None for no bound."""
-        if task.time_limit_s and not self.limits_are_ignored():
-            return task.time_limit_s
+        limit = self.limit_s(task)
+        if limit and not self.limits_are_ignored():
+            return limit
         return self.bounds.longest_run_s
 
     def limits_are_ignored(self) -> bool:
@@ -271,14 +329,24 @@ class Facts:
         """The longest any bounded task may run; 0 where none has a bound."""
         return max((self.run_s(task) or 0 for task in self.tasks), default=0)
 
+    def delays(self) -> Iterator[Delay]:
+        """Known delays: each task's own, those of calls whose task is not known, and the user's statement."""
+        for task in self.tasks:
+            if task.countdown_s:
+                yield Delay(task.countdown_s, task.name, task.queue, None)
+        for call in self.source.calls:
+            if not call.task and call.countdown_s:
+                yield Delay(call.countdown_s, "", "", call.place)
+        if self.bounds.longest_countdown_s:
+            yield Delay(self.bounds.longest_countdown_s, "", "", None)
+
     def countdown_s(self, task: TaskFacts) -> float:
         """The longest known delay with which a task is sent or retried."""
         return max(task.countdown_s, self.bounds.longest_countdown_s or 0)
 
     def longest_countdown_s(self) -> float:
-        """The longest known delay of any task, of calls whose task is not known, too."""
-        anybody = [call.countdown_s or 0 for call in self.source.calls if not call.task]
-        return max([self.bounds.longest_countdown_s or 0, *anybody, *(task.countdown_s for task in self.tasks)])
+        """The longest known delay of any task."""
+        return max((delay.seconds for delay in self.delays()), default=0)
 
     def queue_of(self, task: TaskFacts) -> QueueFacts | None:
         """The queue a task waits in; None where it is not one of those declared."""
@@ -292,30 +360,39 @@ class Facts:
 
     def redelivery_horizon_s(self) -> float:
         """How long after it was sent a message can still be delivered again."""
-        waits = float(self.option("visibility_timeout")) if self.kind is BrokerKind.REDIS else 0.0
+        waits = self.option_number("visibility_timeout") if self.kind is BrokerKind.REDIS else 0.0
         return max(waits, self.longest_run_s()) + self.longest_countdown_s()
 
-    def held_s(self, task: TaskFacts) -> float | None:
-        """The longest a message stays unacknowledged for a run: its own, and those it waits behind.
+    def wait_s(self) -> float | None:
+        """The longest a reserved message waits for a process; None where the prefetch has no limit.
 
-        Late or early, `multiplier` messages queue up for each process; None where a
-        task has no bound or the prefetch none.
+        A running late-ack task counts into the prefetch, an early-ack one does not, so
+        one more message waits behind it.
         """
-        run = self.run_s(task)
-        if run is None:
-            return None
-        factor = self.prefetch_multiplier
-        if self["worker_disable_prefetch"] and self.kind is BrokerKind.REDIS:
-            factor = 1
-        if factor == 0:
-            return None
-        return run if factor == 1 else run + (factor - 1) * self.longest_run_s()
+        if not self.prefetches:
+            return 0.0
+        multiplier = self.prefetch_multiplier
+        early = max((self.run_s(task) or 0 for task in self.tasks if not task.acks_late), default=0)
+        return None if multiplier == 0 else (multiplier - 1) * self.longest_run_s() + early
 
-    @property
-    def delays_natively(self) -> bool:
-        """Whether kombu delays ETA tasks in the broker: quorum queues behind an exchange that is not direct."""
-        quorum = any(queue.is_quorum for queue in self.queues) and bool(self["worker_detect_quorum_queues"])
-        return quorum and all(queue.exchange_type != "direct" for queue in self.queues)
+    def held_s(self, task: TaskFacts) -> float | None:
+        """The longest a message stays unacknowledged: waiting, and running if it is late-ack.
+
+        None where the task or the prefetch has no bound.
+        """
+        run, wait = self.run_s(task), self.wait_s()
+        if run is None or wait is None:
+            return None
+        return wait + run if task.acks_late else wait
+
+    def delays_natively(self, queue: str = "") -> bool:
+        """Whether kombu delays the ETA tasks of a queue, or of every queue, in the broker.
+
+        That needs a quorum queue among those configured, and an exchange that is not
+        direct (`celery/app/base.py`, `send_task`).
+        """
+        quorum = any(one.is_quorum for one in self.queues)
+        return quorum and all(one.exchange_type != "direct" for one in self.queues if queue in ("", one.name))
 
     def has_version(self, library: str, *at_least: int) -> bool:
         """Whether a library is at least of a release."""
@@ -350,16 +427,3 @@ def _asked(live: RedisFacts | RabbitFacts | None, kind: type[Said]) -> Said:
         msg = "only a broker can say"
         raise FactUnknown(msg, hint="Add --live.")
     return live
-
-
-__all__ = [
-    "Bounds",
-    "Deployment",
-    "Facts",
-    "QueueFacts",
-    "Setting",
-    "StartCommand",
-    "TaskFacts",
-    "Unknown",
-    "Versions",
-]

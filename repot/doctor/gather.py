@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
+import sysconfig
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from celery.exceptions import QueueNotFound
+from kombu.transport.base import to_rabbitmq_queue_arguments  # type: ignore[attr-defined]
 from pydantic import ValidationError
 
 from repot.brokers import survey
@@ -18,10 +19,11 @@ from repot.config import ExplicitSettings, explain, load, overriding_variable
 from repot.config.endpoints import Endpoint, endpoints
 from repot.doctor import source
 from repot.doctor.deployment import read_deployment
+from repot.doctor.durations import seconds
 from repot.doctor.facts import Facts, QueueFacts, Setting, TaskFacts, Versions
 from repot.doctor.names import spellings, strange_options, strange_settings
 from repot.doctor.rule import Place
-from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError
+from repot.errors import AppFailed, AppUnusable, ConfigInvalid, FactUnknown, RepotError
 from repot.worker.apps import load_app
 from repot.worker.configure import configure, configured_with
 from repot.worker.effective import APPLICATION, effective_config
@@ -34,6 +36,17 @@ if TYPE_CHECKING:
     from repot.brokers import RabbitFacts, RedisFacts
     from repot.doctor.policy import Policy
     from repot.worker.effective import Effective
+
+#: Where installed code is; its tasks and modules are not the project's.
+_LIBRARIES = tuple(
+    {f"{path}/" for path in (*sysconfig.get_paths().values(), *sys.path) if path.endswith("-packages")}
+    | {f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")}
+)
+#: Folders in which code is installed, wherever they are.
+_INSTALLED = frozenset({"site-packages", "dist-packages", ".venv", "venv", "node_modules"})
+
+#: Options of a task that are numbers.
+_NUMBERS = ("time_limit", "soft_time_limit", "default_retry_delay", "max_retries", "priority")
 
 _URLS = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
 
@@ -82,7 +95,12 @@ def compare(applications: Sequence[Facts]) -> list[Facts]:
 
 
 def read_app(app: Celery, name: str, policy: Policy) -> Facts:
-    """Read an application that is loaded; its broker is not asked."""
+    """Read an application that is loaded; its broker is not asked.
+
+    Raises:
+        AppFailed: a module of its tasks raises on import.
+        ConfigInvalid: a setting is of a kind that Celery cannot even take.
+    """
     try:
         app.finalize(auto=True)
         app.loader.import_default_modules()
@@ -92,12 +110,12 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
         # whatever a user's module raises on import
         message = f"the tasks of {name!r} fail on import: {type(error).__name__}: {error}"
         raise AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
-    tasks = [task for task in app.tasks.values() if not str(task.name).startswith("celery.")]
+    tasks, foreign = _tasks(app)
     found = source.read(_modules(app, tasks, policy.root), policy.root, _task_lines(tasks))
-    settings = {
-        one.key: Setting(one.key, one.value, one.origin, _place(one, app, found)) for one in effective_config(app)
-    }
+    effective = {one.key: one for one in effective_config(app)}
+    settings = {key: Setting(key, one.value, one.origin, _place(one, app, found)) for key, one in effective.items()}
     unknown, old = strange_settings(app)
+    judged = tuple(_task(app, task, found, policy.root) for task in tasks)
     return Facts(
         app=name,
         servers=_endpoints(settings["broker_read_url"].value),
@@ -106,7 +124,9 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
         settings=settings,
         unknown_settings=unknown,
         old_names=old,
-        tasks=tuple(_task(app, task, found, policy.root) for task in tasks),
+        tasks=judged,
+        foreign_tasks=foreign,
+        # last: routing makes the queues that are missing
         queues=_queues(app),
         versions=Versions(*(version(name) for name in Versions._fields)),
         overriding={key: name for key in _URLS if (name := overriding_variable(key))},
@@ -119,6 +139,8 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
 def _suppose(app: Celery, target: str) -> None:
     """Put an application on another broker, the way it takes its broker."""
     settings = configured_with(app)
+    # made once, for the broker of today
+    vars(app.amqp).pop("queues", None)
     if settings is None:
         app.conf.update(broker_url=target, broker_read_url=None, broker_write_url=None)
         return
@@ -163,26 +185,43 @@ def _endpoints(address: str | Iterable[str] | None) -> tuple[Endpoint, ...]:
     return found
 
 
-def _results(address: str | None) -> tuple[Endpoint, ...]:
+def _results(address: object) -> tuple[Endpoint, ...]:
     """The servers of a result backend; none for those that are no servers of the kinds repot knows."""
     try:
-        return tuple(one for one in endpoints(address) if one.kind) if address and "://" in address else ()
+        return tuple(one for one in endpoints(address) if one.kind) if address and isinstance(address, str) else ()
     except ValueError:
         return ()
+
+
+def _tasks(app: Celery) -> tuple[list[Any], tuple[str, ...]]:
+    """The application's tasks, and the names of those that installed libraries bring."""
+    own = {str(app.main or "").partition(".")[0], str(getattr(app, "__module__", "")).partition(".")[0]}
+    judged, foreign = [], []
+    for task in app.tasks.values():
+        if str(task.name).startswith("celery."):
+            continue
+        module = str(type(task).__module__)
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        if str(file).startswith(_LIBRARIES) and module.partition(".")[0] not in own:
+            foreign.append(str(task.name))
+        else:
+            judged.append(task)
+    return judged, tuple(foreign)
 
 
 def _modules(app: Celery, tasks: Iterable[Any], root: Path) -> list[ModuleType]:
     """The project's loaded modules, and those of the tasks wherever they are."""
     named = {str(app.main or "")} | {type(task).__module__ for task in tasks}
     # as texts: a thousand modules are loaded, and each look at the disk is slow
-    ours = (f"{root}/", f"{root.resolve()}/")
-    libraries = tuple(f"{path}/" for path in sys.path if path.endswith("site-packages"))
+    ours = tuple(f"{str(one).rstrip('/')}/" for one in (root, root.resolve()))
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(module, ModuleType) or not isinstance(file, str):
             continue
-        of_project = file.startswith(ours) and not file.startswith(libraries) and name.partition(".")[0] != "repot"
+        # an environment may be in the project's folder, or the project's folder above all of them
+        installed = file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(file.split("/"))
+        of_project = file.startswith(ours) and not installed and name.partition(".")[0] != "repot"
         if name in named or of_project:
             found.append(module)
     return found
@@ -205,12 +244,16 @@ def _task_lines(tasks: Iterable[Any]) -> dict[tuple[str, int], str]:
 def _task(app: Celery, task: Any, found: source.Source, root: Path) -> TaskFacts:  # noqa: ANN401 - a task's class is made up
     code = getattr(_function(task), "__code__", None)
     place = Place(source.shorten(Path(code.co_filename), root), code.co_firstlineno) if code else None
+    first, last = found.extents.get((place.file, place.line), (place.line, place.line)) if place else (0, 0)
     calls = tuple(call for call in found.calls if call.task == task.name)
-    autoretry = bool(getattr(task, "autoretry_for", ()))
-    retries_itself = autoretry or any(call.name == "retry" for call in calls)
+    wrong = {name: repr(value) for name in _NUMBERS if _number(value := getattr(task, name, None)) is None}
+    autoretry = bool(getattr(task, "autoretry_for", ())) and task.max_retries != 0
+    plain_retry = any(call.name == "retry" and not call.delayed for call in calls)
     delays = [call.countdown_s or 0 for call in calls]
-    if autoretry and task.max_retries != 0:
+    if autoretry:
         delays.append(_backoff_s(task))
+    if plain_retry:
+        delays.append(_number(task.default_retry_delay) or 0)
     return TaskFacts(
         name=str(task.name),
         acks_late=bool(task.acks_late),
@@ -220,60 +263,86 @@ def _task(app: Celery, task: Any, found: source.Source, root: Path) -> TaskFacts
         retry_on_worker_lost=bool(task.retry_on_worker_lost),
         ignore_result=bool(task.ignore_result),
         store_errors=bool(task.store_errors_even_if_ignored),
-        time_limit_s=task.time_limit,
-        soft_time_limit_s=task.soft_time_limit,
-        max_retries=task.max_retries,
-        retries_itself=retries_itself,
+        time_limit_s=_number(task.time_limit) or None,
+        soft_time_limit_s=_number(task.soft_time_limit) or None,
+        max_retries=task.max_retries if isinstance(task.max_retries, int) else None,
+        retries_itself=autoretry or any(call.name == "retry" for call in calls),
         queue=_queue_of(app, task),
-        priority=task.priority,
+        priority=task.priority if isinstance(task.priority, int) else None,
         countdown_s=max(delays, default=0.0),
         strange=strange_options(task),
+        wrong=wrong,
+        serializer=task.serializer,
         calls=calls,
         place=place,
-        last_line=found.signatures.get((place.file, place.line), place.line) if place else 0,
+        first_line=first,
+        last_line=last,
     )
+
+
+def _number(value: object) -> float | None:
+    """A number of seconds; 0 for none, None for what is no number."""
+    try:
+        return seconds(value)
+    except FactUnknown:
+        return None
 
 
 def _backoff_s(task: Any) -> float:  # noqa: ANN401 - a task's class is made up
     """The longest delay before an automatic retry (`celery/app/autoretry.py`)."""
-    factor = getattr(task, "retry_backoff", False)
+    given = getattr(task, "retry_kwargs", None)
+    words = given if isinstance(given, dict) else {}
+    factor = _number(getattr(task, "retry_backoff", False)) or 0
     if not factor:
-        countdown = getattr(task, "retry_kwargs", {}).get("countdown")
-        return float(task.default_retry_delay if countdown is None else countdown)
-    longest = float(getattr(task, "retry_backoff_max", 600))
-    if task.max_retries is None:
+        countdown = words.get("countdown")
+        return _number(task.default_retry_delay if countdown is None else countdown) or 0
+    longest = _number(getattr(task, "retry_backoff_max", 600)) or 0
+    retries = words.get("max_retries", task.max_retries)
+    if not isinstance(retries, int):
         return longest
-    grown = float(factor) * 2.0 ** max(0, int(task.max_retries) - 1)
-    return min(longest, grown)
+    # far beyond any delay, and no number too large for a float
+    return min(longest, factor * 2.0 ** min(max(0, retries - 1), 62))
 
 
 def _queue_of(app: Celery, task: Any) -> str:  # noqa: ANN401 - a task's class is made up
     own = getattr(task, "queue", None)
     try:
-        route = app.amqp.router.route({"queue": own} if own else {}, task.name)
-    except (QueueNotFound, KeyError, TypeError):
+        route = app.amqp.router.route({"queue": own} if own else {}, task.name, (), {})
+    except Exception:  # noqa: BLE001 - a router is the user's code, and looks at arguments that are not there
         return ""
     return str(getattr(route.get("queue"), "name", route.get("queue") or ""))
 
 
 def _queues(app: Celery) -> tuple[QueueFacts, ...]:
-    # made once, perhaps before another broker was supposed
-    vars(app.amqp).pop("queues", None)
-    return tuple(_queue(queue) for queue in app.amqp.queues.values())
+    try:
+        queues = app.amqp.queues
+        configured = set(queues.consume_from)
+        return tuple(_queue(queue, configured=name in configured) for name, queue in queues.items())
+    except (AttributeError, TypeError, ValueError) as error:
+        message = f"task_queues cannot be read: {error}"
+        raise ConfigInvalid(message, hint="It is a list of kombu.Queue, or a dictionary of their options.") from error
 
 
-def _queue(queue: Any) -> QueueFacts:  # noqa: ANN401 - kombu's queue
-    arguments = dict(queue.queue_arguments or {})
-    if queue.max_priority is not None:
-        arguments["x-max-priority"] = queue.max_priority
+def _queue(queue: Any, *, configured: bool) -> QueueFacts:  # noqa: ANN401 - kombu's queue
+    arguments = to_rabbitmq_queue_arguments(
+        dict(queue.queue_arguments or {}),
+        expires=queue.expires,
+        message_ttl=queue.message_ttl,
+        max_length=queue.max_length,
+        max_length_bytes=queue.max_length_bytes,
+        max_priority=queue.max_priority,
+    )
+    exchange = queue.exchange
     return QueueFacts(
         name=queue.name,
         kind=str(arguments.get("x-queue-type", "classic")),
-        exchange=queue.exchange.name if queue.exchange else "",
-        exchange_type=queue.exchange.type if queue.exchange else "direct",
+        exchange=exchange.name if exchange else "",
+        exchange_type=exchange.type if exchange else "direct",
         routing_key=queue.routing_key or "",
         arguments=arguments,
         durable=bool(queue.durable),
+        exchange_durable=bool(exchange.durable) if exchange else True,
+        configured=configured,
         consumer_arguments=dict(queue.consumer_arguments or {}),
     )
 

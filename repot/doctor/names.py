@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from celery.app.defaults import _TO_NEW_KEY, NAMESPACES  # type: ignore[attr-defined]
@@ -76,9 +77,13 @@ _MEANT_OPTION = {
     "timeout": "time_limit",
 }
 
+#: Settings of libraries beside Celery, which Celery's namespace may hold.
+_OF_LIBRARIES = ("beat_dburi", "email_", "flower_", "once", "redbeat_", "singleton_", "django_celery_")
+
 #: The first words of Celery's settings.
 _NAMESPACES = tuple(f"{name}_" for name, option in NAMESPACES.items() if isinstance(option, dict))
 _NEAR = 0.8
+_NEARER = 0.9
 
 
 def strange_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
@@ -98,7 +103,7 @@ def strange_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
         if written in _TO_NEW_KEY:
             old[written] = _TO_NEW_KEY[written]
         elif namespace:
-            if right is not None and right not in _READ_ELSEWHERE:
+            if right is not None and right not in _READ_ELSEWHERE and not right.startswith(_OF_LIBRARIES):
                 unknown[written] = _meant(right)
         elif (meant := _meant_anywhere(written)) is not None:
             unknown[written] = meant
@@ -106,21 +111,34 @@ def strange_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def strange_options(task: Any) -> dict[str, str]:  # noqa: ANN401 - a task's class is made up
-    """Attributes of a task that look like an option and are none, with what was meant."""
+    """Options of a task that are none, with what was meant.
+
+    A class may have attributes of its own; there only what is nearly an option's name,
+    and read nowhere in the class, counts.
+    """
+    decorated = "_decorated" in vars(type(task))
     written = {
         name
-        for one in type(task).__mro__
+        for one in ([type(task)] if decorated else type(task).__mro__)
         if one.__module__.partition(".")[0] != "celery" and one is not object
         for name, value in vars(one).items()
         if not name.startswith("_") and not callable(value)
     }
     found = {}
     for name in sorted(written - _TASK_ATTRIBUTES):
-        near = difflib.get_close_matches(name, _TASK_OPTIONS, n=1, cutoff=_NEAR)
-        meant = _MEANT_OPTION.get(name) or (near[0] if near else "")
-        if meant:
+        near = difflib.get_close_matches(name, _TASK_OPTIONS, n=1, cutoff=_NEAR if decorated else _NEARER)
+        meant = (_MEANT_OPTION.get(name, "") if decorated else "") or (near[0] if near else "")
+        if meant and (decorated or not _is_read(type(task), name)):
             found[name] = meant
     return found
+
+
+def _is_read(kind: type, name: str) -> bool:
+    """Whether a class' own source reads an attribute; where there is no source, it may well."""
+    try:
+        return f".{name}" in inspect.getsource(kind)
+    except (OSError, TypeError):
+        return True
 
 
 def spellings(app: Celery, key: str) -> list[str]:
@@ -139,7 +157,7 @@ def _under(namespace: str, written: str) -> str | None:
 def _meant_anywhere(written: str) -> str | None:
     """What a name means that may well have nothing to do with Celery; None when it has not."""
     name = written.lower()
-    if name in _READ_ELSEWHERE:
+    if name in _READ_ELSEWHERE or name.startswith(_OF_LIBRARIES):
         return None
     bare = name.removeprefix("celery_")
     if bare in celery_options():

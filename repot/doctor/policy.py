@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveFloat, ValidationError
 
 from repot.doctor.facts import Bounds
-from repot.doctor.rule import Place
+from repot.doctor.rule import Finding, Place
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -43,16 +43,25 @@ class _Section(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StandingWaiver:
-    """A finding of a rule, or of a rule at tasks of a pattern, that the project accepts."""
+    """A finding of a rule that the project accepts: everywhere, at tasks of a pattern, or at a line.
+
+    One that stands in the source has a `line`, and `tasks` are those it stands beside.
+    """
 
     rule: str
     task_pattern: str
     reason: str
     place: Place
+    tasks: tuple[str, ...] = ()
+    line: Place | None = None
 
-    def covers(self, rule: str, task: str) -> bool:
+    def covers(self, rule: str, finding: Finding) -> bool:
         """Whether it is about this finding."""
-        return rule == self.rule and (not self.task_pattern or fnmatch.fnmatch(task, self.task_pattern))
+        if rule != self.rule:
+            return False
+        if self.line:
+            return finding.task in self.tasks or finding.place == self.line
+        return not self.task_pattern or fnmatch.fnmatch(finding.task, self.task_pattern)
 
 
 @dataclass(frozen=True, slots=True)

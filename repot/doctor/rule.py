@@ -68,7 +68,8 @@ class Rule:
 
     `reason` is why it matters, `fix` the lines to paste, `evidence` the scenario or
     document that shows it, `versions` which releases it concerns when not all,
-    `live` whether only a broker can answer it.
+    `live` whether only a broker can answer it. `publishing` is one about sending: it
+    also concerns a bridge that writes to such a broker.
     """
 
     id: str
@@ -77,13 +78,20 @@ class Rule:
     brokers: tuple[BrokerKind, ...]
     versions: str
     live: bool
+    publishing: bool
     reason: str
     fix: str
     evidence: tuple[str, ...]
     check: Callable[[Facts], Iterable[Finding]]
 
+    def concerns(self, facts: Facts) -> bool:
+        """Whether it is about the broker that these facts are on."""
+        if facts.kind in self.brokers:
+            return True
+        return self.publishing and any(kind in self.brokers for kind in facts.kinds)
 
-def rule(
+
+def rule(  # noqa: PLR0913 - each is part of a rule
     id: str,  # noqa: A002 - what a rule is known by
     title: str,
     severity: Severity,
@@ -93,6 +101,7 @@ def rule(
     brokers: tuple[BrokerKind, ...] = BOTH,
     versions: str = "",
     live: bool = False,
+    publishing: bool = False,
 ) -> Callable[[Callable[[Facts], Iterator[Finding]]], Rule]:
     """Make a rule of a function; its docstring is the reason.
 
@@ -109,6 +118,7 @@ def rule(
             brokers=brokers,
             versions=versions,
             live=live,
+            publishing=publishing,
             reason=" ".join(inspect.getdoc(check).split()) if check.__doc__ else "",  # type: ignore[union-attr]
             fix=inspect.cleandoc(fix),
             evidence=(evidence,) if isinstance(evidence, str) else evidence,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import operator
 import re
 import tokenize
 from dataclasses import dataclass, field
@@ -26,6 +27,15 @@ _SENDING = frozenset({"apply_async", "retry", "send_task", "set", "signature", "
 #: How Celery's constructor calls some settings.
 _CONSTRUCTOR = {"broker": "broker_url", "backend": "result_backend"}
 
+#: What is computed of a delay.
+_OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+
 #: Values whose time is the moment of the call.
 _NOW = frozenset({"now", "utcnow", "today"})
 
@@ -35,7 +45,7 @@ class Call:
     """A call that sends a task with a delay or a priority.
 
     `task` is empty where the source does not tell which; `countdown_s` None where it
-    does not tell how long.
+    does not tell how long, or where the call gives no delay (not `delayed`).
     """
 
     name: str
@@ -43,6 +53,7 @@ class Call:
     task: str = ""
     countdown_s: float | None = None
     priority: int | None = None
+    delayed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +78,9 @@ class Waiver:
 class Source:
     """What was read of the project's modules.
 
-    `keys` tells where a name is written, `rejects` where a Reject is made;
-    `signatures` maps file and first line of a function to the last line before its
-    body.
+    `keys` tells where a name is written, `rejects` where a Reject is made, `revokes`
+    where a task is revoked; `extents` maps file and first line of a function, or of
+    its class, to the first and last line of the whole.
     """
 
     calls: tuple[Call, ...] = ()
@@ -77,7 +88,8 @@ class Source:
     keys: Mapping[str, Place] = field(default_factory=dict)
     rejects: tuple[Place, ...] = ()
     misuses: tuple[Misuse, ...] = ()
-    signatures: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    revokes: tuple[Place, ...] = ()
+    extents: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -87,7 +99,8 @@ class _Found:
     keys: dict[str, Place] = field(default_factory=dict)
     rejects: list[Place] = field(default_factory=list)
     misuses: list[Misuse] = field(default_factory=list)
-    signatures: dict[tuple[str, int], int] = field(default_factory=dict)
+    revokes: list[Place] = field(default_factory=list)
+    extents: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
 
 def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[str, int], str]) -> Source:
@@ -118,7 +131,8 @@ def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[st
         keys=found.keys,
         rejects=tuple(found.rejects),
         misuses=tuple(found.misuses),
-        signatures=found.signatures,
+        revokes=tuple(found.revokes),
+        extents=found.extents,
     )
 
 
@@ -139,13 +153,30 @@ class _Reader(ast.NodeVisitor):
         self._names = names
         self._tasks = tasks
         self._task = ""
+        self._self = ""
+        self._class: tuple[int, int] | None = None
+        self._caught: set[str] = set()
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        outer, self._class = self._class, (_first_line(node), node.end_lineno or node.lineno)
+        self.generic_visit(node)
+        self._class = outer
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        self._found.signatures[self._file, first] = max(node.lineno, node.body[0].lineno - 1)
-        outer, self._task = self._task, self._tasks.get(first, self._task)
+        first = _first_line(node)
+        self._found.extents[self._file, first] = self._class or (first, node.end_lineno or node.lineno)
+        outer = self._task, self._self, self._class
+        self._task = self._tasks.get(first, self._task)
+        self._self = node.args.args[0].arg if node.args.args else ""
+        self._class = None
         self.generic_visit(node)
-        self._task = outer
+        self._task, self._self, self._class = outer
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        outer = self._caught
+        self._caught = outer | {node.name} if node.name else outer
+        self.generic_visit(node)
+        self._caught = outer
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - ast's name
 
@@ -177,19 +208,21 @@ class _Reader(ast.NodeVisitor):
             requeue = requeue or (node.args[1] if len(node.args) > 1 else None)
             if not (isinstance(requeue, ast.Constant) and requeue.value):
                 self._found.rejects.append(self._place(node))
+        if called == "revoke" and isinstance(node.func, ast.Attribute):
+            self._found.revokes.append(self._place(node))
         if called in _SENDING and isinstance(node.func, ast.Attribute):
             self._sending(called, node, node.func.value)
         self.generic_visit(node)
 
     def _sending(self, called: str, node: ast.Call, receiver: ast.expr) -> None:
         words = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        if called in ("retry", "apply_async") and "delay" in words:
-            meant = "waits the default 180 s" if called == "retry" else "runs at once"
-            self._found.misuses.append(Misuse(f"{called}(delay=...) {meant}; write countdown=", self._place(node)))
-        if called == "retry" and self._task and node.args:
-            wrong = "self.retry(exc, ...) takes it for the arguments; write exc=exc"
-            self._found.misuses.append(Misuse(wrong, self._place(node)))
-        if not words.keys() & {"countdown", "eta", "priority"}:
+        # there are other things that retry
+        retries = called == "retry" and self._is_task(receiver)
+        if called == "retry" and not retries:
+            return
+        self._misused(called, node, words)
+        delayed = bool(words.keys() & {"countdown", "eta"})
+        if not (delayed or retries or "priority" in words):
             return
         self._found.calls.append(
             Call(
@@ -198,8 +231,23 @@ class _Reader(ast.NodeVisitor):
                 task=self._receiver(called, node, receiver),
                 countdown_s=self._seconds(words.get("countdown")) or self._seconds(words.get("eta")),
                 priority=self._number(words.get("priority")),
+                delayed=delayed,
             )
         )
+
+    def _is_task(self, receiver: ast.expr) -> bool:
+        """Whether a function's first parameter, within a task, or a task by name."""
+        itself = isinstance(receiver, ast.Name) and receiver.id == self._self and bool(self._task)
+        return itself or hasattr(self._object(receiver), "apply_async")
+
+    def _misused(self, called: str, node: ast.Call, words: Mapping[str, ast.expr]) -> None:
+        if called in ("retry", "apply_async") and "delay" in words:
+            meant = "waits the default 180 s" if called == "retry" else "runs at once"
+            self._found.misuses.append(Misuse(f"{called}(delay=...) {meant}; write countdown=", self._place(node)))
+        first = node.args[0] if node.args else None
+        if called == "retry" and isinstance(first, ast.Name) and first.id in self._caught:
+            wrong = f"retry({first.id}, ...) takes it for the task's arguments; write exc={first.id}"
+            self._found.misuses.append(Misuse(wrong, self._place(node)))
 
     def _receiver(self, called: str, node: ast.Call, receiver: ast.expr) -> str:
         """The name of the task that is sent, as far as the source tells."""
@@ -239,18 +287,30 @@ class _Reader(ast.NodeVisitor):
                 return found if isinstance(found, int | float | timedelta) else None
             case ast.BinOp(left=left, op=operation, right=right):
                 return _combine(operation, self._value(left), self._value(right), at_now=_is_now(left))
-            case ast.Call(func=ast.Name(id="timedelta") | ast.Attribute(attr="timedelta"), args=[]):
-                parts = {word.arg: self._value(word.value) for word in node.keywords if word.arg}
-                numbers = {name: value for name, value in parts.items() if isinstance(value, int | float)}
-                return timedelta(**numbers) if numbers.keys() == parts.keys() else None
+            case ast.Call(func=ast.Name(id="timedelta") | ast.Attribute(attr="timedelta")):
+                return self._duration(node)
+            case ast.Call(func=ast.Attribute(attr="total_seconds", value=value), args=[], keywords=[]):
+                return self._value(value)
             case _:
                 return None
+
+    def _duration(self, node: ast.Call) -> timedelta | None:
+        """What a call of `timedelta` with numbers makes."""
+        given = {word.arg: self._value(word.value) for word in node.keywords if word.arg}
+        given |= dict(zip(("days", "seconds"), map(self._value, node.args), strict=False))
+        numbers = {name: value for name, value in given.items() if isinstance(value, int | float)}
+        return timedelta(**numbers) if numbers and numbers.keys() == given.keys() else None
 
     def _key(self, name: str, node: ast.expr | ast.stmt) -> None:
         self._found.keys.setdefault(name, self._place(node))
 
     def _place(self, node: ast.expr | ast.stmt) -> Place:
         return Place(self._file, node.lineno)
+
+
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+    """That of the first decorator, where there is one."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def _is_now(node: ast.expr) -> bool:
@@ -264,14 +324,12 @@ def _combine(
         return right
     if left is None or right is None:
         return None
+    act = _OPERATIONS.get(type(operation))
     try:
-        if isinstance(operation, ast.Mult):
-            return left * right  # type: ignore[operator]
-        if isinstance(operation, ast.Add):
-            return left + right  # type: ignore[operator]
-    except TypeError:
-        pass
-    return None
+        found: float | timedelta | None = act(left, right) if act else None
+    except (TypeError, ArithmeticError):
+        return None
+    return found
 
 
 def _waivers(text: str, file: str) -> Iterator[Waiver]:
@@ -279,7 +337,7 @@ def _waivers(text: str, file: str) -> Iterator[Waiver]:
     pending: list[tuple[tuple[str, ...], str, int]] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            match = _WAIVER.match(token.string) if token.type == tokenize.COMMENT else None
+            match = _WAIVER.search(token.string) if token.type == tokenize.COMMENT else None
             if match:
                 rules = tuple(part.strip() for part in match[1].split(",") if part.strip())
                 if token.line[: token.start[1]].strip():

@@ -11,6 +11,7 @@ from kombu import Queue
 
 from repot.config import overriding_variable, variable
 from repot.config.masking import masked
+from repot.errors import ConfigInvalid
 from repot.worker.configure import celery_options, is_own, origins_of
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ def _flat(app: Celery) -> Iterator[tuple[str, Any]]:
         # as an attribute: some follow others, broker_read_url broker_url for example
         value = getattr(app.conf, key)
         if key.endswith("transport_options") and value:
+            if not isinstance(value, dict):
+                message = f"{key} is a {type(value).__name__}, not a dictionary"
+                raise ConfigInvalid(message, hint="A text from the environment must be parsed first, by json.loads.")
             for name, inner in value.items():
                 yield f"{key}.{name}", inner
         else:

@@ -198,7 +198,16 @@ def test_a_live_run_changes_nothing_on_redis(database: redis_py.Redis, redis: Se
     flags = database.command()
     reading = {name for name in sent if "readonly" in flags.get(name, {}).get("flags", [])}
     # of the rest, what is about the connection or the server; EVAL_RO cannot write
-    assert sent.keys() - reading <= {"hello", "client|setinfo", "select", "info", "config|get", "time", "eval_ro"}
+    assert sent.keys() - reading <= {
+        "hello",
+        "client|setinfo",
+        "select",
+        "ping",
+        "info",
+        "config|get",
+        "time",
+        "eval_ro",
+    }
 
 
 def executed(database: redis_py.Redis) -> Counter[str]:
@@ -313,14 +322,32 @@ def test_what_a_user_of_redis_may_not_ask_is_unknown(database: redis_py.Redis, r
     found = doctor("--live", "--format=json", "--select=RPT7", WORKER_BROKER_URL=url)
     report = json.loads(found.stdout)["applications"][0]
     missing = {one["rule"]: one["remedy"] for one in report["not_judged"]}
-    assert {"RPT701", "RPT702", "RPT703", "RPT704", "RPT705", "RPT707"} == set(missing)
-    assert "ACL SETUSER shop +config|get" in missing["RPT701"]
+    # what INFO tells, too, is known
+    assert {"RPT703", "RPT705"} == set(missing)
+    assert "ACL SETUSER shop +config|get" in missing["RPT703"]
     assert "ACL SETUSER shop +config|get" in found.stderr
     assert PASSWORD not in found.stdout + found.stderr
     # and the line helps
     database.acl_setuser("shop", enabled=True, commands=["+config|get"])
     again = doctor("--live", "--format=json", "--select=RPT7", WORKER_BROKER_URL=url)
     assert [] == json.loads(again.stdout)["applications"][0]["not_judged"]
+
+
+def test_a_user_of_redis_that_may_ask_nothing(database: redis_py.Redis, redis: Server) -> None:
+    """As after the advice to leave out @dangerous: every rule about the server is not judged, and none is an error."""
+    database.acl_setuser(
+        "shop", enabled=True, passwords=[f"+{PASSWORD}"], commands=["+@all", "-@dangerous"], keys=["*"]
+    )
+    url = redis.url.replace("redis://", f"redis://shop:{PASSWORD}@")
+    found = doctor("--live", "--format=json", "--select=RPT7", WORKER_BROKER_URL=url)
+    report = json.loads(found.stdout)["applications"][0]
+    assert 0 == found.returncode, found.stderr
+    assert [] == report["findings"]
+    missing = {one["rule"]: one["remedy"] for one in report["not_judged"]}
+    assert {"RPT701", "RPT702", "RPT703", "RPT704", "RPT705", "RPT706", "RPT707", "RPT709", "RPT710", "RPT711"} == set(
+        missing
+    )
+    assert "ACL SETUSER shop +info" in missing["RPT706"]
 
 
 def test_policies_that_cut_queues_short(admin: Admin) -> None:

@@ -48,6 +48,7 @@ def _report(report: Report) -> dict[str, Any]:
             "version": live.version if live else None,
         },
         "tasks": len(facts.tasks),
+        "tasks_of_libraries": list(facts.foreign_tasks),
         "rules": len(report.rules),
         "findings": [_judged(report, one) for one in report.findings],
         "waived": [_judged(report, one) for one in report.waived],

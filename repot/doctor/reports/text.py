@@ -125,10 +125,13 @@ def _summary(report: Report) -> str:
         if (count := report.count(severity))
     )
     waived = f", {len(report.waived)} waived" if report.waived else ""
-    concerned = [rule for rule in report.rules.values() if report.facts.kind in rule.brokers]
+    concerned = [rule for rule in report.rules.values() if rule.concerns(report.facts)]
     judged = len(concerned) - len(report.not_judged)
     tasks = len(report.facts.tasks)
-    return f"\n{found or 'nothing wrong'}{waived}; {judged} rules judged, {tasks} task{'' if tasks == 1 else 's'}"
+    foreign = len(report.facts.foreign_tasks)
+    left_out = f" (and {foreign} of installed libraries, left out)" if foreign else ""
+    plural = "" if tasks == 1 else "s"
+    return f"\n{found or 'nothing wrong'}{waived}; {judged} rules judged, {tasks} task{plural}{left_out}"
 
 
 def _concerns(rule: Rule) -> str:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from repot.brokers.facts import known
 from repot.config.endpoints import BrokerKind
-from repot.doctor.durations import seconds
-from repot.doctor.rule import ERROR, RABBITMQ, REDIS, WARNING, Finding, rule
+from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.doctor.facts import Facts
+    from repot.doctor.facts import Facts, QueueFacts
 
 #: Where kombu sends delayed tasks, and where they arrive (`kombu/transport/native_delayed_delivery.py`).
 _DELAYED_ENTRY = "celery_delayed_27"
@@ -68,12 +67,11 @@ def failure_leaves_no_trace(facts: Facts) -> Iterator[Finding]:
     dead_letters = facts.kind is BrokerKind.RABBITMQ
     for task in facts.late_tasks():
         queue = facts.queue_of(task)
-        kept = dead_letters and not task.acks_on_failure and queue is not None and queue.has_dead_letter_target
+        kept = dead_letters and not task.acks_on_failure and queue is not None and _has_dead_letters(facts, queue)
         stored = facts.keeps_results and (not task.ignore_result or task.store_errors)
         if not kept and not stored:
-            yield Finding(
-                "is acknowledged when it fails, and its failure is not stored", "task_acks_on_failure", task.name
-            )
+            what = "is acknowledged when it fails" if task.acks_on_failure else "is rejected when it fails, and dropped"
+            yield Finding(f"{what}; its failure is not stored", "task_acks_on_failure", task.name)
 
 
 @rule(
@@ -101,6 +99,7 @@ def acknowledged_early(facts: Facts) -> Iterator[Finding]:
     "Publisher confirms are off",
     ERROR,
     brokers=RABBITMQ,
+    publishing=True,
     fix="app.conf.broker_transport_options |= {'confirm_publish': True, 'read_timeout': 15, 'write_timeout': 15}",
     evidence=(
         "https://github.com/celery/celery/issues/5410",
@@ -125,8 +124,9 @@ def publisher_confirms_off(facts: Facts) -> Iterator[Finding]:
     fix="""
     Queue('celery', queue_arguments={'x-queue-type': 'quorum',
           'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': 'celery.dead'})
-    # or for a queue that exists: rabbitmqctl set_policy dead '^celery$'
-    #   '{"dead-letter-exchange": "", "dead-letter-routing-key": "celery.dead"}' --apply-to quorum_queues
+    # or for a queue that exists, in its one policy:
+    # rabbitmqctl set_policy celery '^celery$' \\
+    #   '{"dead-letter-exchange": "", "dead-letter-routing-key": "celery.dead"}' --apply-to queues
     """,
     evidence=(
         "https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling",
@@ -141,9 +141,10 @@ def quorum_without_dead_letters(facts: Facts) -> Iterator[Finding]:
     if (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4:
         return
     for queue in facts.queues:
-        if not queue.is_quorum or queue.has_dead_letter_target or queue.arguments.get("x-delivery-limit") == -1:
-            continue
-        if facts.live and facts.set_by_policy(queue, "dead-letter-exchange"):
+        limits = [queue.arguments.get("x-delivery-limit")]
+        if facts.live:
+            limits += facts.set_by_policy(queue, "delivery-limit")
+        if not queue.is_quorum or -1 in limits or _has_dead_letters(facts, queue):
             continue
         yield Finding(f"the quorum queue {queue.name!r} drops a message after its delivery limit")
 
@@ -213,9 +214,9 @@ def no_native_delay(facts: Facts) -> Iterator[Finding]:
     They block the prefetch on RabbitMQ 4, count a delivery at each restart and run into the consumer timeout.
     """
     quorum = any(queue.is_quorum for queue in facts.queues)
-    delayed = facts.longest_countdown_s() > 0 or any(task.retries_itself for task in facts.tasks)
+    delays = {delay.queue for delay in facts.delays()} | {task.queue for task in facts.tasks if task.retries_itself}
     for queue in facts.queues:
-        if quorum and queue.exchange_type == "direct" and delayed:
+        if quorum and queue.exchange_type == "direct" and not delays.isdisjoint({"", queue.name}):
             yield Finding(f"{queue.name!r} is bound to the direct exchange {queue.exchange!r}, and tasks are delayed")
 
 
@@ -236,7 +237,7 @@ def delay_queues_missing(facts: Facts) -> Iterator[Finding]:
 
     Until the first one has started on this virtual host, a delayed task or a retry is lost.
     """
-    if facts.delays_natively and _DELAYED_ENTRY not in known(facts.rabbitmq.exchanges):
+    if facts.delays_natively() and _DELAYED_ENTRY not in known(facts.rabbitmq.exchanges):
         yield Finding(f"the exchange {_DELAYED_ENTRY!r} does not exist on this virtual host")
 
 
@@ -255,7 +256,7 @@ def delayed_tasks_stranded(facts: Facts) -> Iterator[Finding]:
     Without it the task stays there, where no count of messages shows it, or is dropped.
     """
     exchanges = known(facts.rabbitmq.exchanges)
-    if not facts.delays_natively or _DELAYED_EXIT not in exchanges:
+    if not facts.delays_natively() or _DELAYED_EXIT not in exchanges:
         return
     bindings = known(facts.rabbitmq.bindings)
     arrived_at = {binding.destination for binding in bindings if binding.source == _DELAYED_EXIT}
@@ -307,7 +308,7 @@ def results_never_expire(facts: Facts) -> Iterator[Finding]:
     Then every write fails: results, and on the same server the tasks' own messages.
     """
     kept = any(server.kind is BrokerKind.REDIS for server in facts.result_servers)
-    if kept and not facts.is_default("result_expires") and not seconds(facts["result_expires"]):
+    if kept and not facts.is_default("result_expires") and not facts.number("result_expires"):
         yield Finding(f"is {facts['result_expires']!r}", setting="result_expires")
 
 
@@ -323,7 +324,7 @@ def results_expire_while_awaited(facts: Facts) -> Iterator[Finding]:
 
     When they are gone first, the chord never calls back, and the wait never ends.
     """
-    expires = seconds(facts["result_expires"])
+    expires = facts.number("result_expires")
     needed = facts.longest_run_s() + facts.longest_countdown_s()
     if facts.keeps_results and expires and expires < needed:
         yield Finding(f"results expire after {expires:g} s, tasks take up to {needed:g} s", setting="result_expires")
@@ -342,7 +343,7 @@ def classic_delay_queues(facts: Facts) -> Iterator[Finding]:
 
     A quorum delay queue keeps it and delivers it when the binding is back.
     """
-    if facts.delays_natively and facts["broker_native_delayed_delivery_queue_type"] == "classic":
+    if facts.delays_natively() and facts["broker_native_delayed_delivery_queue_type"] == "classic":
         yield Finding("is 'classic'", setting="broker_native_delayed_delivery_queue_type")
 
 
@@ -367,3 +368,49 @@ def not_durable(facts: Facts) -> Iterator[Finding]:
     for queue in facts.queues:
         if not queue.durable:
             yield Finding(f"the queue {queue.name!r} is not durable", setting="task_queues")
+        if not queue.exchange_durable:
+            yield Finding(f"the exchange {queue.exchange!r} is not durable", setting="task_queues")
+
+
+@rule(
+    "RPT216",
+    "A task queue that expires",
+    ERROR,
+    fix="Queue('shop')  # without expires, x-expires",
+    evidence=(
+        "https://www.rabbitmq.com/docs/ttl#queue-ttl",
+        "measured on Redis: the list was gone, with a task in it",
+    ),
+)
+def queue_expires(facts: Facts) -> Iterator[Finding]:
+    """Both brokers delete a queue with `x-expires` when nobody has used it for so long, and the tasks in it.
+
+    An outage of the workers, or a move that takes a while, is such a time.
+    """
+    for queue in facts.queues:
+        if queue.arguments.get("x-expires"):
+            yield Finding(f"{queue.name!r} is deleted after {queue.arguments['x-expires']} ms", setting="task_queues")
+
+
+@rule(
+    "RPT217",
+    "Revocations are forgotten with the worker",
+    INFO,
+    fix="celery -A shop worker --statedb /var/lib/shop/worker.state  # a file of its own for each worker",
+    evidence="https://docs.celeryq.dev/en/stable/userguide/workers.html",
+)
+def revocations_forgotten(facts: Facts) -> Iterator[Finding]:
+    """Workers keep the ids of revoked tasks in memory.
+
+    When all of them restart, a task that was revoked while it waited runs after all.
+    """
+    if not facts.source.revokes:
+        return
+    for worker in facts.workers():
+        if not worker.has("statedb"):
+            yield Finding("tasks are revoked, and a worker starts without --statedb", place=worker.place)
+
+
+def _has_dead_letters(facts: Facts, queue: QueueFacts) -> bool:
+    """Whether a queue's arguments, or what is known of its policies, say where dead letters go."""
+    return queue.has_dead_letter_target or bool(facts.live and facts.set_by_policy(queue, "dead-letter-exchange"))

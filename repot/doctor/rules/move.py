@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from repot.doctor.facts import Facts
 
 #: Arguments of a queue that RabbitMQ compares on each declaration; another value is 406.
-_COMPARED = ("x-queue-type", "x-max-priority", "x-message-ttl", "x-expires", "x-dead-letter-exchange", "x-max-length")
+_COMPARED = ("x-max-priority", "x-message-ttl", "x-expires", "x-dead-letter-exchange", "x-max-length")
 
 
 @rule(
     "RPT601",
     "Priorities turn round with the broker",
     ERROR,
-    fix="app.conf.task_default_priority = 9 - priority  # RabbitMQ: 9 is first; Redis: 0 is; none given is 0 on both",
+    fix="task.apply_async(priority=9)  # what was 0 on Redis; there 0 comes first, on RabbitMQ 9, and none given is 0",
     evidence=(
         "kombu/transport/redis.py: Channel._q_for_pri",
         "https://docs.celeryq.dev/en/stable/userguide/routing.html",
@@ -56,14 +56,11 @@ def priorities_ignored(facts: Facts) -> Iterator[Finding]:
 
     Without it urgent tasks wait in line like all others.
     """
-    plain = [queue.name for queue in facts.queues if not queue.is_quorum and "x-max-priority" not in queue.arguments]
-    if facts["task_queue_max_priority"] is not None or not plain:
-        return
-    used = [task.name for task in facts.tasks if task.priority] + [
-        call.task for call in facts.source.calls if call.priority
-    ]
-    if used or facts["task_default_priority"]:
-        yield Finding(f"priorities are used, and {plain[0]!r} has no x-max-priority", setting="task_queues")
+    plain = {queue.name for queue in facts.queues if not queue.is_quorum and "x-max-priority" not in queue.arguments}
+    for task in facts.tasks:
+        priority = task.priority or max((call.priority or 0 for call in task.calls), default=0)
+        if priority and task.queue in plain:
+            yield Finding(f"has the priority {priority}, and {task.queue!r} no x-max-priority", task=task.name)
 
 
 @rule(
@@ -107,6 +104,9 @@ def declared_otherwise(facts: Facts) -> Iterator[Finding]:
     for queue in facts.queues:
         found = queues.get(queue.name)
         if found and found.kind != queue.kind:
+            if "x-queue-type" not in queue.arguments and facts.rabbitmq.default_queue_type == found.kind:
+                # the virtual host makes it of the same kind again
+                continue
             yield Finding(f"{queue.name!r} is a {found.kind} queue there, and declared as {queue.kind}")
         elif found:
             for name in _COMPARED:

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import difflib
+import inspect
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import amqp
+from amqp.transport import SSLTransport
+from kombu.transport.redis import Channel, SentinelChannel
 
 from repot.config.endpoints import BrokerKind
-from repot.doctor.rule import ERROR, INFO, REDIS, WARNING, Finding, rule
+from repot.config.masking import masked
+from repot.doctor.rule import ERROR, INFO, WARNING, Finding, rule
+from repot.worker.configure import celery_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from repot.doctor.facts import Facts
+
+#: What a value of an option's type (`celery/app/defaults.py`) may be; Celery itself converts none.
+_KINDS: dict[Any, tuple[type, ...]] = {
+    "bool": (bool, int),
+    "float": (int, float, timedelta),
+    "int": (int, float),
+}
+#: Transport options that kombu and redis-py calculate with.
+_NUMERIC_OPTIONS = frozenset(
+    {
+        "health_check_interval",
+        "max_connections",
+        "polling_interval",
+        "read_timeout",
+        "socket_connect_timeout",
+        "socket_timeout",
+        "unacked_mutex_expire",
+        "unacked_restore_interval",
+        "unacked_restore_throttle",
+        "visibility_timeout",
+        "write_timeout",
+    }
+)
 
 #: Options of `kombu.Connection` itself (`_extract_failover_opts`), on any transport.
 _FAILOVER = frozenset(
@@ -36,7 +68,7 @@ _FAILOVER = frozenset(
 def variable_overrides(facts: Facts) -> Iterator[Finding]:
     """Celery reads these variables before any configuration, also when your code sets the address itself.
 
-    Flipping WORKER_BROKER_URL then changes nothing, in silence.
+    Changing the address anywhere else then changes nothing, in silence.
     """
     for key, variable in facts.overriding.items():
         yield Finding(f"{variable} is set in this environment", setting=key, fix=f"unset {variable}")
@@ -55,7 +87,8 @@ def unknown_setting(facts: Facts) -> Iterator[Finding]:
     A misspelt one leaves the default in force: a task that should be late-ack is not, a limit is none.
     """
     for name, meant in facts.unknown_settings.items():
-        yield Finding(f"{name} is read by nothing" + (f"; meant: {meant}" if meant else ""), setting=name)
+        if meant:
+            yield Finding(f"{name} is read by nothing; meant: {meant}", setting=name)
 
 
 @rule(
@@ -86,12 +119,13 @@ def ignored_option(facts: Facts) -> Iterator[Finding]:
 
     Somebody relies on what is not in force, or misspelt it.
     """
-    if facts.is_bridge:
+    taken = _taken(facts.kind)
+    if facts.is_bridge or facts.moved_from:
         # one dictionary serves both sides
-        return
+        taken = _taken(BrokerKind.REDIS) | _taken(BrokerKind.RABBITMQ)
     for name in facts.options():
-        if name not in _taken(facts) | _FAILOVER:
-            near = _near(name, _taken(facts))
+        if name not in taken | _FAILOVER:
+            near = _near(name, taken)
             yield Finding(
                 f"{facts.kind.value} does not read {name!r}" + (f"; meant: {near}" if near else ""),
                 setting=f"broker_transport_options.{name}",
@@ -120,7 +154,8 @@ def setting_without_effect(facts: Facts) -> Iterator[Finding]:
     if facts["task_queue_max_priority"] is not None:
         yield Finding("does nothing on Redis", setting="task_queue_max_priority")
     for queue in facts.queues:
-        for name in queue.arguments:
+        # x-expires does something on Redis, too: RPT216
+        for name in sorted(queue.arguments.keys() - {"x-expires"}):
             yield Finding(f"{queue.name!r}: {name} does nothing on Redis", setting="task_queues")
 
 
@@ -128,18 +163,17 @@ def setting_without_effect(facts: Facts) -> Iterator[Finding]:
     "RPT506",
     "An option in the address that ends every connection",
     ERROR,
-    brokers=REDIS,
     fix="app.conf.broker_transport_options |= {'socket_timeout': 15}  # not ?socket_timeout=15 in the address",
     evidence=("kombu/utils/url.py: parse_url", "measured: TypeError at connect"),
 )
 def option_in_address(facts: Facts) -> Iterator[Finding]:
-    """Kombu hands what stands behind the ? of a Redis address to its connection as Python arguments.
+    """Kombu hands what stands behind the ? of an address to its connection as Python arguments.
 
     Any name it does not have raises TypeError when a worker or a producer connects.
     """
-    for server in facts.servers:
-        if server.options:
-            name = next(iter(server.options))
+    known = inspect.signature(Connection._init_params).parameters  # type: ignore[attr-defined]  # noqa: SLF001
+    for server in {server.url: server for server in (*facts.servers, *facts.write_servers)}.values():
+        for name in sorted(server.options.keys() - known.keys()):
             yield Finding(f"{server} holds ?{name}=", setting="broker_url")
 
 
@@ -161,8 +195,11 @@ def tls_options_of_the_other(facts: Facts) -> Iterator[Finding]:
     options = facts["broker_use_ssl"]
     if not isinstance(options, dict) or facts.is_bridge:
         return
-    redis = facts.kind is BrokerKind.REDIS
-    wrong = [key for key in options if str(key).startswith("ssl_") is not redis and key != "ssl"]
+    if facts.kind is BrokerKind.REDIS:
+        wrong = [key for key in options if not str(key).startswith("ssl")]
+    else:
+        known = inspect.signature(SSLTransport.__dict__["_wrap_socket_sni"]).parameters
+        wrong = [key for key in options if str(key).startswith("ssl_") and key not in known]
     if wrong:
         yield Finding(f"holds {wrong[0]!r}, which {facts.kind.value} does not know", setting="broker_use_ssl")
 
@@ -232,7 +269,7 @@ def misused_call(facts: Facts) -> Iterator[Finding]:
     "A deprecated setting with two meanings",
     INFO,
     fix="""
-    app.conf.task_acks_on_failure = True
+    app.conf.task_acks_on_failure = True  # both as the old one was
     app.conf.task_acks_on_timeout = True
     """,
     evidence="celery/app/defaults.py: acks_on_failure_or_timeout",
@@ -247,24 +284,62 @@ def deprecated_setting(facts: Facts) -> Iterator[Finding]:
         yield Finding("is set", setting=key)
 
 
-def _taken(facts: Facts) -> frozenset[str]:
-    """The options that the transport reads, as the installed libraries have them."""
-    if facts.kind is BrokerKind.REDIS:
-        from kombu.transport.redis import Channel, SentinelChannel
+@rule(
+    "RPT512",
+    "A value of the wrong kind",
+    ERROR,
+    fix="int(os.environ['TIMEOUT'])  # json.loads for a dictionary; os.environ['FLAG'] == 'true' for a switch",
+    evidence=(
+        "celery/app/defaults.py: Option",
+        "measured: visibility_timeout='7200' is a TypeError in the sweep",
+    ),
+)
+def value_of_wrong_kind(facts: Facts) -> Iterator[Finding]:
+    """Celery takes values as they are, and a text from the environment stays one.
 
+    'false' is true, and a number in quotes ends the connection or the sweep that calculates with it.
+    """
+    for key, setting in facts.settings.items():
+        value = setting.value
+        kind = _KINDS.get(getattr(celery_options().get(key), "type", None))
+        if key.startswith("broker_transport_options.") and setting.key.rpartition(".")[2] in _NUMERIC_OPTIONS:
+            kind = (int, float)
+        if kind is None or value is None or setting.is_default:
+            continue
+        if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kind):
+            yield Finding(f"is {masked(repr(value))}", setting=key)
+    for task in facts.tasks:
+        for name, shown in task.wrong.items():
+            yield Finding(f"{name} is {shown}", task=task.name)
+
+
+@rule(
+    "RPT513",
+    "A name that Celery does not read",
+    INFO,
+    fix="celery -A shop report  # lists what Celery made of the configuration",
+    evidence="celery/app/defaults.py: NAMESPACES",
+)
+def name_not_read(facts: Facts) -> Iterator[Finding]:
+    """It looks like a setting of Celery's and is none; perhaps another library reads it.
+
+    If none does, somebody relies on what is not in force.
+    """
+    for name, meant in facts.unknown_settings.items():
+        if not meant:
+            yield Finding("is no setting of Celery's", setting=name)
+
+
+def _taken(kind: BrokerKind) -> frozenset[str]:
+    """The options that a transport reads, as the installed libraries have them."""
+    if kind is BrokerKind.REDIS:
         # read beside the list: kombu/transport/redis.py, Transport and Channel._connparams
         more = {"polling_interval", "reauth_check_interval"}
         return frozenset(SentinelChannel.from_transport_options) | frozenset(Channel.from_transport_options) | more
-    import inspect
-
-    import amqp
-
     more = {"confirm_publish", "socket_settings", "read_timeout", "write_timeout"}
     return frozenset(inspect.signature(amqp.Connection.__init__).parameters) | more
 
 
 def _near(name: str, known: frozenset[str]) -> str:
-    import difflib
-
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     return found[0] if found else ""

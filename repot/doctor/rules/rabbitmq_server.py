@@ -89,7 +89,7 @@ def permissions(facts: Facts) -> Iterator[Finding]:
     queues = {queue.name for queue in facts.queues}
     exchanges = {queue.exchange for queue in facts.queues if queue.exchange}
     own = queues | exchanges | {f"{control}.pidbox", f"reply.{control}.pidbox", f"host.{control}.pidbox", event}
-    if facts.delays_natively:
+    if facts.delays_natively():
         own |= {"celery_delayed_27", "celery_delayed_delivery"}
     needed = {"configure": own, "write": own | ({"amq.default"} if _by_default_exchange(facts) else set()), "read": own}
     for right, names in needed.items():
@@ -109,7 +109,7 @@ def permissions(facts: Facts) -> Iterator[Finding]:
     evidence="https://www.rabbitmq.com/docs/deprecated-features",
 )
 def deprecated_in_use(facts: Facts) -> Iterator[Finding]:
-    """RabbitMQ 4.3 denies what is deprecated today, and a denied feature closes the connection that uses it.
+    """RabbitMQ 4.3 denies what is deprecated today: a worker that declares such a queue loses its connection.
 
     Rehearse it: `deprecated_features.permit.NAME = false` in rabbitmq.conf.
     """

@@ -38,7 +38,7 @@ def eviction(facts: Facts) -> Iterator[Finding]:
 
     Nobody is told, and producers go on.
     """
-    policy = known(facts.redis.config).get("maxmemory-policy")
+    policy = facts.redis.parameter("maxmemory-policy")
     if policy and policy != "noeviction":
         yield Finding(f"maxmemory-policy is {policy}")
 
@@ -63,10 +63,8 @@ def no_persistence(facts: Facts) -> Iterator[Finding]:
 
     With one that is synced each second it loses a second.
     """
-    config = known(facts.redis.config)
-    if config.get("appendonly") == "no":
-        snapshots = f"snapshots: {config['save']}" if config.get("save") else "no snapshots either"
-        yield Finding(f"appendonly is no, {snapshots}")
+    if facts.redis.parameter("appendonly") == "no":
+        yield Finding("appendonly is no")
 
 
 @rule(
@@ -83,7 +81,7 @@ def output_buffer_limits(facts: Facts) -> Iterator[Finding]:
 
     A limit for normal clients also cuts a worker that fetches large tasks.
     """
-    words = known(facts.redis.config).get("client-output-buffer-limit", "").split()
+    words = facts.redis.parameter("client-output-buffer-limit").split()
     limits = {words[place]: words[place + 1 : place + 4] for place in range(0, len(words) - 3, 4)}
     if limits.get("normal", ["0"])[0] != "0":
         yield Finding(f"normal clients are cut at {limits['normal'][0]} bytes")
@@ -106,7 +104,7 @@ def memory_full(facts: Facts) -> Iterator[Finding]:
 
     Producers cannot send, and a worker dies of the message it has fetched and cannot record.
     """
-    used, most = int(facts.redis.info.get("used_memory", 0)), int(known(facts.redis.config).get("maxmemory", 0))
+    used, most = int(known(facts.redis.info).get("used_memory", 0)), int(facts.redis.parameter("maxmemory") or 0)
     if most and used > _FULL * most:
         yield Finding(f"{used} of {most} bytes are used")
 
@@ -125,7 +123,7 @@ def idle_timeout(facts: Facts) -> Iterator[Finding]:
 
     Its next publish fails once.
     """
-    timeout = int(known(facts.redis.config).get("timeout", 0))
+    timeout = int(facts.redis.parameter("timeout") or 0)
     if timeout:
         yield Finding(f"timeout is {timeout} s")
 
@@ -145,8 +143,9 @@ def cannot_save(facts: Facts) -> Iterator[Finding]:
     No task can be sent or fetched.
     """
     for key in ("rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"):
-        if facts.redis.info.get(key, "ok") != "ok":
-            yield Finding(f"{key} is {facts.redis.info[key]}")
+        status = known(facts.redis.info).get(key, "ok")
+        if status != "ok":
+            yield Finding(f"{key} is {status}")
 
 
 @rule(
@@ -163,7 +162,7 @@ def connections_full(facts: Facts) -> Iterator[Finding]:
 
     Each worker holds about ten connections.
     """
-    used, most = int(facts.redis.info.get("connected_clients", 0)), int(known(facts.redis.config).get("maxclients", 0))
+    used, most = int(known(facts.redis.info).get("connected_clients", 0)), int(facts.redis.parameter("maxclients") or 0)
     if most and used > _CROWDED * most:
         yield Finding(f"{used} of {most} are in use")
 
@@ -202,7 +201,10 @@ def shared_database(facts: Facts) -> Iterator[Finding]:
     ERROR,
     brokers=REDIS,
     live=True,
-    fix="WORKER_BROKER_URL=sentinel://...  # asks for the master, with WORKER_SENTINEL_MASTER",
+    fix="""
+    app.conf.broker_url = 'sentinel://host:26379/0'  # asks the sentinels for the master
+    app.conf.broker_transport_options |= {'master_name': 'mymaster'}
+    """,
     evidence="https://redis.io/docs/latest/operate/oss_and_stack/management/replication",
 )
 def replica(facts: Facts) -> Iterator[Finding]:
@@ -210,8 +212,9 @@ def replica(facts: Facts) -> Iterator[Finding]:
 
     After a failover the address must lead to the new master.
     """
-    if facts.redis.info.get("role") in ("slave", "replica"):
-        yield Finding(f"it follows {facts.redis.info.get('master_host', 'another server')}")
+    info = known(facts.redis.info)
+    if info.get("role") in ("slave", "replica"):
+        yield Finding(f"it follows {info.get('master_host', 'another server')}")
 
 
 @rule(
@@ -228,6 +231,7 @@ def too_old(facts: Facts) -> Iterator[Finding]:
 
     Older servers and some proxies answer with an error.
     """
+    known(facts.redis.info)
     if facts.has_version("redis", 8, 0) and release_of(facts.redis.version) < _OLDEST:
         yield Finding(f"Redis {facts.redis.version} with redis-py {facts.versions.redis}")
 
@@ -246,7 +250,7 @@ def cluster(facts: Facts) -> Iterator[Finding]:
 
     Commands fail with CROSSSLOT or MOVED as soon as keys lie on different nodes.
     """
-    if int(facts.redis.info.get("cluster_enabled", 0)):
+    if int(known(facts.redis.info).get("cluster_enabled", 0)):
         yield Finding("cluster mode is enabled")
 
 
@@ -264,6 +268,6 @@ def clocks_apart(facts: Facts) -> Iterator[Finding]:
 
     Where they differ, the visibility timeout is that much shorter or longer.
     """
-    apart = facts.redis.clock_ahead_s
+    apart = known(facts.redis.clock_ahead_s)
     if abs(apart) > _CLOCK_APART_S:
         yield Finding(f"Redis' clock is {abs(apart):.0f} s {'ahead' if apart > 0 else 'behind'}")

@@ -27,8 +27,10 @@ _WELL_KNOWN = frozenset(
     }
 )
 
-#: Serializers that run code or make objects of what they read.
-_UNSAFE = {"pickle": "pickle", "application/x-python-serialize": "pickle", "yaml": "yaml", "application/x-yaml": "yaml"}
+_GUESSED = frozenset({"admin", "changeme", "guest", "password", "redis", "secret"})
+
+#: Serializers that run what they read; kombu's YAML is the safe one.
+_UNSAFE = frozenset({"pickle", "application/x-python-serialize"})
 
 
 @rule(
@@ -36,9 +38,10 @@ _UNSAFE = {"pickle": "pickle", "application/x-python-serialize": "pickle", "yaml
     "Default or missing credentials",
     ERROR,
     fix="""
-    rabbitmqctl add_user shop "$(openssl rand -hex 24)"; rabbitmqctl set_permissions shop '.*' '.*' '.*'
+    PASSWORD=$(openssl rand -hex 24); echo "$PASSWORD"
+    rabbitmqctl add_user shop "$PASSWORD"; rabbitmqctl set_permissions shop '.*' '.*' '.*'
     rabbitmqctl delete_user guest
-    # Redis: ACL SETUSER shop on >PASSWORD ~* &* +@all -@dangerous
+    # Redis: ACL SETUSER shop on >PASSWORD ~* &* +@all -@dangerous +info +config|get
     """,
     evidence=(
         "https://www.rabbitmq.com/docs/access-control",
@@ -50,14 +53,17 @@ def default_credentials(facts: Facts) -> Iterator[Finding]:
 
     Names and passwords of tutorials are the first that anybody tries.
     """
-    for server in _distinct(facts):
+    for key, server, tls in _servers(facts):
         user, password = server.user, server.password
+        certificate = tls.get("ssl_certfile") or tls.get("certfile")
+        if certificate or facts["broker_login_method"] == "EXTERNAL":
+            continue
         if server.kind is BrokerKind.RABBITMQ:
             user, password = user or "guest", password or "guest"
-        if (user, password) in _WELL_KNOWN or (user and user == password):
-            yield Finding(f"{server} logs in with well-known credentials", setting="broker_url")
-        elif not password and not server.is_local and not server.tls_certificate:
-            yield Finding(f"{server} logs in without a password", setting="broker_url")
+        if (user, password) in _WELL_KNOWN or (user and user == password) or password in _GUESSED:
+            yield Finding(f"{server} logs in with well-known credentials", setting=key)
+        elif not password and not server.is_local:
+            yield Finding(f"{server} logs in without a password", setting=key)
 
 
 @rule(
@@ -82,7 +88,7 @@ def shared_credentials(facts: Facts) -> Iterator[Finding]:
     "RPT403",
     "No TLS to another machine",
     WARNING,
-    fix="WORKER_BROKER_URL=amqps://user:password@host:5671/vhost  # rediss:// for Redis",
+    fix="app.conf.broker_url = 'amqps://user:password@host:5671/vhost'  # rediss:// for Redis",
     evidence=(
         "https://www.rabbitmq.com/docs/ssl",
         "https://redis.io/docs/latest/operate/oss_and_stack/management/security/encryption",
@@ -93,14 +99,9 @@ def no_tls(facts: Facts) -> Iterator[Finding]:
 
     So do the tasks that somebody on the way would like your workers to run.
     """
-    for server in _distinct(facts):
-        if (
-            not server.is_encrypted
-            and not server.is_local
-            and not facts["broker_use_ssl"]
-            and server.scheme != "sentinel"
-        ):
-            yield Finding(f"{server} is not encrypted", setting="broker_url")
+    for key, server, tls in _servers(facts):
+        if not tls and not server.is_encrypted and not server.is_local:
+            yield Finding(f"{server} is not encrypted", setting=key)
 
 
 @rule(
@@ -120,18 +121,16 @@ def certificate_not_checked(facts: Facts) -> Iterator[Finding]:
 
     kombu checks nothing for rediss:// without options, and not the host name for amqps://.
     """
-    for server in _distinct(facts):
-        if not server.is_encrypted:
+    for key, server, options in _servers(facts):
+        if not server.is_encrypted and not options:
             continue
-        given = facts["broker_use_ssl"]
-        options: dict[str, Any] = {**(given if isinstance(given, dict) else {}), **(server.tls or {})}
         required = options.get("ssl_cert_reqs", options.get("cert_reqs"))
-        if server.kind is BrokerKind.REDIS and required not in (ssl.CERT_REQUIRED, "required", "CERT_REQUIRED"):
-            yield Finding(f"{server} has no ssl_cert_reqs=CERT_REQUIRED", setting="broker_url")
+        if server.kind is BrokerKind.REDIS and required not in (ssl.CERT_REQUIRED, "required"):
+            yield Finding(f"{server} has no ssl_cert_reqs=CERT_REQUIRED", setting=key)
         elif server.kind is BrokerKind.RABBITMQ and required == ssl.CERT_NONE:
-            yield Finding(f"{server} with cert_reqs CERT_NONE", setting="broker_use_ssl")
+            yield Finding(f"{server} with cert_reqs CERT_NONE", setting=key)
         elif server.kind is BrokerKind.RABBITMQ and "server_hostname" not in options:
-            yield Finding(f"{server}: the host name in the certificate is not checked", setting="broker_use_ssl")
+            yield Finding(f"{server}: the host name in the certificate is not checked", setting=key)
 
 
 @rule(
@@ -151,13 +150,18 @@ def unsafe_content(facts: Facts) -> Iterator[Finding]:
     Refuse it where messages are read; what is sent as pickle then fails with a clear error.
     """
     for key in ("accept_content", "result_accept_content"):
-        accepted = {str(one) for one in facts[key] or ()}
-        unsafe = sorted(accepted & _UNSAFE.keys())
+        given = facts[key]
+        unsafe = (
+            sorted(_UNSAFE & {str(one) for one in given}) if isinstance(given, list | tuple | set | frozenset) else []
+        )
         if unsafe:
             yield Finding(f"holds {unsafe[0]!r}", setting=key)
     for key in ("task_serializer", "result_serializer"):
         if facts[key] in _UNSAFE:
             yield Finding(f"is {facts[key]!r}", setting=key)
+    for task in facts.tasks:
+        if task.serializer in _UNSAFE and task.serializer != facts["task_serializer"]:
+            yield Finding(f"is sent as {task.serializer!r}", task=task.name)
 
 
 @rule(
@@ -188,9 +192,20 @@ def guest_login(facts: Facts) -> Iterator[Finding]:
         yield Finding(f"the user guest exists{anonymous}")
 
 
-def _distinct(facts: Facts) -> list[Endpoint]:
-    """Servers read from and written to, each once."""
-    return list({server.url: server for server in (*facts.servers, *facts.write_servers)}.values())
+def _servers(facts: Facts) -> Iterator[tuple[str, Endpoint, dict[str, Any]]]:
+    """Every server once, with the setting that names it and the TLS options of setting and address together."""
+    seen = set()
+    for key, servers, option in (
+        ("broker_url", (*facts.servers, *facts.write_servers), "broker_use_ssl"),
+        ("result_backend", facts.result_servers, "redis_backend_use_ssl"),
+    ):
+        given = facts[option]
+        # True is TLS with nothing said about it
+        common = given if isinstance(given, dict) else {"ssl": True} if given else {}
+        for server in servers:
+            if server.url not in seen:
+                seen.add(server.url)
+                yield key, server, {**common, **(server.tls or {})}
 
 
 def _login(server: Endpoint) -> tuple[str, str, str]:

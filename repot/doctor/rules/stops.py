@@ -92,7 +92,8 @@ def socket_options_by_name(facts: Facts) -> Iterator[Finding]:
     A text there, as JSON or a variable gives it, raises TypeError on every connect.
     """
     name = "socket_keepalive_options" if facts.kind is BrokerKind.REDIS else "socket_settings"
-    texts = [key for key in facts.option(name) or {} if not isinstance(key, int)]
+    given = facts.option(name)
+    texts = [key for key in given if not isinstance(key, int)] if isinstance(given, dict) else []
     if texts:
         yield Finding(f"has the key {texts[0]!r}", setting=f"broker_transport_options.{name}")
 
@@ -102,6 +103,7 @@ def socket_options_by_name(facts: Facts) -> Iterator[Finding]:
     "Publisher confirms without a read timeout",
     ERROR,
     brokers=RABBITMQ,
+    publishing=True,
     fix="app.conf.broker_transport_options |= {'confirm_publish': True, 'read_timeout': 15, 'write_timeout': 15}",
     evidence=(
         "amqp/channel.py: Channel.basic_publish_confirm",
@@ -127,7 +129,10 @@ def confirms_without_read_timeout(facts: Facts) -> Iterator[Finding]:
     app.conf.control_queue_exclusive = False
     app.conf.control_queue_durable = True
     """,
-    evidence=("celery/worker/pidbox.py", "measured on 3.10, 4.0 and 4.3: exit 1.2 s after a half-open drop"),
+    evidence=(
+        "celery/app/control.py: Control.__init__",
+        "measured on 3.10 to 4.3: exit 1.2 s after a half-open drop",
+    ),
 )
 def exclusive_control_queue(facts: Facts) -> Iterator[Finding]:
     """After a half-open drop RabbitMQ still holds the dead connection, and with it the exclusive control queue.
@@ -176,9 +181,12 @@ def retry_budget(facts: Facts) -> Iterator[Finding]:
     attempts = facts["broker_connection_max_retries"]
     if attempts is not None:
         yield Finding(f"is {attempts}", setting="broker_connection_max_retries")
-    for key in ("broker_connection_retry", "broker_connection_retry_on_startup"):
-        if facts[key] is False:
-            yield Finding("is off: the first lost connection ends the worker", setting=key)
+    if facts["broker_connection_retry"] is False:
+        yield Finding("is off: the first lost connection ends the worker", setting="broker_connection_retry")
+    if facts["broker_connection_retry_on_startup"] is False:
+        yield Finding(
+            "is off: a worker that starts before its broker ends", setting="broker_connection_retry_on_startup"
+        )
 
 
 @rule(
@@ -188,8 +196,7 @@ def retry_budget(facts: Facts) -> Iterator[Finding]:
     brokers=RABBITMQ,
     versions="RabbitMQ 4.0 and newer with kombu 5.7 and newer",
     fix="""
-    app.conf.task_default_queue_type = 'quorum'      # the broker delays the tasks itself
-    app.conf.task_default_exchange_type = 'topic'
+    # a quorum queue behind a topic exchange lets the broker delay the tasks itself: see RPT114
     # or give delayed tasks a queue and a worker of their own with a large worker_prefetch_multiplier
     """,
     evidence=("https://github.com/celery/kombu/pull/2481", "https://github.com/rabbitmq/rabbitmq-server/issues/11948"),
@@ -199,14 +206,12 @@ def delayed_tasks_block(facts: Facts) -> Iterator[Finding]:
 
     Prefetch times concurrency of them, and it takes no other task until the first is due.
     """
-    old = (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4
-    if old or facts.delays_natively or not facts.has_version("kombu", 5, 7):
+    if (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4 or not facts.has_version("kombu", 5, 7):
         return
-    for task in facts.tasks:
-        if facts.countdown_s(task):
-            yield Finding(
-                f"is delayed up to {facts.countdown_s(task):g} s and held by a worker meanwhile", task=task.name
-            )
+    for delay in facts.delays():
+        if not facts.delays_natively(delay.queue):
+            held = f"a task is held by a worker for {delay.seconds:g} s"
+            yield Finding(held.removeprefix("a task ") if delay.task else held, task=delay.task, place=delay.place)
 
 
 @rule(
@@ -227,11 +232,13 @@ def autoscale_with_static_prefetch(facts: Facts) -> Iterator[Finding]:
     The new processes get nothing to do.
     """
     quorum = [queue.name for queue in facts.queues if queue.is_quorum]
-    static = facts.has_version("kombu", 5, 7) and (facts.rabbitmq_release or (0, 0)) >= _RABBITMQ_4
-    if not quorum and not static:
+    if not quorum and (not facts.has_version("kombu", 5, 7) or (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4):
         return
     for worker in facts.workers():
         if worker.has("autoscale"):
+            if not quorum:
+                # only the server can say that it is 4.0 or newer
+                known(facts.rabbitmq.mechanisms)
             because = f"{quorum[0]!r} is a quorum queue" if quorum else "this is RabbitMQ 4"
             yield Finding(f"a worker starts with --autoscale, and {because}", place=worker.place)
 
@@ -284,8 +291,6 @@ def max_priority_on_quorum(facts: Facts) -> Iterator[Finding]:
     for queue in facts.queues:
         if queue.is_quorum and "x-max-priority" in queue.arguments:
             yield Finding(f"{queue.name!r} is a quorum queue with x-max-priority", setting="task_queues")
-    if facts["task_queue_max_priority"] is not None and facts["task_default_queue_type"] == "quorum":
-        yield Finding("is set, and queues are quorum", setting="task_queue_max_priority")
 
 
 @rule(
@@ -300,15 +305,17 @@ def pool_limit(facts: Facts) -> Iterator[Finding]:
 
     With fewer connections than threads that publish, the rest wait for one, by default without end.
     """
-    limit = facts["broker_pool_limit"]
+    limit = facts.number("broker_pool_limit")
     if not limit:
-        yield Finding(f"is {limit!r}: every publish opens a connection", setting="broker_pool_limit")
+        yield Finding(
+            f"is {facts['broker_pool_limit']!r}: every publish opens a connection", setting="broker_pool_limit"
+        )
         return
     for worker in facts.deployment.workers:
         threads = str(worker.options.get("concurrency") or "")
         pool = str(worker.options.get("pool") or facts["worker_pool"])
         if pool in ("threads", "gevent", "eventlet") and threads.isdecimal() and int(threads) > limit:
-            yield Finding(f"is {limit}, and a worker runs {threads} {pool}", setting="broker_pool_limit")
+            yield Finding(f"is {limit:g}, and a worker runs {threads} {pool}", setting="broker_pool_limit")
 
 
 @rule(
@@ -327,7 +334,7 @@ def health_checks_off(facts: Facts) -> Iterator[Finding]:
 
     With 0 a half-open one is never noticed: the worker idles, and answers no ping.
     """
-    if not facts.option("health_check_interval"):
+    if not facts.option_number("health_check_interval"):
         yield Finding("is 0", setting="broker_transport_options.health_check_interval")
 
 
@@ -374,7 +381,7 @@ def probe_without_remote_control(facts: Facts) -> Iterator[Finding]:
     evidence="https://docs.celeryq.dev/en/stable/userguide/monitoring.html",
 )
 def events_off(facts: Facts) -> Iterator[Finding]:
-    """Flower and exporters count tasks by events that workers send only when told to.
+    """Exporters count tasks by events, which workers send only when told to, by Flower for example.
 
     Without them a dashboard shows no tasks, which looks like an idle system.
     """
@@ -414,13 +421,17 @@ def consumer_timeout_on_classic(facts: Facts) -> Iterator[Finding]:
     WARNING,
     brokers=RABBITMQ,
     live=True,
-    fix="app.conf.task_default_queue_type = 'quorum'  # say what the virtual host makes of them anyway",
+    fix="""
+    # say what the virtual host makes of them anyway
+    arguments = {'x-queue-type': 'quorum', 'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': 'shop.dead'}
+    Queue('shop', Exchange('shop', type='topic'), routing_key='shop', queue_arguments=arguments)
+    """,
     evidence=("https://github.com/celery/kombu/issues/2469", "celery/utils/quorum_queues.py: detect_quorum_queues"),
 )
 def quorum_unknown_to_celery(facts: Facts) -> Iterator[Finding]:
     """Celery looks at its own declarations; a virtual host's default queue type is invisible to it.
 
-    It then asks for a global prefetch, which quorum queues refuse (540), and delays no ETA task in the broker.
+    It then delays no ETA task in the broker, and before RabbitMQ 4 asks for a global prefetch, which they refuse (540).
     """
     declared = {queue.name: queue for queue in facts.queues if not queue.is_quorum}
     found = {name for name, queue in known(facts.rabbitmq.queues).items() if queue.kind == "quorum"}
@@ -472,3 +483,49 @@ def global_prefetch_on_quorum(facts: Facts) -> Iterator[Finding]:
     spared = facts.has_version("kombu", 5, 7) and (facts.rabbitmq_release or (0, 0)) >= _RABBITMQ_4
     if quorum and not facts["worker_detect_quorum_queues"] and not spared:
         yield Finding(f"is off, and {quorum[0]!r} is a quorum queue", setting="worker_detect_quorum_queues")
+
+
+@rule(
+    "RPT322",
+    "Tasks go to a queue that no worker consumes",
+    ERROR,
+    fix="celery -A shop worker -Q celery,reports  # or name the queue in task_queues",
+    evidence="https://docs.celeryq.dev/en/stable/userguide/routing.html",
+)
+def queue_without_worker(facts: Facts) -> Iterator[Finding]:
+    """Celery makes a queue that is missing when something is sent to it, so a misspelt name is no error.
+
+    The tasks wait there, and nobody takes them.
+    """
+    used = {task.queue for task in facts.tasks if task.queue}
+    consumed = {queue.name for queue in facts.queues if queue.configured}
+    if used <= consumed and not any(worker.has("queues") for worker in facts.deployment.workers):
+        return
+    workers = facts.workers()
+    given = [str(worker.options.get("queues") or "") for worker in workers]
+    if any(sign in text for text in given for sign in "%$"):
+        message = "a start command takes its queues from a variable"
+        raise FactUnknown(message, hint='State it: [tool.repot.doctor] worker = "celery ... -Q ..." in pyproject.toml')
+    named = {name.strip() for text in given for name in text.split(",") if name.strip()}
+    if not all(given):
+        named |= consumed
+    for task in facts.tasks:
+        if task.queue and task.queue not in named:
+            yield Finding(f"goes to {task.queue!r}, which no start command consumes", task=task.name)
+
+
+@rule(
+    "RPT323",
+    "Sentinels without the name of their master",
+    ERROR,
+    brokers=REDIS,
+    fix="app.conf.broker_transport_options |= {'master_name': 'mymaster'}",
+    evidence="kombu/transport/redis.py: SentinelChannel._sentinel_managed_pool",
+)
+def sentinel_without_master(facts: Facts) -> Iterator[Finding]:
+    """Sentinels watch several masters, and answer for the one that is asked for.
+
+    Without `master_name` every connection raises ValueError.
+    """
+    if any(server.scheme == "sentinel" for server in facts.servers) and not facts.option("master_name"):
+        yield Finding("is not set", setting="broker_transport_options.master_name")

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from repot.config.endpoints import BrokerKind
 from repot.doctor.durations import seconds
-from repot.doctor.facts import CONSUMER_TIMEOUT_S, KOMBU_REDIS_DEFAULTS
+from repot.doctor.facts import CONSUMER_TIMEOUT_S
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.doctor.facts import Facts, QueueFacts, TaskFacts
+    from repot.config.endpoints import Endpoint
+    from repot.doctor.facts import Delay, Facts, QueueFacts, TaskFacts
 
 #: A task of a minute or more is long: waiting behind it is, too.
 LONG_S = 60
@@ -20,6 +21,7 @@ LONG_S = 60
 #: Options that decide where messages are and what they are called; all clients of one database need the same.
 _STRUCTURAL = ("sep", "priority_steps", "fanout_prefix", "fanout_patterns", "unacked_key", "unacked_index_key")
 
+_PY_AMQP_USER_TIMEOUT_MS = 1000
 #: What RabbitMQ asks for; the smaller of the two counts.
 _RABBITMQ_HEARTBEAT_S = 60.0
 
@@ -43,7 +45,7 @@ def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
     The clock starts at delivery: waiting behind other tasks and for a countdown counts,
     and the second run overlaps the first.
     """
-    timeout = float(facts.option("visibility_timeout"))
+    timeout = facts.option_number("visibility_timeout")
     held_s = {task.name: held for task in facts.tasks if (held := facts.held_s(task)) is not None}
     needed = max(
         (held_s[task.name] + facts.countdown_s(task) for task in facts.tasks if task.name in held_s), default=0
@@ -53,14 +55,12 @@ def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
         countdown = facts.countdown_s(task)
         if held is None or countdown >= timeout or held + countdown < timeout:
             continue
-        wait = (
-            f", waits up to {held - (facts.run_s(task) or 0):g} s behind others"
-            if facts.prefetch_multiplier > 1
-            else ""
-        )
-        delay = f", is delayed up to {countdown:g} s" if countdown else ""
+        waits = facts.wait_s()
+        said = [f"may run {facts.run_s(task):g} s"] if task.acks_late else []
+        said += [f"waits up to {waits:g} s behind others"] if waits else []
+        said += [f"is delayed up to {countdown:g} s"] if countdown else []
         yield Finding(
-            f"may run {facts.run_s(task):g} s{wait}{delay}; the visibility timeout is {timeout:g} s",
+            f"{', '.join(said)}; the visibility timeout is {timeout:g} s",
             setting="broker_transport_options.visibility_timeout",
             task=task.name,
             fix=f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(needed)}}}",
@@ -83,21 +83,17 @@ def countdown_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
 
     Redis hands out one more copy each time the visibility timeout passes, and all of them run.
     """
-    timeout = float(facts.option("visibility_timeout"))
-    fix = f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(facts.longest_countdown_s())}}}"
-    for task in facts.tasks:
-        if facts.countdown_s(task) >= timeout:
+    timeout = facts.option_number("visibility_timeout")
+    held = max((facts.held_s(task) or 0 for task in facts.tasks), default=0)
+    fix = f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(facts.longest_countdown_s() + held)}}}"
+    for delay in facts.delays():
+        if delay.seconds >= timeout:
             yield Finding(
-                f"is delayed up to {facts.countdown_s(task):g} s; the visibility timeout is {timeout:g} s",
-                task=task.name,
+                f"{_delayed(delay)}; the visibility timeout is {timeout:g} s",
+                setting="" if delay.task else _VISIBILITY,
+                task=delay.task,
                 fix=fix,
-            )
-    for call in facts.source.calls:
-        if not call.task and (call.countdown_s or 0) >= timeout:
-            yield Finding(
-                f"a task is sent with a delay of {call.countdown_s:g} s; the visibility timeout is {timeout:g} s",
-                fix=fix,
-                place=call.place,
+                place=delay.place,
             )
 
 
@@ -117,7 +113,7 @@ def no_time_limit(facts: Facts) -> Iterator[Finding]:
     Without a hard limit nobody can say that every run ends before.
     """
     for task in facts.tasks:
-        if facts.run_s(task) is None and not (task.time_limit_s and facts.limits_are_ignored()):
+        if facts.run_s(task) is None and not (facts.limit_s(task) and facts.limits_are_ignored()):
             yield Finding("has no hard time limit", setting="task_time_limit", task=task.name)
 
 
@@ -137,16 +133,16 @@ def visibility_timeouts_differ(facts: Facts) -> Iterator[Finding]:
 
     The process with the shortest one runs the others' tasks a second time.
     """
-    mine = facts.option("visibility_timeout")
+    mine = facts.option_number("visibility_timeout")
     for other in facts.siblings:
-        theirs = other.option("visibility_timeout")
-        if _same_database(facts, other) and theirs != mine:
+        theirs = other.option_number("visibility_timeout")
+        if _share_keys(facts, other) and theirs != mine:
             yield Finding(f"{facts.app} says {mine:g} s, {other.app} says {theirs:g} s", setting=_VISIBILITY)
     results = facts["result_backend_transport_options.visibility_timeout"]
     shared = {_database(server) for server in facts.result_servers} & {_database(server) for server in facts.servers}
-    if shared and results is not None and results != mine:
+    if shared and results is not None and seconds(results) != mine:
         yield Finding(
-            f"the broker has {mine:g} s, the result backend on the same database {results:g} s", setting=_VISIBILITY
+            f"the broker has {mine:g} s, the result backend on the same database {results} s", setting=_VISIBILITY
         )
 
 
@@ -164,7 +160,7 @@ def transport_options_differ(facts: Facts) -> Iterator[Finding]:
     Two clients that disagree do not see each other's messages, or restore them under other names.
     """
     for other in facts.siblings:
-        if not _same_database(facts, other) or facts.option("global_keyprefix") != other.option("global_keyprefix"):
+        if not _share_keys(facts, other):
             continue
         for name in _STRUCTURAL:
             if facts.option(name) != other.option(name):
@@ -187,7 +183,7 @@ def prefetch_with_long_tasks(facts: Facts) -> Iterator[Finding]:
     They come again together when the connection is lost, and no idle worker can take them meanwhile.
     """
     multiplier = facts.prefetch_multiplier
-    if multiplier == 1 or (facts["worker_disable_prefetch"] and facts.kind is BrokerKind.REDIS):
+    if multiplier == 1 or not facts.prefetches:
         return
     limit = "no limit at all" if multiplier == 0 else f"{multiplier} messages for each process"
     for task in facts.late_tasks():
@@ -225,7 +221,7 @@ def connection_loss_undecided(facts: Facts) -> Iterator[Finding]:
     app.conf.result_backend = 'redis://localhost:6379/1'
     app.conf.task_ignore_result = False
     """,
-    evidence=("celery/worker/request.py: create_request_cls", "docs/scenarios.md: dropped-ack"),
+    evidence=("celery/app/trace.py: build_tracer", "docs/scenarios.md: dropped-ack"),
 )
 def deduplication_without_results(facts: Facts) -> Iterator[Finding]:
     """`worker_deduplicate_successful_tasks` looks a redelivered task up in the result backend.
@@ -247,14 +243,14 @@ def deduplication_without_results(facts: Facts) -> Iterator[Finding]:
     "Results expire before a redelivery can come",
     WARNING,
     fix="app.conf.result_expires = 172800  # above visibility timeout plus the longest countdown",
-    evidence="celery/worker/request.py: create_request_cls",
+    evidence="celery/app/trace.py: build_tracer",
 )
 def results_expire_too_early(facts: Facts) -> Iterator[Finding]:
     """Deduplication works while the stored success exists.
 
     A redelivery comes after a countdown and, on Redis, up to a visibility timeout later.
     """
-    expires = seconds(facts["result_expires"])
+    expires = facts.number("result_expires")
     if not facts["worker_deduplicate_successful_tasks"] or not expires:
         return
     horizon = facts.redelivery_horizon_s()
@@ -277,11 +273,11 @@ def results_expire_too_early(facts: Facts) -> Iterator[Finding]:
     evidence="https://docs.celeryq.dev/en/stable/userguide/workers.html",
 )
 def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
-    """When the soft shutdown ends, tasks that still run are put back and start again from the beginning elsewhere.
+    """A worker told to leave at once (SIGQUIT) gives running tasks this long, then puts them back to start again.
 
-    Tasks acknowledged early are lost instead.
+    Tasks acknowledged early are lost instead. SIGTERM alone waits for them, until the orchestrator loses its patience.
     """
-    timeout = float(facts["worker_soft_shutdown_timeout"] or 0)
+    timeout = facts.number("worker_soft_shutdown_timeout")
     if timeout and facts.kind is BrokerKind.RABBITMQ:
         # longer than two heartbeats would do more harm: RPT123
         return
@@ -289,8 +285,9 @@ def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
         run = facts.run_s(task)
         if run is not None and run > timeout:
             then = "starts again" if task.acks_late else "is lost"
+            lasts = f"lasts {timeout:g} s" if timeout else "is off"
             yield Finding(
-                f"may run {run:g} s, the soft shutdown lasts {timeout:g} s: {then} when a worker is stopped",
+                f"may run {run:g} s, the soft shutdown {lasts}: {then} when a worker is told to leave before",
                 "worker_soft_shutdown_timeout",
                 task.name,
             )
@@ -312,12 +309,12 @@ def solo_pool_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
 
     The acknowledgement is lost, the task comes again, and so on without end.
     """
-    heartbeat = float(facts["broker_heartbeat"] or 0)
+    heartbeat = facts.number("broker_heartbeat")
     if not heartbeat or not any("solo" in pool for pool in facts.pools()):
         return
     heartbeat = min(heartbeat, _RABBITMQ_HEARTBEAT_S)
     for task in facts.late_tasks():
-        run = facts.bounds.longest_run_s or task.time_limit_s
+        run = facts.bounds.longest_run_s or facts.limit_s(task)
         if run is None or run > 2 * heartbeat:
             length = "without bound" if run is None else f"up to {run:g} s"
             yield Finding(f"runs {length} in a solo pool; two heartbeats are {2 * heartbeat:g} s", task=task.name)
@@ -336,9 +333,10 @@ def tcp_user_timeout_of_one_second(facts: Facts) -> Iterator[Finding]:
 
     Everything unacknowledged on it is delivered again, so a moment of packet loss runs every running task twice.
     """
-    user_timeout = 18  # socket.TCP_USER_TIMEOUT, which not every system has
-    value = (facts.option("socket_settings") or {}).get(user_timeout)
-    if value is None or value <= 1000:  # noqa: PLR2004 - py-amqp's default, in milliseconds
+    given = facts.option("socket_settings")
+    # socket.TCP_USER_TIMEOUT is 18, and not every system has it; 0 is the system's own
+    value = given.get(18) if isinstance(given, dict) else None
+    if value is None or 0 < seconds(value, "TCP_USER_TIMEOUT") <= _PY_AMQP_USER_TIMEOUT_MS:
         shown = "is not set" if value is None else f"is {value} ms"
         yield Finding(f"TCP_USER_TIMEOUT {shown}", setting="broker_transport_options.socket_settings")
 
@@ -350,8 +348,10 @@ def tcp_user_timeout_of_one_second(facts: Facts) -> Iterator[Finding]:
     brokers=RABBITMQ,
     versions="all queues up to RabbitMQ 4.2, quorum queues only from 4.3",
     fix="""
-    rabbitmqctl set_policy long-tasks '^celery' '{"consumer-timeout": 7200000}' --apply-to quorum_queues  # 3.12 to 4.3
-    # or consumer_timeout = 7200000 in rabbitmq.conf; before workers start
+    consumer_timeout = 7200000  # in rabbitmq.conf, milliseconds; before workers start
+    # or from 3.12 on, in the one policy of the queue (one policy wins, so dead letters belong into the same):
+    rabbitmqctl set_policy celery '^celery$' '{"consumer-timeout": 7200000}' --apply-to queues
+    # and tell the doctor: [tool.repot.doctor] consumer-timeout = 7200
     """,
     evidence=("https://github.com/celery/celery/issues/6760", "https://www.rabbitmq.com/docs/consumers"),
 )
@@ -365,8 +365,7 @@ def run_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
         timeout = _consumer_timeout_s(facts, queue)
         if held is not None and timeout is not None and held >= timeout:
             yield Finding(
-                f"may stay unacknowledged for {held:g} s; the consumer timeout of {queue.name!r} is {timeout:g} s",
-                task=task.name,
+                f"may stay unacknowledged for {held:g} s; {_said_of_timeout(facts, queue, timeout)}", task=task.name
             )
 
 
@@ -377,8 +376,12 @@ def run_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
     brokers=RABBITMQ,
     versions="all queues up to RabbitMQ 4.2, quorum queues only from 4.3",
     fix="""
-    app.conf.task_default_queue_type = 'quorum'        # with a topic exchange the broker itself delays the task,
-    app.conf.task_default_exchange_type = 'topic'      # and no worker holds it meanwhile
+    # with a quorum queue behind a topic exchange the broker itself delays the task, and no worker holds it meanwhile;
+    # new names, as neither can change its type
+    arguments = {'x-queue-type': 'quorum', 'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': 'shop.dead'}
+    exchange = Exchange('shop', type='topic')
+    app.conf.task_queues = [Queue('shop', exchange, routing_key='shop', queue_arguments=arguments)]
+    app.conf.task_default_queue = 'shop'
     """,
     evidence=("https://github.com/celery/celery/issues/6760", "kombu/transport/native_delayed_delivery.py"),
 )
@@ -387,15 +390,15 @@ def countdown_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
 
     When it ends first, the worker exits (up to 4.2) or gets the task again (4.3).
     """
-    if facts.delays_natively:
-        return
-    for task, queue in _consumed(facts):
-        countdown, timeout = facts.countdown_s(task), _consumer_timeout_s(facts, queue)
-        if timeout is not None and countdown >= timeout:
-            yield Finding(
-                f"is delayed up to {countdown:g} s; the consumer timeout of {queue.name!r} is {timeout:g} s",
-                task=task.name,
-            )
+    queues = {queue.name: queue for queue in facts.queues}
+    for delay in facts.delays():
+        for queue in [queues[delay.queue]] if delay.queue in queues else queues.values():
+            timeout = _consumer_timeout_s(facts, queue)
+            if timeout is not None and delay.seconds >= timeout and not facts.delays_natively(queue.name):
+                yield Finding(
+                    f"{_delayed(delay)}; {_said_of_timeout(facts, queue, timeout)}", task=delay.task, place=delay.place
+                )
+                break
 
 
 @rule(
@@ -411,7 +414,7 @@ def heartbeat_off(facts: Facts) -> Iterator[Finding]:
 
     A dead worker's tasks stay reserved for it, and a worker whose link died waits for ever.
     """
-    if not facts["broker_heartbeat"]:
+    if not facts.number("broker_heartbeat"):
         yield Finding(f"is {facts['broker_heartbeat']!r}", setting="broker_heartbeat")
 
 
@@ -428,7 +431,7 @@ def heartbeat_out_of_range(facts: Facts) -> Iterator[Finding]:
 
     Below 5 s a short pause looks like death, and everything unacknowledged runs twice.
     """
-    heartbeat = facts["broker_heartbeat"]
+    heartbeat = facts.number("broker_heartbeat")
     if heartbeat and not 5 <= heartbeat <= 30:  # noqa: PLR2004 - the range of the title
         used = ", of which RabbitMQ makes 60" if heartbeat > 60 else ""  # noqa: PLR2004
         yield Finding(f"is {heartbeat:g} s{used}; 5 to 30 s is useful", setting="broker_heartbeat")
@@ -467,12 +470,15 @@ def restore_sweep_too_rare(facts: Facts) -> Iterator[Finding]:
 
     With a short visibility timeout that is most of the time until a lost worker's tasks run again.
     """
-    timeout = float(facts.option("visibility_timeout"))
-    sweep = float(facts.option("unacked_restore_interval")) * float(facts.option("unacked_restore_throttle"))
-    if timeout < 10 * sweep and timeout != KOMBU_REDIS_DEFAULTS["visibility_timeout"]:
+    timeout = facts.option_number("visibility_timeout")
+    sweep = facts.option_number("unacked_restore_interval") * facts.option_number("unacked_restore_throttle")
+    if timeout < 10 * sweep:
+        interval = max(1, int(timeout // 10))
         yield Finding(
             f"a sweep every {sweep:g} s with a visibility timeout of {timeout:g} s",
             setting="broker_transport_options.unacked_restore_throttle",
+            fix="app.conf.broker_transport_options |= "
+            f"{{'unacked_restore_interval': {min(interval, 10)}, 'unacked_restore_throttle': 1}}",
         )
 
 
@@ -513,11 +519,7 @@ def reject_on_worker_lost_spins(facts: Facts) -> Iterator[Finding]:
     A task that runs out of memory takes worker after worker with it; only a quorum queue's delivery limit ends it.
     """
     for task in facts.late_tasks():
-        if not task.reject_on_worker_lost or task.retry_on_worker_lost:
-            continue
-        queue = facts.queue_of(task)
-        limited = facts.kind is BrokerKind.RABBITMQ and queue is not None and queue.is_quorum
-        if not limited or (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4:
+        if task.reject_on_worker_lost and not task.retry_on_worker_lost and not _counts_deliveries(facts, task):
             yield Finding("reject_on_worker_lost is on, and nothing counts its deliveries", task=task.name)
 
 
@@ -531,10 +533,10 @@ def reject_on_worker_lost_spins(facts: Facts) -> Iterator[Finding]:
 def timed_out_task_spins(facts: Facts) -> Iterator[Finding]:
     """With `acks_on_timeout` off, a task killed at its hard limit is put back and starts again.
 
-    It hits the limit again, and nothing counts the rounds.
+    It hits the limit again, and nothing counts the rounds but a quorum queue from RabbitMQ 4 on.
     """
     for task in facts.late_tasks():
-        if not task.acks_on_timeout and task.time_limit_s:
+        if not task.acks_on_timeout and task.time_limit_s and not _counts_deliveries(facts, task):
             yield Finding(f"is put back each time it reaches {task.time_limit_s:g} s", task=task.name)
 
 
@@ -554,9 +556,10 @@ def pool_ignores_time_limits(facts: Facts) -> Iterator[Finding]:
     A run that hangs outlives every timeout of the broker.
     """
     if facts.limits_are_ignored():
-        limited = [task for task in facts.tasks if task.time_limit_s]
-        for task in limited:
-            yield Finding(f"has a limit of {task.time_limit_s:g} s that {_list(facts.pools())} ignores", task=task.name)
+        for task in facts.tasks:
+            limit = facts.limit_s(task)
+            if limit:
+                yield Finding(f"has a limit of {limit:g} s that {_list(facts.pools())} ignores", task=task.name)
 
 
 @rule(
@@ -575,8 +578,8 @@ def soft_shutdown_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
 
     A task that ends meanwhile cannot be acknowledged any more, and runs again.
     """
-    timeout = float(facts["worker_soft_shutdown_timeout"] or 0)
-    heartbeat = min(float(facts["broker_heartbeat"] or 0), _RABBITMQ_HEARTBEAT_S)
+    timeout = facts.number("worker_soft_shutdown_timeout")
+    heartbeat = min(facts.number("broker_heartbeat"), _RABBITMQ_HEARTBEAT_S)
     if heartbeat and timeout >= 2 * heartbeat and any(facts.late_tasks()):
         yield Finding(
             f"is {timeout:g} s; two heartbeats are {2 * heartbeat:g} s", setting="worker_soft_shutdown_timeout"
@@ -591,15 +594,30 @@ def _above(seconds: float) -> int:
     return int(-(-(seconds * 1.2) // 300) * 300)
 
 
-def _database(server: object) -> tuple[str, int, str]:
+def _delayed(delay: Delay) -> str:
+    """A delay in words."""
+    if delay.task:
+        return f"is delayed up to {delay.seconds:g} s"
+    return f"a task is sent with a delay of {delay.seconds:g} s" if delay.place else f"delays reach {delay.seconds:g} s"
+
+
+def _database(server: Endpoint) -> tuple[str, int, str]:
     """What tells one Redis database from another."""
-    host, port, path = server.host or "localhost", server.port or 6379, server.path or "0"  # type: ignore[attr-defined]
-    return host, port, path
+    return "localhost" if server.is_local else server.host, server.port or 6379, server.path or "0"
 
 
-def _same_database(facts: Facts, other: Facts) -> bool:
+def _share_keys(facts: Facts, other: Facts) -> bool:
+    """Whether two applications keep their messages under the same keys of one database."""
     mine = {_database(server) for server in facts.servers}
-    return other.kind is facts.kind and bool(mine & {_database(server) for server in other.servers})
+    same = other.kind is facts.kind and bool(mine & {_database(server) for server in other.servers})
+    return same and facts.option("global_keyprefix") == other.option("global_keyprefix")
+
+
+def _counts_deliveries(facts: Facts, task: TaskFacts) -> bool:
+    """Whether the queue gives up on a message that is put back too often: a quorum queue from RabbitMQ 4 on."""
+    queue = facts.queue_of(task)
+    quorum = facts.kind is BrokerKind.RABBITMQ and queue is not None and queue.is_quorum
+    return quorum and (facts.rabbitmq_release or _RABBITMQ_4) >= _RABBITMQ_4
 
 
 def _consumed(facts: Facts) -> Iterator[tuple[TaskFacts, QueueFacts]]:
@@ -615,13 +633,18 @@ def _consumer_timeout_s(facts: Facts, queue: QueueFacts) -> float | None:
     release = facts.rabbitmq_release
     if release and release >= _RABBITMQ_4_3 and not queue.is_quorum:
         return None
-    stated = facts.bounds.consumer_timeout_s or CONSUMER_TIMEOUT_S
-    if release is None:
-        return stated
     # RabbitMQ takes the smallest of what argument and policy say
-    given = [*facts.set_by_policy(queue, "consumer-timeout"), queue.arguments.get("x-consumer-timeout")]
-    milliseconds = [float(value) for value in given if value is not None]
-    return min(milliseconds) / 1000 if milliseconds else stated
+    given = [one.get("x-consumer-timeout") for one in (queue.arguments, queue.consumer_arguments)]
+    if release is not None:
+        given += facts.set_by_policy(queue, "consumer-timeout")
+    milliseconds = [seconds(value, "x-consumer-timeout") for value in given if value is not None]
+    return min(milliseconds) / 1000 if milliseconds else facts.bounds.consumer_timeout_s or CONSUMER_TIMEOUT_S
+
+
+def _said_of_timeout(facts: Facts, queue: QueueFacts, timeout: float) -> str:
+    """The consumer timeout in words; RabbitMQ's API does not tell what rabbitmq.conf says."""
+    unless = ", unless raised" if timeout == CONSUMER_TIMEOUT_S and not facts.bounds.consumer_timeout_s else ""
+    return f"the consumer timeout of {queue.name!r} is {timeout:g} s{unless}"
 
 
 def _list(names: set[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from kombu import Queue
+from kombu import Exchange, Queue
 
 from judging import (
     GOOD_RABBITMQ,
@@ -38,6 +38,7 @@ from repot.doctor.policy import Policy as Waivers
 from repot.doctor.policy import StandingWaiver
 from repot.doctor.rule import Place
 from repot.doctor.source import Call, Misuse, Source
+from repot.errors import ConfigInvalid
 
 REMOTE = "redis://:a-good-password@redis.example.com/0"
 REMOTE_AMQP = "amqp://shop:a-good-password@rabbit.example.com//"
@@ -326,6 +327,78 @@ CASES = [
         lambda: facts(rabbitmq(worker_soft_shutdown_timeout=19)),
         "two heartbeats are 20 s",
     ),
+    Case(
+        "RPT101",
+        lambda: facts(redis(task_acks_late=False, task_time_limit=7200)),
+        lambda: facts(redis(task_acks_late=False, task_time_limit=7100)),
+        "waits up to 7200 s behind others; the visibility",
+        "early ack",
+    ),
+    Case(
+        "RPT103",
+        lambda: facts(redis(task_time_limit=None), workers=(*worker(time_limit="60"), *worker())),
+        lambda: facts(redis(task_time_limit=None), workers=worker(time_limit="60")),
+        "",
+        "command",
+    ),
+    Case(
+        "RPT104",
+        lambda: on_redis(siblings=sibling(visibility_timeout="3600")),
+        lambda: on_redis(siblings=sibling(visibility_timeout=3600, global_keyprefix="billing:")),
+        "billing says 3600 s",
+        "prefix",
+    ),
+    Case(
+        "RPT106",
+        lambda: facts(rabbitmq(worker_prefetch_multiplier=4), workers=worker(disable_prefetch=True)),
+        lambda: facts(redis(worker_prefetch_multiplier=4), workers=worker(disable_prefetch=True)),
+        "",
+        "disabled",
+    ),
+    Case(
+        "RPT112",
+        lambda: facts(amqp_options(socket_settings={})),
+        lambda: facts(amqp_options(socket_settings={18: 0})),
+        "",
+        "system's",
+    ),
+    Case(
+        "RPT113",
+        lambda: facts(rabbitmq(task_time_limit=7200, task_queues=[queue(queue_arguments=CONSUMES)])),
+        lambda: facts(rabbitmq(task_time_limit=7100, task_queues=[queue(queue_arguments=CONSUMES)])),
+        "is 7200 s",
+        "argument, static",
+    ),
+    Case(
+        "RPT113",
+        lambda: facts(
+            rabbitmq(task_time_limit=1800, task_routes={"shop.*": {"queue": "reports"}}, worker_soft_shutdown_timeout=1)
+        ),
+        lambda: facts(rabbitmq(task_time_limit=1700, task_routes={"shop.*": {"queue": "reports"}})),
+        "'reports' is 1800 s, unless raised",
+        "queue that is made",
+    ),
+    Case(
+        "RPT114",
+        lambda: facts(classic(), source=sends(countdown_s=1800.0)),
+        lambda: on_rabbitmq(source=sends(countdown_s=1800.0)),
+        "a task is sent with a delay of 1800 s",
+        "call",
+    ),
+    Case(
+        "RPT118",
+        lambda: facts(redis_options(visibility_timeout=3600, unacked_restore_throttle=360)),
+        lambda: facts(redis_options(visibility_timeout=None, unacked_restore_throttle=None)),
+        "every 3600 s",
+        "default",
+    ),
+    Case(
+        "RPT121",
+        lambda: facts(classic() | {"task_acks_on_timeout": False}),
+        lambda: facts(rabbitmq(task_acks_on_timeout=False)),
+        "",
+        "delivery limit",
+    ),
     # what is lost
     Case(
         "RPT201",
@@ -415,6 +488,53 @@ CASES = [
     ),
     Case("RPT215", lambda: facts(rabbitmq(task_default_delivery_mode=1)), on_rabbitmq),
     Case("RPT215", lambda: facts(classic(durable=False)), lambda: facts(classic()), "is not durable", "queue"),
+    Case(
+        "RPT202",
+        lambda: facts(classic() | {"result_backend": None, "task_acks_on_failure": False}),
+        lambda: facts(
+            classic() | {"result_backend": None, "task_acks_on_failure": False},
+            live=rabbit_says(policies=(Policy("dead", "^cel", "queues", 0, {"dead-letter-exchange": "x"}),)),
+        ),
+        "is rejected when it fails, and dropped",
+        "rejected",
+    ),
+    Case(
+        "RPT204",
+        lambda: on_redis(write_servers=endpoints("amqp://shop:a-good-password@localhost//")),
+        lambda: facts(redis_options(confirm_publish=True), write_servers=endpoints("amqp://shop:pw@localhost//")),
+        "",
+        "bridge",
+    ),
+    Case(
+        "RPT205",
+        lambda: facts(rabbitmq(task_queues=[queue(queue_arguments={"x-queue-type": "quorum"})]), live=QUORUM_4),
+        lambda: facts(
+            rabbitmq(task_queues=[queue(queue_arguments={"x-queue-type": "quorum"})]),
+            live=rabbit_says(policies=(Policy("x", ".*", "all", 0, {"delivery-limit": -1}),)),
+        ),
+        "",
+        "no limit",
+    ),
+    Case(
+        "RPT215",
+        lambda: facts(rabbitmq(task_queues=[Queue("celery", Exchange("c", "topic", durable=False), "celery")])),
+        lambda: facts(rabbitmq(task_queues=[Queue("celery", Exchange("c", "topic"), "celery")])),
+        "exchange 'c' is not durable",
+        "exchange",
+    ),
+    Case("RPT216", lambda: facts(redis(task_queues=[Queue("celery", expires=60)])), on_redis, "after 60000 ms"),
+    Case(
+        "RPT216",
+        lambda: facts(classic(queue_arguments={"x-expires": 1000})),
+        lambda: facts(classic(queue_arguments={"x-max-length": 1000})),
+        "",
+        "argument",
+    ),
+    Case(
+        "RPT217",
+        lambda: on_redis(source=Source(revokes=(PROCFILE,))),
+        lambda: on_redis(source=Source(revokes=(PROCFILE,)), workers=worker(statedb="/x")),
+    ),
     # what stops
     Case(
         "RPT301",
@@ -459,7 +579,7 @@ CASES = [
     Case(
         "RPT310",
         lambda: on_rabbitmq(workers=worker(autoscale="10,2")),
-        lambda: facts(classic(), workers=worker(autoscale="10,2")),
+        lambda: facts(classic(), workers=worker(autoscale="10,2"), live=rabbit_says(version="3.13.7")),
     ),
     Case(
         "RPT310",
@@ -540,6 +660,25 @@ CASES = [
         "",
         "version",
     ),
+    Case(
+        "RPT308",
+        lambda: facts(redis(broker_connection_retry_on_startup=False)),
+        lambda: facts(redis(broker_connection_retry_on_startup=True)),
+        "starts before its broker",
+        "start",
+    ),
+    Case(
+        "RPT322",
+        lambda: facts(redis(task_routes={"shop.*": {"queue": "reports"}})),
+        lambda: facts(redis(task_routes={"shop.*": {"queue": "reports"}}), workers=worker(queues="celery,reports")),
+        "goes to 'reports'",
+    ),
+    Case("RPT322", lambda: on_redis(workers=worker(queues="other")), lambda: on_redis(workers=worker()), "", "other"),
+    Case(
+        "RPT323",
+        lambda: on_redis(**elsewhere("sentinel://:pw@localhost:26379/0")),
+        lambda: facts(redis_options(master_name="m"), **elsewhere("sentinel://:pw@localhost:26379/0")),
+    ),
     # who gets in
     Case("RPT401", lambda: facts(rabbitmq(broker_url="amqp://")), on_rabbitmq),
     Case(
@@ -595,7 +734,13 @@ CASES = [
         lambda: facts(redis(accept_content=["json", "pickle"])),
         lambda: facts(redis(accept_content=["json", "msgpack"])),
     ),
-    Case("RPT405", lambda: facts(redis(task_serializer="yaml")), on_redis, "", "yaml"),
+    Case(
+        "RPT405",
+        lambda: facts(redis(task_serializer="pickle")),
+        lambda: facts(redis(task_serializer="yaml")),
+        "",
+        "sent",
+    ),
     Case(
         "RPT406",
         lambda: on_rabbitmq(
@@ -603,6 +748,55 @@ CASES = [
         ),
         lambda: on_rabbitmq(**elsewhere(REMOTE_AMQP), live=QUORUM_4),
         "ANONYMOUS",
+    ),
+    Case(
+        "RPT401",
+        lambda: on_rabbitmq(**elsewhere("amqp://shop@rabbit.example.com//")),
+        lambda: facts(rabbitmq(broker_login_method="EXTERNAL"), **elsewhere("amqps://rabbit.example.com//")),
+        "",
+        "none",
+    ),
+    Case(
+        "RPT401",
+        lambda: on_redis(**elsewhere("redis://:password@redis.example.com/0")),
+        lambda: facts(redis(broker_use_ssl=VERIFIED | {"ssl_certfile": "/x"}), **elsewhere("rediss://r.example.com/0")),
+        "",
+        "certificate",
+    ),
+    Case(
+        "RPT401",
+        lambda: facts(redis(result_backend="redis://results.example.com/1")),
+        lambda: facts(redis(result_backend="redis://:a-good-password@results.example.com/1")),
+        "results.example.com",
+        "results",
+    ),
+    Case(
+        "RPT403",
+        lambda: on_redis(**elsewhere("sentinel://:a-good-password@s.example.com/0")),
+        lambda: facts(redis(broker_use_ssl=VERIFIED), **elsewhere(REMOTE)),
+        "",
+        "sentinel",
+    ),
+    Case(
+        "RPT404",
+        lambda: facts(rabbitmq(broker_use_ssl={"cert_reqs": ssl.CERT_NONE})),
+        lambda: facts(rabbitmq(broker_use_ssl={"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None})),
+        "",
+        "setting",
+    ),
+    Case(
+        "RPT404",
+        lambda: facts(redis(broker_use_ssl={"ssl_cert_reqs": "CERT_REQUIRED"})),
+        lambda: facts(redis(broker_use_ssl={"ssl_cert_reqs": "required"})),
+        "",
+        "text",
+    ),
+    Case(
+        "RPT405",
+        lambda: facts(GOOD_REDIS, task={"serializer": "pickle"}),
+        lambda: facts(GOOD_REDIS, task={"serializer": "json"}),
+        "is sent as 'pickle'",
+        "task",
     ),
     # what does not do what it says
     Case("RPT501", lambda: on_redis(overriding={"broker_url": "CELERY_BROKER_URL"}), on_redis),
@@ -667,6 +861,42 @@ CASES = [
     ),
     Case("RPT510", lambda: on_redis(source=Source(misuses=(Misuse("retry(delay=...)", PROCFILE),))), on_redis),
     Case("RPT511", lambda: facts(redis(task_acks_on_failure_or_timeout=True)), on_redis),
+    Case(
+        "RPT504",
+        lambda: facts(amqp_options(visibility_timout=99), moved_from=BrokerKind.REDIS),
+        lambda: facts(amqp_options(visibility_timeout=99), moved_from=BrokerKind.REDIS),
+        "",
+        "move",
+    ),
+    Case(
+        "RPT506",
+        lambda: facts(rabbitmq(broker_url="amqp://u:p-w@localhost//?foo=1")),
+        lambda: facts(redis(broker_url="redis://localhost/0?connect_timeout=5")),
+        "?foo=",
+        "amqp",
+    ),
+    Case(
+        "RPT507",
+        lambda: facts(rabbitmq(broker_use_ssl={"ssl_ca_certs": "/x"})),
+        lambda: facts(rabbitmq(broker_use_ssl={"ssl_version": 2})),
+        "",
+        "version",
+    ),
+    Case("RPT512", lambda: facts(redis_options(visibility_timeout="7200")), on_redis, "is '7200'"),
+    Case("RPT512", lambda: facts(redis(task_acks_late="false")), on_redis, "is 'false'", "switch"),
+    Case("RPT512", lambda: facts(rabbitmq(broker_heartbeat="10")), on_rabbitmq, "", "number"),
+    Case(
+        "RPT512",
+        lambda: facts(redis(task_time_limit=None), task={"time_limit": "ten"}),
+        lambda: facts(redis(task_time_limit=None), task={"time_limit": 600}),
+        "time_limit is 'ten'",
+        "task",
+    ),
+    Case(
+        "RPT513",
+        lambda: facts(redis(worker_mascot="cat")),
+        lambda: facts(redis(redbeat_redis_url="redis://localhost/3", site="shop")),
+    ),
     # what a move changes
     Case(
         "RPT601",
@@ -727,6 +957,27 @@ CASES = [
         "RPT606",
         lambda: facts(rabbitmq(result_backend="rpc://"), moved_from=BrokerKind.REDIS),
         lambda: on_rabbitmq(moved_from=BrokerKind.REDIS),
+    ),
+    Case(
+        "RPT604",
+        lambda: facts(classic(), live=rabbit_says(queues=declared())),
+        lambda: facts(classic(), live=rabbit_says(queues=declared(), default_queue_type="quorum")),
+        "",
+        "virtual host",
+    ),
+    Case(
+        "RPT604",
+        lambda: facts(classic(message_ttl=60), live=rabbit_says(queues=declared("classic"))),
+        lambda: facts(
+            classic(message_ttl=60),
+            live=rabbit_says(
+                queues={
+                    "celery": DeclaredQueue("celery", "classic", {"x-message-ttl": 60000, "x-queue-type": "classic"})
+                }
+            ),
+        ),
+        "is declared with 60000",
+        "options",
     ),
     # the Redis itself
     Case(
@@ -877,3 +1128,54 @@ def test_a_waiver_of_nothing_is_found() -> None:
     assert ["there is no rule 'RPT999'"] == [one.finding.message for one in found.findings]
     right = Waivers(ROOT, waivers=(replace(waiver, rule="RPT203"),))
     assert () == judge(on_redis(), "RPT002", right).findings
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "broker_heartbeat",
+        "broker_pool_limit",
+        "result_expires",
+        "task_soft_time_limit",
+        "task_time_limit",
+        "worker_prefetch_multiplier",
+        "worker_soft_shutdown_timeout",
+    ],
+)
+@pytest.mark.parametrize("value", ["10", "true", "", None, timedelta(seconds=30), 0, 7.5])
+def test_no_value_breaks_a_rule(key: str, value: object) -> None:
+    """What is no number is unknown to the rules that calculate with it, and RPT512 names it."""
+    for conf in (redis(**{key: value}), rabbitmq(**{key: value})):
+        report = judge(facts(conf))
+        assert [] == [one for one in report.not_judged if one.reason.startswith("the rule fails")]
+        if isinstance(value, str):
+            assert "RPT512" in {one.rule.id for one in report.findings}
+
+
+@pytest.mark.parametrize(
+    "option", ["visibility_timeout", "socket_timeout", "unacked_restore_interval", "socket_settings"]
+)
+@pytest.mark.parametrize("value", ["7200", "true", "", None, timedelta(seconds=30), {}, {"x": "y"}])
+def test_no_option_breaks_a_rule(option: str, value: object) -> None:
+    for conf in (GOOD_REDIS, GOOD_RABBITMQ):
+        changed = {**conf, "broker_transport_options": {**conf["broker_transport_options"], option: value}}
+        report = judge(facts(changed))
+        assert [] == [one for one in report.not_judged if one.reason.startswith("the rule fails")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"broker_transport_options": "{}"}, "broker_transport_options is a str, not a dictionary"),
+        ({"task_queues": 5}, "task_queues cannot be read"),
+        ({"broker_url": "redis://u:p@w@h:x/0"}, "the broker's address cannot be read"),
+    ],
+)
+def test_what_cannot_even_be_read_is_one_clear_error(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigInvalid, match=said):
+        facts(redis(**changes))
+
+
+@pytest.mark.parametrize("routes", ["no.such", {"shop.*": {"queue": "x"}}, [lambda *arguments: arguments[1][0]]])
+def test_a_router_that_fails_is_no_error(routes: object) -> None:
+    assert facts(redis(task_routes=routes)).tasks

@@ -14,7 +14,7 @@ from repot.doctor.deployment import read_deployment
 from repot.doctor.examine import examine
 from repot.doctor.gather import read_app
 from repot.doctor.policy import read_policy
-from repot.doctor.rule import Place
+from repot.doctor.rule import Finding, Place
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ def judged(facts: Facts, path: Path) -> Report:
         ("bill.apply_async(countdown=2 * 60 * 60)", 7200),
         ("bill.apply_async((1,), countdown=DAY)", 86400),
         ("bill.apply_async(countdown=DAY + 60)", 86460),
+        ("bill.apply_async(countdown=timedelta(hours=2).total_seconds())", 7200),
+        ("bill.apply_async(eta=datetime.now() + timedelta(1))", 86400),
+        ("bill.apply_async(countdown=DAY - 60)", 86340),
         ("bill.apply_async(eta=datetime.now() + timedelta(hours=3))", 10800),
         ("bill.apply_async(eta=datetime.utcnow() + timedelta(days=1, hours=1))", 90000),
         ("bill.s(1).apply_async(countdown=300)", 300),
@@ -108,6 +111,11 @@ def test_a_delay_of_nobody_knows_which_task(project: Callable[[str], Facts]) -> 
         ("autoretry_for=(OSError,), retry_backoff=60, max_retries=20", 600),
         ("autoretry_for=(OSError,), retry_backoff=True, max_retries=None, retry_backoff_max=9000", 9000),
         ("autoretry_for=(OSError,), max_retries=0", 0),
+        ("autoretry_for=(OSError,), retry_backoff=True, retry_kwargs={'max_retries': 20}", 600),
+        # as odd as Celery allows
+        ("autoretry_for=(OSError,), retry_backoff=True, max_retries=5000", 600),
+        ("autoretry_for=(OSError,), default_retry_delay=None", 0),
+        ("autoretry_for=(OSError,), retry_kwargs=None", 180),
     ],
 )
 def test_the_delay_of_automatic_retries(project: Callable[[str], Facts], options: str, seconds: float) -> None:
@@ -120,7 +128,15 @@ def test_a_retry_belongs_to_its_task(project: Callable[[str], Facts]) -> None:
     facts = project(text)
     assert 10800 == facts.tasks[0].countdown_s
     assert facts.tasks[0].retries_itself
-    assert 2 == facts.tasks[0].place.line - HEAD.count("\n") + 1 if facts.tasks[0].place else False
+    assert Place(facts.tasks[0].place.file, 8) == facts.tasks[0].place if facts.tasks[0].place else False
+
+
+def test_a_plain_retry_waits_the_tasks_own_delay(project: Callable[[str], Facts]) -> None:
+    text = (
+        "@app.task(bind=True, shared=False, default_retry_delay=7200)\n"
+        "def bill(self):\n    raise self.retry(exc=OSError())\n"
+    )
+    assert 7200 == project(text).tasks[0].countdown_s
 
 
 @pytest.mark.parametrize(
@@ -141,12 +157,18 @@ def test_a_rejection(project: Callable[[str], Facts], call: str, found: int) -> 
     [
         ("raise self.retry(error, countdown=10)", 1),
         ("raise self.retry(exc=error, countdown=10)", 0),
+        ("raise self.retry([order], countdown=10)", 0),
         ("raise self.retry(delay=10)", 1),
         ("bill.apply_async(delay=10)", 1),
+        ("http.retry('request')", 0),
+        ("http.retry(error, delay=3)", 0),
     ],
 )
 def test_a_call_that_does_not_do_what_it_says(project: Callable[[str], Facts], call: str, found: int) -> None:
-    text = f"@app.task(bind=True, shared=False)\ndef bill(self, error=None):\n    {call}\n"
+    text = (
+        "@app.task(bind=True, shared=False)\ndef bill(self, order=None, http=None):\n"
+        f"    try:\n        pass\n    except OSError as error:\n        {call}\n"
+    )
     assert found == len(project(text).source.misuses)
 
 
@@ -158,6 +180,10 @@ def test_a_call_that_does_not_do_what_it_says(project: Callable[[str], Facts], c
         "@app.task(acks_late=False, shared=False)\ndef bill(): ...  # repot: ignore[RPT203] counters\n",
         "# repot: ignore[RPT110,RPT203] counters\n#\n@app.task(\n acks_late=False,\n shared=False)\ndef bill(): ...\n",
         "@app.task(\n    acks_late=False,  # repot: ignore[RPT203] counters\n    shared=False,\n)\ndef bill(): ...\n",
+        "@app.task(acks_late=False, shared=False)  # noqa: E501  # repot: ignore[RPT203] counters\ndef bill(): ...\n",
+        "@app.task(acks_late=False, shared=False)\ndef bill():\n    # repot: ignore[RPT203] counters\n    return 1\n",
+        "class Bill(app.Task):\n    name = 'bill'\n    acks_late = False  # repot: ignore[RPT203] counters\n"
+         "    def run(self): ...\n\napp.register_task(Bill())\n",
     ],
 )
 def test_a_waiver_beside_a_task(project: Callable[[str], Facts], tmp_path: Path, text: str) -> None:
@@ -165,6 +191,19 @@ def test_a_waiver_beside_a_task(project: Callable[[str], Facts], tmp_path: Path,
     assert "RPT203" not in {one.rule.id for one in report.findings}
     waived = [one for one in report.waived if one.rule.id == "RPT203"]
     assert ["counters"] == [one.waiver.reason for one in waived if one.waiver]
+
+
+def test_a_waiver_beside_a_call(project: Callable[[str], Facts], tmp_path: Path) -> None:
+    """What a finding is about need not be a task."""
+    text = "def view(task):\n    task.apply_async(countdown=DAY)  # repot: ignore[RPT102] swept by beat\n"
+    report = judged(project(text), tmp_path)
+    assert "RPT102" not in {one.rule.id for one in report.findings}
+    assert ["RPT102"] == [one.rule.id for one in report.waived]
+
+
+def test_a_waiver_beside_nothing_is_judged_like_any_other(project: Callable[[str], Facts], tmp_path: Path) -> None:
+    text = "# repot: ignore[RPT999] because\nX = 1  # repot: ignore[RPT203]\n"
+    assert {"RPT001", "RPT002"} <= {one.rule.id for one in judged(project(text), tmp_path).findings}
 
 
 def test_a_waiver_beside_another_task_waives_nothing(project: Callable[[str], Facts], tmp_path: Path) -> None:
@@ -209,6 +248,22 @@ STARTED = {
         "[Service]\nExecStart=/opt/venv/bin/celery -A shop worker --prefetch-multiplier 1 $OPTS\n",
         {"prefetch_multiplier": "1"},
     ),
+    "list_yaml": (
+        "x:\n  w:\n    command:\n    - celery\n    - -A\n    - shop\n    - worker\n    - -P\n    - threads\n",
+        {"pool": "threads"},
+    ),
+    "folded_yaml": (
+        "services:\n  w:\n    command: >\n      celery -A shop worker\n      --pool gevent\n      -B\n",
+        {"pool": "gevent", "beat": True},
+    ),
+    "shell_yaml": (
+        "services:\n  w:\n    command: ['sh', '-c', 'migrate && exec celery -A shop worker -B']\n",
+        {"beat": True},
+    ),
+    "inline_yaml": ("x: {command: celery -A shop worker -P gevent, image: y}\n", {"pool": "gevent"}),
+    "template_yaml": ("{{ if x }}\ncommand: celery -A shop worker -P solo\n{{ end }}\n", {"pool": "solo"}),
+    "multi_sh": ("celery multi start w1 w2 -A shop -P threads\n", {"pool": "threads"}),
+    "module_sh": ("python -m celery -A shop worker --time-limit 60\n", {"time_limit": "60"}),
     "Dockerfile": ('FROM python\nCMD ["celery", "-A", "shop", "worker", "-P", "gevent"]\n', {"pool": "gevent"}),
     "start_sh": (
         "#!/bin/sh\nexec celery -A shop worker \\\n  --pool threads \\\n  -c 9\n",
@@ -221,19 +276,31 @@ STARTED = {
 def test_how_a_worker_is_started(tmp_path: Path, name: str, text: str, options: dict[str, Any]) -> None:
     (worker,) = deployed(tmp_path, **{name: text}).workers
     assert options == worker.options
-    assert worker.place.line == next(n for n, line in enumerate(text.splitlines(), 1) if "celery" in line)
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if "celery" in line or line.endswith(">")]
+    assert worker.place.line == lines[0]
 
 
 def test_what_else_the_start_files_say(tmp_path: Path) -> None:
     found = deployed(
         tmp_path,
-        Procfile="beat: celery -A shop beat\nflower: celery -A shop flower\n# celery -A shop worker\n",
-        compose_yaml="x:\n  healthcheck:\n    test: celery -A shop inspect ping -d celery@$$HOSTNAME\n",
+        Procfile="beat: celery -A worker beat\nx: celery-exporter --broker-url x\n# celery -A shop worker\n",
+        compose_yaml='x:\n  healthcheck:\n    test: ["CMD-SHELL", "celery -A shop inspect -t 5 ping -d c@$$HOSTNAME"]\n',
     )
     assert () == found.workers
     assert (Place("Procfile", 1),) == found.beats
     assert (Place("Procfile", 2),) == found.event_readers
     assert (Place("compose.yaml", 3),) == found.ping_probes
+
+
+def test_a_container_of_kubernetes(tmp_path: Path) -> None:
+    (tmp_path / "k8s").mkdir()
+    (tmp_path / "k8s" / "worker.yaml").write_text(
+        "kind: Deployment\nspec:\n  containers:\n  - command: [celery, -A, shop]\n    args: [worker, -P, solo]\n"
+        "    livenessProbe:\n      exec:\n        command: [sh, -c, celery -A shop inspect ping]\n"
+    )
+    found = read_deployment(tmp_path, ())
+    assert [{"pool": "solo"}] == [worker.options for worker in found.workers]
+    assert (Place("k8s/worker.yaml", 8),) == found.ping_probes
 
 
 def test_what_is_stated_replaces_what_is_found(tmp_path: Path) -> None:
@@ -259,9 +326,9 @@ def test_the_section_of_pyproject(tmp_path: Path) -> None:
     )
     own, some = policy.waivers
     assert Place("pyproject.toml", 8) == own.place
-    assert own.covers("RPT403", "any.task")
-    assert some.covers("RPT203", "shop.metrics")
-    assert not some.covers("RPT203", "shop.bill")
+    assert own.covers("RPT403", Finding("x", task="any.task"))
+    assert some.covers("RPT203", Finding("x", task="shop.metrics"))
+    assert not some.covers("RPT203", Finding("x", task="shop.bill"))
 
 
 @pytest.mark.parametrize(
