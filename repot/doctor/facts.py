@@ -386,13 +386,14 @@ class Facts:
         return wait + run if task.acks_late else wait
 
     def delays_natively(self, queue: str = "") -> bool:
-        """Whether kombu delays the ETA tasks of a queue, or of every queue, in the broker.
+        """Whether kombu delays the ETA tasks of a queue, or of every configured queue, in the broker.
 
         That needs a quorum queue among those configured, and an exchange that is not
         direct (`celery/app/base.py`, `send_task`).
         """
         quorum = any(one.is_quorum for one in self.queues)
-        return quorum and all(one.exchange_type != "direct" for one in self.queues if queue in ("", one.name))
+        asked = [one for one in self.queues if one.name == queue or (not queue and one.configured)]
+        return quorum and all(one.exchange_type != "direct" for one in asked)
 
     def has_version(self, library: str, *at_least: int) -> bool:
         """Whether a library is at least of a release."""

@@ -261,6 +261,8 @@ def delayed_tasks_stranded(facts: Facts) -> Iterator[Finding]:
     bindings = known(facts.rabbitmq.bindings)
     arrived_at = {binding.destination for binding in bindings if binding.source == _DELAYED_EXIT}
     for queue in facts.queues:
+        if not facts.delays_natively(queue.name):
+            continue
         if queue.exchange not in arrived_at and queue.name not in arrived_at:
             yield Finding(
                 f"{queue.name!r} is not bound to {_DELAYED_EXIT!r}",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import amqp
 from amqp.transport import SSLTransport
+from kombu import Connection
 from kombu.transport.redis import Channel, SentinelChannel
 
 from repot.config.endpoints import BrokerKind
