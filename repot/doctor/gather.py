@@ -52,7 +52,7 @@ def gather(request: Request, policy: Policy) -> Facts:
     """Load the application and read it; with `live`, ask its broker.
 
     Raises:
-        AppUnusable: it cannot be imported, or uses a broker that repot does not know.
+        AppUnusable: it cannot be imported or configured, or uses a broker that repot does not know.
         BrokerUnreachable: the broker does not let itself be asked.
     """
     if request.app == ExplicitSettings().app:
@@ -63,7 +63,7 @@ def gather(request: Request, policy: Policy) -> Facts:
 
 def gather_from(app: Celery, request: Request, policy: Policy) -> Facts:
     """The same for an application that is loaded."""
-    today = _endpoints(app.conf.broker_read_url)
+    today = _endpoints(_configured(app, request.app))
     if request.target:
         _suppose(app, request.target)
     facts = read_app(app, request.app, policy)
@@ -114,6 +114,18 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
         bounds=policy.bounds,
         source=found,
     )
+
+
+def _configured(app: Celery, name: str) -> Any:  # noqa: ANN401 - whatever it is configured with
+    """Where the application reads from; the first look at its configuration makes Celery load it."""
+    try:
+        return app.conf.broker_read_url
+    except RepotError:
+        raise
+    except (Exception, SystemExit) as error:
+        # whatever a user's module raises, and what Celery refuses
+        message = f"the configuration of {name!r} cannot be read: {type(error).__name__}: {error}"
+        raise AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
 
 
 def _suppose(app: Celery, target: str) -> None:

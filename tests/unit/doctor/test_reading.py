@@ -1,0 +1,54 @@
+"""What is read of an application, and what is said of one that cannot be read."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from repot.doctor.gather import Request, gather
+from repot.doctor.policy import Policy
+from repot.errors import AppFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from repot.doctor.facts import Facts
+
+
+_NUMBERS = itertools.count()
+_APPLICATION = """\
+from celery import Celery
+app = Celery("shop", broker="redis://localhost:6379/0", set_as_current=False)
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Facts]:
+    """Read an application with this source after its first lines."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def reading(text: str, name: str = "app") -> Facts:
+        module = f"written{next(_NUMBERS)}"
+        (tmp_path / f"{module}.py").write_text(_APPLICATION + text)
+        return gather(Request(f"{module}:{name}"), Policy(tmp_path))
+
+    return reading
+
+
+@pytest.mark.parametrize(
+    ("configuration", "said"),
+    [
+        ("'nowhere_to_be_found'", "No module named 'nowhere_to_be_found'"),
+        ("{'task_acks_late': True, 'result_expires': 3, 'CELERYD_CONCURRENCY': 3}", "Cannot mix new and old"),
+    ],
+    ids=["missing", "mixed"],
+)
+def test_a_configuration_that_cannot_be_read_is_an_error(
+    read: Callable[..., Facts], configuration: str, said: str
+) -> None:
+    """Celery reads it when it is first used, long after the application's module was imported."""
+    with pytest.raises(AppFailed, match=said):
+        read(f"app.config_from_object({configuration})")
