@@ -9,7 +9,7 @@ import pytest
 
 from repot.doctor.gather import Request, gather
 from repot.doctor.policy import Policy
-from repot.errors import AppFailed
+from repot.errors import AppFailed, AppNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,3 +52,14 @@ def test_a_configuration_that_cannot_be_read_is_an_error(
     """Celery reads it when it is first used, long after the application's module was imported."""
     with pytest.raises(AppFailed, match=said):
         read(f"app.config_from_object({configuration})")
+
+
+def test_a_name_that_is_not_in_the_module_is_not_found(read: Callable[..., Facts]) -> None:
+    with pytest.raises(AppNotFound, match="has no 'application'"):
+        read("", "application")
+
+
+def test_a_module_that_lacks_something_else_fails(read: Callable[..., Facts]) -> None:
+    """The name is there, and what the module itself asks for is not."""
+    with pytest.raises(AppFailed, match=r"AttributeError: .* no attribute 'tsak'"):
+        read("@app.tsak\ndef bill(): ...")
