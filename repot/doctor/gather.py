@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from repot.doctor.policy import Policy
     from repot.worker.effective import Effective
 
+#: After so many, one second has become a century.
+_DOUBLINGS = 32
+
 _URLS = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
 
 
@@ -219,7 +222,7 @@ def _task(app: Celery, task: Any, found: source.Source, root: Path) -> TaskFacts
     autoretry = bool(getattr(task, "autoretry_for", ()))
     retries_itself = autoretry or any(call.name == "retry" for call in calls)
     delays = [call.countdown_s or 0 for call in calls]
-    if autoretry and task.max_retries != 0:
+    if autoretry:
         delays.append(_backoff_s(task))
     return TaskFacts(
         name=str(task.name),
@@ -246,14 +249,20 @@ def _task(app: Celery, task: Any, found: source.Source, root: Path) -> TaskFacts
 
 def _backoff_s(task: Any) -> float:  # noqa: ANN401 - a task's class is made up
     """The longest delay before an automatic retry (`celery/app/autoretry.py`)."""
-    factor = getattr(task, "retry_backoff", False)
+    factor = float(getattr(task, "retry_backoff", False))
+    arguments = getattr(task, "retry_kwargs", {})
+    # what `retry` is called with wins over the task's own
+    retries = arguments.get("max_retries")
+    retries = task.max_retries if retries is None else retries
+    if retries == 0:
+        return 0.0
     if not factor:
-        countdown = getattr(task, "retry_kwargs", {}).get("countdown")
+        countdown = arguments.get("countdown")
         return float(task.default_retry_delay if countdown is None else countdown)
     longest = float(getattr(task, "retry_backoff_max", 600))
-    if task.max_retries is None:
+    if retries is None or retries > _DOUBLINGS:
         return longest
-    grown = float(factor) * 2.0 ** max(0, int(task.max_retries) - 1)
+    grown = int(max(1.0, factor)) * 2.0 ** (int(retries) - 1)
     return min(longest, grown)
 
 

@@ -63,3 +63,22 @@ def test_a_module_that_lacks_something_else_fails(read: Callable[..., Facts]) ->
     """The name is there, and what the module itself asks for is not."""
     with pytest.raises(AppFailed, match=r"AttributeError: .* no attribute 'tsak'"):
         read("@app.tsak\ndef bill(): ...")
+
+
+@pytest.mark.parametrize(
+    ("options", "longest_s"),
+    [
+        ("", 180),
+        ("default_retry_delay=20", 20),
+        ("retry_kwargs={'countdown': 30}", 30),
+        ("retry_kwargs={'max_retries': 0}", 0),
+        ("retry_backoff=True", 4),
+        ("retry_backoff=5, max_retries=5", 80),
+        ("retry_backoff=True, retry_kwargs={'max_retries': 9}", 256),
+        ("retry_backoff=True, max_retries=5000", 600),
+        ("retry_backoff=True, retry_backoff_max=7200, max_retries=None", 7200),
+    ],
+)
+def test_the_longest_wait_of_an_automatic_retry(read: Callable[..., Facts], options: str, longest_s: float) -> None:
+    found = read(f"@app.task(shared=False, autoretry_for=(OSError,), {options})\ndef bill(): ...")
+    assert [longest_s] == [task.countdown_s for task in found.tasks]
