@@ -221,7 +221,8 @@ def _task(app: Celery, task: Any, found: source.Source, root: Path) -> TaskFacts
     calls = tuple(call for call in found.calls if call.task == task.name)
     autoretry = bool(getattr(task, "autoretry_for", ()))
     retries_itself = autoretry or any(call.name == "retry" for call in calls)
-    delays = [call.countdown_s or 0 for call in calls]
+    own = float(task.default_retry_delay or 0) if task.max_retries != 0 else 0.0
+    delays = [own if call.by_default else call.countdown_s or 0 for call in calls]
     if autoretry:
         delays.append(_backoff_s(task))
     return TaskFacts(

@@ -35,7 +35,7 @@ class Call:
     """A call that sends a task with a delay or a priority.
 
     `task` is empty where the source does not tell which; `countdown_s` None where it
-    does not tell how long.
+    does not tell how long; `by_default` of a retry that leaves that to the task.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Call:
     task: str = ""
     countdown_s: float | None = None
     priority: int | None = None
+    by_default: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,10 @@ class _Reader(ast.NodeVisitor):
         if called == "retry" and self._task and node.args:
             wrong = "self.retry(exc, ...) takes it for the arguments; write exc=exc"
             self._found.misuses.append(Misuse(wrong, self._place(node)))
-        if not words.keys() & {"countdown", "eta", "priority"}:
+        delayed = bool(words.keys() & {"countdown", "eta"})
+        spread = len(words) < len(node.keywords)
+        by_default = called == "retry" and bool(self._task) and not delayed and not spread
+        if not delayed and "priority" not in words and not by_default:
             return
         self._found.calls.append(
             Call(
@@ -195,6 +199,7 @@ class _Reader(ast.NodeVisitor):
                 task=self._receiver(called, node, receiver),
                 countdown_s=self._seconds(words.get("countdown")) or self._seconds(words.get("eta")),
                 priority=self._number(words.get("priority")),
+                by_default=by_default,
             )
         )
 

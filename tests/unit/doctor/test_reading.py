@@ -82,3 +82,21 @@ def test_a_module_that_lacks_something_else_fails(read: Callable[..., Facts]) ->
 def test_the_longest_wait_of_an_automatic_retry(read: Callable[..., Facts], options: str, longest_s: float) -> None:
     found = read(f"@app.task(shared=False, autoretry_for=(OSError,), {options})\ndef bill(): ...")
     assert [longest_s] == [task.countdown_s for task in found.tasks]
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "longest_s"),
+    [
+        ("", "self.retry()", 180),
+        ("default_retry_delay=7200", "self.retry(exc=ValueError())", 7200),
+        ("default_retry_delay=7200", "self.retry(countdown=60)", 60),
+        ("default_retry_delay=7200, max_retries=0", "self.retry()", 0),
+        ("default_retry_delay=7200", "self.retry(**{'countdown': 60})", 0),
+        ("default_retry_delay=7200", "bill.apply_async()", 0),
+    ],
+)
+def test_a_retry_that_does_not_say_when_waits_as_long_as_the_task_says(
+    read: Callable[..., Facts], options: str, call: str, longest_s: float
+) -> None:
+    found = read(f"@app.task(shared=False, bind=True, {options})\ndef bill(self):\n    {call}")
+    assert [longest_s] == [task.countdown_s for task in found.tasks]
