@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from celery.app.defaults import _TO_NEW_KEY, NAMESPACES  # type: ignore[attr-defined]
+from celery.app.defaults import _TO_NEW_KEY  # type: ignore[attr-defined]
 from celery.app.task import Task
 
 from repot.worker.configure import celery_options
@@ -76,8 +76,9 @@ _MEANT_OPTION = {
     "timeout": "time_limit",
 }
 
-#: The first words of Celery's settings.
-_NAMESPACES = tuple(f"{name}_" for name, option in NAMESPACES.items() if isinstance(option, dict))
+#: The first words of settings that nobody but Celery has. `REDIS_URL`, `DATABASE_URL`
+#: or `SECRET_KEY` beside them are a site's own.
+_OWN_WORDS = ("accept_content", "beat_", "broker_", "control_", "event_", "result_", "task_", "worker_")
 _NEAR = 0.8
 
 
@@ -142,12 +143,14 @@ def _meant_anywhere(written: str) -> str | None:
     if name in _READ_ELSEWHERE:
         return None
     bare = name.removeprefix("celery_")
+    if bare == name != written and not name.startswith(_OWN_WORDS):
+        return None
     if bare in celery_options():
         # in capitals, or with the prefix that only a namespace gives a meaning
         return bare
     if bare != name:
         return _meant(bare)
-    return _meant(name) or ("" if name.startswith(_NAMESPACES) else None)
+    return _meant(name) or ("" if name.startswith(_OWN_WORDS) else None)
 
 
 def _meant(name: str) -> str:

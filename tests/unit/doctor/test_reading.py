@@ -100,3 +100,31 @@ def test_a_retry_that_does_not_say_when_waits_as_long_as_the_task_says(
 ) -> None:
     found = read(f"@app.task(shared=False, bind=True, {options})\ndef bill(self):\n    {call}")
     assert [longest_s] == [task.countdown_s for task in found.tasks]
+
+
+SITE = """{
+    'SECRET_KEY': 'x', 'SECURITY_PASSWORD_SALT': 'x', 'REDIS_URL': 'x', 'REDIS_HOST': 'x', 'DATABASE_URL': 'x',
+    'CACHE_TYPE': 'x', 'TIME_ZONE': 'x', 'AWS_ACCESS_KEY_ID': 'x', 'MONGODB_SETTINGS': 'x', 'rabbit_host': 'x',
+    'redis_url': 'x', 'cache_folder': 'x',
+}"""
+
+
+def test_names_of_the_site_are_its_own(read: Callable[..., Facts]) -> None:
+    """A site's whole configuration, or the helpers of a module, come along with Celery's."""
+    assert {} == read(f"app.conf.update({SITE})").unknown_settings
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("TASK_ACKS_LATE", "task_acks_late"),
+        ("Task_time_limit", "task_time_limit"),
+        ("CELERY_RESULT_EXPIRES", "result_expires"),
+        ("CELERY_REDIS_MAX_CONNECTION", "redis_max_connections"),
+        ("ACCEPT_CONTENT", "accept_content"),
+        ("redis_max_connection", "redis_max_connections"),
+        ("worker_unheard_of", ""),
+    ],
+)
+def test_names_that_are_meant_for_celery_are_not(read: Callable[..., Facts], written: str, meant: str) -> None:
+    assert {written: meant} == read(f"app.conf.update({{{written!r}: 5}})").unknown_settings
