@@ -142,7 +142,7 @@ def _meant_anywhere(written: str) -> str | None:
     name = written.lower()
     if name in _READ_ELSEWHERE:
         return None
-    bare = name.removeprefix("celery_")
+    bare = name.removeprefix("celery_").removeprefix("celeryd_").removeprefix("celerybeat_")
     if bare == name != written and not name.startswith(_OWN_WORDS):
         return None
     if bare in celery_options():

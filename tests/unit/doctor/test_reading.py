@@ -120,6 +120,8 @@ def test_names_of_the_site_are_its_own(read: Callable[..., Facts]) -> None:
         ("TASK_ACKS_LATE", "task_acks_late"),
         ("Task_time_limit", "task_time_limit"),
         ("CELERY_RESULT_EXPIRES", "result_expires"),
+        ("CELERYD_TASK_ACKS_LATE", "task_acks_late"),
+        ("CELERYD_FORCE_EXECV", ""),
         ("CELERY_REDIS_MAX_CONNECTION", "redis_max_connections"),
         ("ACCEPT_CONTENT", "accept_content"),
         ("redis_max_connection", "redis_max_connections"),
