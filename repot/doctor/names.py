@@ -90,7 +90,7 @@ def strange_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
     """
     namespace = getattr(app, "namespace", None)
     unknown, old = {}, {}
-    for written in sorted({str(key) for held in list(app.conf.maps or ())[:-1] for key in held}):
+    for written in sorted(_written(app)):
         if written in celery_options() or written.startswith("_"):
             continue
         right = _under(namespace, written) if namespace else None
@@ -104,6 +104,15 @@ def strange_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
         elif (meant := _meant_anywhere(written)) is not None:
             unknown[written] = meant
     return unknown, old
+
+
+def _written(app: Celery) -> set[str]:
+    """The names in an application's configuration, right or wrong, that its project wrote."""
+    changes, *read = list(app.conf.maps or ({},))[:-1] or [{}]
+    given = app._preconf  # type: ignore[attr-defined] # noqa: SLF001 - before anything was read
+    # beside old names Celery itself gives the constructor's arguments old ones
+    own = {key for key in changes if key in given or _TO_NEW_KEY.get(key) not in given}
+    return {str(key) for held in (own, *read) for key in held}
 
 
 def strange_options(task: Any) -> dict[str, str]:  # noqa: ANN401 - a task's class is made up

@@ -130,3 +130,11 @@ def test_names_of_the_site_are_its_own(read: Callable[..., Facts]) -> None:
 )
 def test_names_that_are_meant_for_celery_are_not(read: Callable[..., Facts], written: str, meant: str) -> None:
     assert {written: meant} == read(f"app.conf.update({{{written!r}: 5}})").unknown_settings
+
+
+def test_celery_s_own_translation_of_an_argument_is_no_old_name(read: Callable[..., Facts]) -> None:
+    """Beside old names Celery stores `Celery(broker=...)` as BROKER_URL."""
+    found = read("app.conf.update({'CELERY_RESULT_BACKEND': 'redis://localhost:6379/1'})")
+    assert {"CELERY_RESULT_BACKEND": "result_backend"} == found.old_names
+    written = read("app.conf.update({'CELERY_ACKS_LATE': True, 'BROKER_URL': 'redis://localhost:6379/1'})")
+    assert {"CELERY_ACKS_LATE", "BROKER_URL"} == written.old_names.keys()
