@@ -101,9 +101,15 @@ def strange_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
         elif namespace:
             if right is not None and right not in _READ_ELSEWHERE:
                 unknown[written] = _meant(right)
-        elif (meant := _meant_anywhere(written)) is not None:
+        elif (meant := _meant_anywhere(written)) is not None and not _in_force(app, written):
             unknown[written] = meant
     return unknown, old
+
+
+def _in_force(app: Celery, written: str) -> bool:
+    """Whether what a name says that is not read is so all the same; `Celery(broker=...)` may say it, too."""
+    bare = written.lower().removeprefix("celery_")
+    return bare in celery_options() and bool(getattr(app.conf, bare) == app.conf[written])
 
 
 def _written(app: Celery) -> set[str]:

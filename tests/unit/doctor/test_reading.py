@@ -138,3 +138,10 @@ def test_celery_s_own_translation_of_an_argument_is_no_old_name(read: Callable[.
     assert {"CELERY_RESULT_BACKEND": "result_backend"} == found.old_names
     written = read("app.conf.update({'CELERY_ACKS_LATE': True, 'BROKER_URL': 'redis://localhost:6379/1'})")
     assert {"CELERY_ACKS_LATE", "BROKER_URL"} == written.old_names.keys()
+
+
+def test_a_name_that_is_not_read_and_says_what_is_in_force_is_no_mistake(read: Callable[..., Facts]) -> None:
+    """A site keeps CELERY_BROKER_URL in its configuration and hands it to the constructor itself."""
+    assert {} == read("app.conf.update({'CELERY_BROKER_URL': 'redis://localhost:6379/0'})").unknown_settings
+    found = read("app.conf.update({'CELERY_BROKER_URL': 'redis://elsewhere:6379/0'})")
+    assert {"CELERY_BROKER_URL": "broker_url"} == found.unknown_settings
