@@ -97,6 +97,9 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
         raise AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
     tasks = [task for task in app.tasks.values() if not str(task.name).startswith("celery.")]
     found = source.read(_modules(app, tasks, policy.root), policy.root, _task_lines(tasks))
+    own = {str(task.name) for task in tasks}
+    # a task of somebody else's, sent by its name, is held like one that nobody knows
+    found = replace(found, calls=tuple(call if call.task in own else replace(call, task="") for call in found.calls))
     settings = {
         one.key: Setting(one.key, one.value, one.origin, _place(one, app, found)) for one in effective_config(app)
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from judging import judge
 from repot.doctor.gather import Request, gather
 from repot.doctor.policy import Policy
 from repot.errors import AppFailed, AppNotFound
@@ -145,3 +146,11 @@ def test_a_name_that_is_not_read_and_says_what_is_in_force_is_no_mistake(read: C
     assert {} == read("app.conf.update({'CELERY_BROKER_URL': 'redis://localhost:6379/0'})").unknown_settings
     found = read("app.conf.update({'CELERY_BROKER_URL': 'redis://elsewhere:6379/0'})")
     assert {"CELERY_BROKER_URL": "broker_url"} == found.unknown_settings
+
+
+def test_a_task_of_another_application_is_sent_with_a_delay(read: Callable[..., Facts]) -> None:
+    found = read("def later():\n    app.send_task('billing.remind', countdown=7200)")
+    assert 7200 == found.longest_countdown_s()
+    assert ["a task is sent with a delay of 7200 s; the visibility timeout is 3600 s"] == [
+        one.finding.message for one in judge(found, "RPT102").findings
+    ]
