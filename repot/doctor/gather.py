@@ -95,7 +95,8 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
         # whatever a user's module raises on import
         message = f"the tasks of {name!r} fail on import: {type(error).__name__}: {error}"
         raise AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
-    tasks = [task for task in app.tasks.values() if not str(task.name).startswith("celery.")]
+    # Celery keeps shared tasks in a set: without an order of ours, each run has another one
+    tasks = [task for name, task in sorted(app.tasks.items()) if not str(name).startswith("celery.")]
     found = source.read(_modules(app, tasks, policy.root), policy.root, _task_lines(tasks))
     own = {str(task.name) for task in tasks}
     # a task of somebody else's, sent by its name, is held like one that nobody knows

@@ -154,3 +154,9 @@ def test_a_task_of_another_application_is_sent_with_a_delay(read: Callable[..., 
     assert ["a task is sent with a delay of 7200 s; the visibility timeout is 3600 s"] == [
         one.finding.message for one in judge(found, "RPT102").findings
     ]
+
+
+def test_tasks_have_an_order(read: Callable[..., Facts]) -> None:
+    """The same in each run, so that two reports can be compared."""
+    found = read("".join(f"@app.task(name={name!r}, shared=False)\ndef {name}(): ...\n" for name in "dbeca"))
+    assert ["a", "b", "c", "d", "e"] == [task.name for task in found.tasks]
