@@ -99,9 +99,11 @@ def _words(text: str) -> list[str]:
     if plain.lstrip().startswith("["):
         plain = _LIST.sub(" ", plain)
     try:
-        return shlex.split(plain, comments=True)
+        words = shlex.split(plain, comments=True)
     except ValueError:
         return plain.split()
+    # a whole command may be one word: for sh -c, or as a text of YAML
+    return [part for word in words for part in word.split()]
 
 
 def _mentions_celery(words: list[str]) -> bool:
