@@ -23,7 +23,7 @@ _FILES = (
     "Dockerfile*",
     "*.service",
     "supervisord*.conf",
-    "*compose*.y*ml",
+    "*.y*ml",
     "*.sh",
 )
 _FOLDERS = (

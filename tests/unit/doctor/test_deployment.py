@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ("Dockerfile", 'CMD ["sh", "-c", "celery -A shop worker -B"]'),
         ("docker-compose.yml", "    command: poetry run celery -A shop worker --beat"),
         ("docker-compose.yml", '    command: "celery -A shop worker -B"'),
+        ("k8s/worker.yaml", '          command: ["celery", "-A", "shop", "worker", "-B"]'),
         ("systemd/shop.service", "ExecStart=/bin/sh -c '/srv/bin/celery -A shop worker -B'"),
     ],
 )
