@@ -4,7 +4,7 @@ SHELL := bash
 BIN := .venv/bin
 
 .NOTPARALLEL:
-.PHONY: help demo test check setup lint types contract unit servers chaos compose lock docs clean
+.PHONY: help demo test check setup lint types contract unit apps servers chaos compose lock docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -12,7 +12,7 @@ help: ## List the targets
 demo: setup ## The story of the task that ran twice, on both brokers
 	@$(BIN)/repot demo
 
-test: check servers chaos compose ## Every check: lint, types, import contract, all tests
+test: check apps servers chaos compose ## Every check: lint, types, import contract, all tests
 
 check: lint types contract unit ## The fast ones: no servers
 
@@ -31,6 +31,9 @@ contract: setup ## Which package may import which
 
 unit: setup ## Tests without servers
 	$(BIN)/pytest tests/unit
+
+apps: setup ## The doctor on applications as the tutorials write them
+	$(BIN)/pytest tests/apps
 
 servers: setup ## Tests on private servers
 	$(BIN)/pytest tests/servers

@@ -65,7 +65,7 @@ def gather(request: Request, policy: Policy) -> Facts:
     """Load the application and read it; with `live`, ask its broker.
 
     Raises:
-        AppUnusable: it cannot be imported, or uses a broker that repot does not know.
+        AppUnusable: it cannot be imported or configured, or uses a broker that repot does not know.
         BrokerUnreachable: the broker does not let itself be asked.
     """
     if request.app == ExplicitSettings().app:
@@ -76,7 +76,7 @@ def gather(request: Request, policy: Policy) -> Facts:
 
 def gather_from(app: Celery, request: Request, policy: Policy) -> Facts:
     """The same for an application that is loaded."""
-    today = _endpoints(app.conf.broker_read_url)
+    today = _endpoints(_configured(app, request.app))
     if request.target:
         _suppose(app, request.target)
     facts = read_app(app, request.app, policy)
@@ -112,6 +112,9 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
         raise AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
     tasks, foreign = _tasks(app)
     found = source.read(_modules(app, tasks, policy.root), policy.root, _task_lines(tasks))
+    own = {str(task.name) for task in tasks}
+    # a task of somebody else's, sent by its name, is held like one that nobody knows
+    found = replace(found, calls=tuple(call if call.task in own else replace(call, task="") for call in found.calls))
     effective = {one.key: one for one in effective_config(app)}
     settings = {key: Setting(key, one.value, one.origin, _place(one, app, found)) for key, one in effective.items()}
     unknown, old = strange_settings(app)
@@ -134,6 +137,18 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
         bounds=policy.bounds,
         source=found,
     )
+
+
+def _configured(app: Celery, name: str) -> Any:  # noqa: ANN401 - whatever it is configured with
+    """Where the application reads from; the first look at its configuration makes Celery load it."""
+    try:
+        return app.conf.broker_read_url
+    except RepotError:
+        raise
+    except (Exception, SystemExit) as error:
+        # whatever a user's module raises, and what Celery refuses
+        message = f"the configuration of {name!r} cannot be read: {type(error).__name__}: {error}"
+        raise AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
 
 
 def _suppose(app: Celery, target: str) -> None:
@@ -197,7 +212,8 @@ def _tasks(app: Celery) -> tuple[list[Any], tuple[str, ...]]:
     """The application's tasks, and the names of those that installed libraries bring."""
     own = {str(app.main or "").partition(".")[0], str(getattr(app, "__module__", "")).partition(".")[0]}
     judged, foreign = [], []
-    for task in app.tasks.values():
+    # Celery keeps shared tasks in a set: without an order of ours, each run has another one
+    for _, task in sorted(app.tasks.items()):
         if str(task.name).startswith("celery."):
             continue
         module = str(type(task).__module__)
@@ -252,7 +268,7 @@ def _task(app: Celery, task: Any, found: source.Source, root: Path) -> TaskFacts
     delays = [call.countdown_s or 0 for call in calls]
     if autoretry:
         delays.append(_backoff_s(task))
-    if plain_retry:
+    if plain_retry and task.max_retries != 0:
         delays.append(_number(task.default_retry_delay) or 0)
     return TaskFacts(
         name=str(task.name),
@@ -292,16 +308,20 @@ def _backoff_s(task: Any) -> float:  # noqa: ANN401 - a task's class is made up
     """The longest delay before an automatic retry (`celery/app/autoretry.py`)."""
     given = getattr(task, "retry_kwargs", None)
     words = given if isinstance(given, dict) else {}
+    # what `retry` is called with wins over the task's own
+    retries = words.get("max_retries")
+    retries = task.max_retries if retries is None else retries
+    if retries == 0:
+        return 0.0
     factor = _number(getattr(task, "retry_backoff", False)) or 0
     if not factor:
         countdown = words.get("countdown")
         return _number(task.default_retry_delay if countdown is None else countdown) or 0
     longest = _number(getattr(task, "retry_backoff_max", 600)) or 0
-    retries = words.get("max_retries", task.max_retries)
     if not isinstance(retries, int):
         return longest
     # far beyond any delay, and no number too large for a float
-    return min(longest, factor * 2.0 ** min(max(0, retries - 1), 62))
+    return min(longest, int(max(1.0, factor)) * 2.0 ** min(max(0, retries - 1), 62))
 
 
 def _queue_of(app: Celery, task: Any) -> str:  # noqa: ANN401 - a task's class is made up

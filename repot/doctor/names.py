@@ -6,7 +6,7 @@ import difflib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from celery.app.defaults import _TO_NEW_KEY, NAMESPACES  # type: ignore[attr-defined]
+from celery.app.defaults import _TO_NEW_KEY  # type: ignore[attr-defined]
 from celery.app.task import Task
 
 from repot.worker.configure import celery_options
@@ -37,6 +37,10 @@ _MEANT = {
     "prefetch_multiplier": "worker_prefetch_multiplier",
     "result_backend_max_connections": "redis_max_connections",
     "task_autoretry_for": _ON_EACH_TASK.format("autoretry_for"),
+    "task_eager_propagates_exceptions": "task_eager_propagates",
+    "task_expires": _ON_EACH_TASK.format("expires"),
+    "task_publisher_confirms": "broker_transport_options = {'confirm_publish': True}",
+    "send_task_error_emails": "a handler of the signal task_failure; Celery 4 dropped the setting",
     "task_default_max_retries": _ON_EACH_TASK.format("max_retries"),
     "task_default_retry_delay": _ON_EACH_TASK.format("default_retry_delay"),
     "task_default_soft_time_limit": "task_soft_time_limit",
@@ -80,10 +84,10 @@ _MEANT_OPTION = {
 #: Settings of libraries beside Celery, which Celery's namespace may hold.
 _OF_LIBRARIES = ("beat_dburi", "email_", "flower_", "once", "redbeat_", "singleton_", "django_celery_")
 
-#: The first words of Celery's settings.
-_NAMESPACES = tuple(f"{name}_" for name, option in NAMESPACES.items() if isinstance(option, dict))
+#: The first words of settings that nobody but Celery has. `REDIS_URL`, `DATABASE_URL`
+#: or `SECRET_KEY` beside them are a site's own.
+_OWN_WORDS = ("accept_content", "beat_", "broker_", "control_", "event_", "result_", "task_", "worker_")
 _NEAR = 0.8
-_NEARER = 0.9
 
 
 def strange_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
@@ -94,7 +98,7 @@ def strange_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
     """
     namespace = getattr(app, "namespace", None)
     unknown, old = {}, {}
-    for written in sorted({str(key) for held in list(app.conf.maps or ())[:-1] for key in held}):
+    for written in sorted(_written(app)):
         if written in celery_options() or written.startswith("_"):
             continue
         right = _under(namespace, written) if namespace else None
@@ -105,35 +109,45 @@ def strange_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
         elif namespace:
             if right is not None and right not in _READ_ELSEWHERE and not right.startswith(_OF_LIBRARIES):
                 unknown[written] = _meant(right)
-        elif (meant := _meant_anywhere(written)) is not None:
+        elif (meant := _meant_anywhere(written)) is not None and not _in_force(app, written):
             unknown[written] = meant
     return unknown, old
 
 
-def strange_options(task: Any) -> dict[str, str]:  # noqa: ANN401 - a task's class is made up
-    """Options of a task that are none, with what was meant.
+def _in_force(app: Celery, written: str) -> bool:
+    """Whether what a name says that is not read is so all the same; `Celery(broker=...)` may say it, too."""
+    bare = written.lower().removeprefix("celery_")
+    return bare in celery_options() and bool(getattr(app.conf, bare) == app.conf[written])
 
-    A class may have attributes of its own; there only what is nearly an option's name,
-    and read nowhere in the class, counts.
+
+def _written(app: Celery) -> set[str]:
+    """The names in an application's configuration, right or wrong, that its project wrote."""
+    changes, *read = list(app.conf.maps or ({},))[:-1] or [{}]
+    given = app._preconf  # type: ignore[attr-defined] # noqa: SLF001 - before anything was read
+    # beside old names Celery itself gives the constructor's arguments old ones
+    own = {key for key in changes if key in given or _TO_NEW_KEY.get(key) not in given}
+    return {str(key) for held in (own, *read) for key in held}
+
+
+def strange_options(task: Any) -> dict[str, str]:  # noqa: ANN401 - a task's class is made up
+    """Attributes of a task that look like an option and are none, with what was meant.
+
+    A class may well have attributes of its own: what its code reads is left out.
     """
-    decorated = "_decorated" in vars(type(task))
+    classes = [one for one in type(task).__mro__ if one.__module__.partition(".")[0] != "celery" and one is not object]
     written = {
-        name
-        for one in ([type(task)] if decorated else type(task).__mro__)
-        if one.__module__.partition(".")[0] != "celery" and one is not object
-        for name, value in vars(one).items()
-        if not name.startswith("_") and not callable(value)
+        name for one in classes for name, value in vars(one).items() if not name.startswith("_") and not callable(value)
     }
     found = {}
     for name in sorted(written - _TASK_ATTRIBUTES):
-        near = difflib.get_close_matches(name, _TASK_OPTIONS, n=1, cutoff=_NEAR if decorated else _NEARER)
-        meant = (_MEANT_OPTION.get(name, "") if decorated else "") or (near[0] if near else "")
-        if meant and (decorated or not _is_read(type(task), name)):
+        near = difflib.get_close_matches(name, _TASK_OPTIONS, n=1, cutoff=_NEAR)
+        meant = _MEANT_OPTION.get(name) or (near[0] if near else "")
+        if meant and not any(_reads(one, name) for one in classes if "_decorated" not in vars(one)):
             found[name] = meant
     return found
 
 
-def _is_read(kind: type, name: str) -> bool:
+def _reads(kind: type, name: str) -> bool:
     """Whether a class' own source reads an attribute; where there is no source, it may well."""
     try:
         return f".{name}" in inspect.getsource(kind)
@@ -159,13 +173,15 @@ def _meant_anywhere(written: str) -> str | None:
     name = written.lower()
     if name in _READ_ELSEWHERE or name.startswith(_OF_LIBRARIES):
         return None
-    bare = name.removeprefix("celery_")
+    bare = name.removeprefix("celery_").removeprefix("celeryd_").removeprefix("celerybeat_")
+    if bare == name != written and not name.startswith(_OWN_WORDS):
+        return None
     if bare in celery_options():
         # in capitals, or with the prefix that only a namespace gives a meaning
         return bare
     if bare != name:
         return _meant(bare)
-    return _meant(name) or ("" if name.startswith(_NAMESPACES) else None)
+    return _meant(name) or ("" if name.startswith(_OWN_WORDS) else None)
 
 
 def _meant(name: str) -> str:

@@ -221,8 +221,9 @@ class _Reader(ast.NodeVisitor):
         if called == "retry" and not retries:
             return
         self._misused(called, node, words)
-        delayed = bool(words.keys() & {"countdown", "eta"})
-        if not (delayed or retries or "priority" in words):
+        # what `**options` hold nobody can read
+        delayed = bool(words.keys() & {"countdown", "eta"}) or len(words) < len(node.keywords)
+        if not (retries or words.keys() & {"countdown", "eta", "priority"}):
             return
         self._found.calls.append(
             Call(

@@ -48,6 +48,10 @@ def load_configured_app(name: str) -> Celery:
 
 def _unusable(name: str, error: BaseException) -> AppUnusable:
     module = name.partition(":")[0]
+    first = error.__context__
+    if ":" in name and isinstance(error, ModuleNotFoundError) and error.name == name and first is not None:
+        # when a name is missing, Celery tries the whole of it as a module
+        error = first
     if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
         message = f"the application {name!r} (WORKER_APP) was not found: no module named {error.name!r}"
         return AppNotFound(message, hint="Run in the project's folder and name the module, as in shop.celery:app.")

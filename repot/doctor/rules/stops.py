@@ -290,7 +290,8 @@ def max_priority_on_quorum(facts: Facts) -> Iterator[Finding]:
     """
     for queue in facts.queues:
         if queue.is_quorum and "x-max-priority" in queue.arguments:
-            yield Finding(f"{queue.name!r} is a quorum queue with x-max-priority", setting="task_queues")
+            key = "task_queues" if facts["task_queue_max_priority"] is None else "task_queue_max_priority"
+            yield Finding(f"{queue.name!r} is a quorum queue with x-max-priority", setting=key)
 
 
 @rule(

@@ -36,6 +36,15 @@ app.conf.update(CONF)
 """
 
 
+CLASS_WITH_WAIVER = """class Bill(app.Task):
+    acks_late = False  # repot: ignore[RPT203] counters
+
+    def run(self): ...
+
+app.register_task(Bill())
+"""
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Callable[[str], Facts]]:
     """Import the text of a module as the project's only one, and read its application."""
@@ -182,8 +191,7 @@ def test_a_call_that_does_not_do_what_it_says(project: Callable[[str], Facts], c
         "@app.task(\n    acks_late=False,  # repot: ignore[RPT203] counters\n    shared=False,\n)\ndef bill(): ...\n",
         "@app.task(acks_late=False, shared=False)  # noqa: E501  # repot: ignore[RPT203] counters\ndef bill(): ...\n",
         "@app.task(acks_late=False, shared=False)\ndef bill():\n    # repot: ignore[RPT203] counters\n    return 1\n",
-        "class Bill(app.Task):\n  acks_late = False  # repot: ignore[RPT203] counters\n  def run(self): 1\n\n"
-        + "app.register_task(Bill())\n",
+        CLASS_WITH_WAIVER,
     ],
 )
 def test_a_waiver_beside_a_task(project: Callable[[str], Facts], tmp_path: Path, text: str) -> None:

@@ -1,0 +1,162 @@
+"""What is read of an application, and what is said of one that cannot be read."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from judging import judge
+from repot.doctor.gather import Request, gather
+from repot.doctor.policy import Policy
+from repot.errors import AppFailed, AppNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from repot.doctor.facts import Facts
+
+
+_NUMBERS = itertools.count()
+_APPLICATION = """\
+from celery import Celery
+app = Celery("shop", broker="redis://localhost:6379/0", set_as_current=False)
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Facts]:
+    """Read an application with this source after its first lines."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def reading(text: str, name: str = "app") -> Facts:
+        module = f"written{next(_NUMBERS)}"
+        (tmp_path / f"{module}.py").write_text(_APPLICATION + text)
+        return gather(Request(f"{module}:{name}"), Policy(tmp_path))
+
+    return reading
+
+
+@pytest.mark.parametrize(
+    ("configuration", "said"),
+    [
+        ("'nowhere_to_be_found'", "No module named 'nowhere_to_be_found'"),
+        ("{'task_acks_late': True, 'result_expires': 3, 'CELERYD_CONCURRENCY': 3}", "Cannot mix new and old"),
+    ],
+    ids=["missing", "mixed"],
+)
+def test_a_configuration_that_cannot_be_read_is_an_error(
+    read: Callable[..., Facts], configuration: str, said: str
+) -> None:
+    """Celery reads it when it is first used, long after the application's module was imported."""
+    with pytest.raises(AppFailed, match=said):
+        read(f"app.config_from_object({configuration})")
+
+
+def test_a_name_that_is_not_in_the_module_is_not_found(read: Callable[..., Facts]) -> None:
+    with pytest.raises(AppNotFound, match="has no 'application'"):
+        read("", "application")
+
+
+def test_a_module_that_lacks_something_else_fails(read: Callable[..., Facts]) -> None:
+    """The name is there, and what the module itself asks for is not."""
+    with pytest.raises(AppFailed, match=r"AttributeError: .* no attribute 'tsak'"):
+        read("@app.tsak\ndef bill(): ...")
+
+
+@pytest.mark.parametrize(
+    ("options", "longest_s"),
+    [
+        ("", 180),
+        ("default_retry_delay=20", 20),
+        ("retry_kwargs={'countdown': 30}", 30),
+        ("retry_kwargs={'max_retries': 0}", 0),
+        ("retry_backoff=True", 4),
+        ("retry_backoff=5, max_retries=5", 80),
+        ("retry_backoff=True, retry_kwargs={'max_retries': 9}", 256),
+        ("retry_backoff=True, max_retries=5000", 600),
+        ("retry_backoff=True, retry_backoff_max=7200, max_retries=None", 7200),
+    ],
+)
+def test_the_longest_wait_of_an_automatic_retry(read: Callable[..., Facts], options: str, longest_s: float) -> None:
+    found = read(f"@app.task(shared=False, autoretry_for=(OSError,), {options})\ndef bill(): ...")
+    assert [longest_s] == [task.countdown_s for task in found.tasks]
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "longest_s"),
+    [
+        ("", "self.retry()", 180),
+        ("default_retry_delay=7200", "self.retry(exc=ValueError())", 7200),
+        ("default_retry_delay=7200", "self.retry(countdown=60)", 60),
+        ("default_retry_delay=7200, max_retries=0", "self.retry()", 0),
+        ("default_retry_delay=7200", "self.retry(**{'countdown': 60})", 0),
+        ("default_retry_delay=7200", "bill.apply_async()", 0),
+    ],
+)
+def test_a_retry_that_does_not_say_when_waits_as_long_as_the_task_says(
+    read: Callable[..., Facts], options: str, call: str, longest_s: float
+) -> None:
+    found = read(f"@app.task(shared=False, bind=True, {options})\ndef bill(self):\n    {call}")
+    assert [longest_s] == [task.countdown_s for task in found.tasks]
+
+
+SITE = """{
+    'SECRET_KEY': 'x', 'SECURITY_PASSWORD_SALT': 'x', 'REDIS_URL': 'x', 'REDIS_HOST': 'x', 'DATABASE_URL': 'x',
+    'CACHE_TYPE': 'x', 'TIME_ZONE': 'x', 'AWS_ACCESS_KEY_ID': 'x', 'MONGODB_SETTINGS': 'x', 'rabbit_host': 'x',
+    'redis_url': 'x', 'cache_folder': 'x',
+}"""
+
+
+def test_names_of_the_site_are_its_own(read: Callable[..., Facts]) -> None:
+    """A site's whole configuration, or the helpers of a module, come along with Celery's."""
+    assert {} == read(f"app.conf.update({SITE})").unknown_settings
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("TASK_ACKS_LATE", "task_acks_late"),
+        ("Task_time_limit", "task_time_limit"),
+        ("CELERY_RESULT_EXPIRES", "result_expires"),
+        ("CELERYD_TASK_ACKS_LATE", "task_acks_late"),
+        ("CELERYD_FORCE_EXECV", ""),
+        ("CELERY_REDIS_MAX_CONNECTION", "redis_max_connections"),
+        ("ACCEPT_CONTENT", "accept_content"),
+        ("redis_max_connection", "redis_max_connections"),
+        ("worker_unheard_of", ""),
+    ],
+)
+def test_names_that_are_meant_for_celery_are_not(read: Callable[..., Facts], written: str, meant: str) -> None:
+    assert {written: meant} == read(f"app.conf.update({{{written!r}: 5}})").unknown_settings
+
+
+def test_celery_s_own_translation_of_an_argument_is_no_old_name(read: Callable[..., Facts]) -> None:
+    """Beside old names Celery stores `Celery(broker=...)` as BROKER_URL."""
+    found = read("app.conf.update({'CELERY_RESULT_BACKEND': 'redis://localhost:6379/1'})")
+    assert {"CELERY_RESULT_BACKEND": "result_backend"} == found.old_names
+    written = read("app.conf.update({'CELERY_ACKS_LATE': True, 'BROKER_URL': 'redis://localhost:6379/1'})")
+    assert {"CELERY_ACKS_LATE", "BROKER_URL"} == written.old_names.keys()
+
+
+def test_a_name_that_is_not_read_and_says_what_is_in_force_is_no_mistake(read: Callable[..., Facts]) -> None:
+    """A site keeps CELERY_BROKER_URL in its configuration and hands it to the constructor itself."""
+    assert {} == read("app.conf.update({'CELERY_BROKER_URL': 'redis://localhost:6379/0'})").unknown_settings
+    found = read("app.conf.update({'CELERY_BROKER_URL': 'redis://elsewhere:6379/0'})")
+    assert {"CELERY_BROKER_URL": "broker_url"} == found.unknown_settings
+
+
+def test_a_task_of_another_application_is_sent_with_a_delay(read: Callable[..., Facts]) -> None:
+    found = read("def later():\n    app.send_task('billing.remind', countdown=7200)")
+    assert 7200 == found.longest_countdown_s()
+    assert ["a task is sent with a delay of 7200 s; the visibility timeout is 3600 s"] == [
+        one.finding.message for one in judge(found, "RPT102").findings
+    ]
+
+
+def test_tasks_have_an_order(read: Callable[..., Facts]) -> None:
+    """The same in each run, so that two reports can be compared."""
+    found = read("".join(f"@app.task(name={name!r}, shared=False)\ndef {name}(): ...\n" for name in "dbeca"))
+    assert ["a", "b", "c", "d", "e"] == [task.name for task in found.tasks]
