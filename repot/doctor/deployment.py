@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
-from celery.bin.celery import celery as celery_command
-from celery.bin.worker import worker as worker_command
 
 from repot.doctor.facts import Deployment, StartCommand
 from repot.doctor.rule import Place
@@ -159,8 +157,11 @@ def _subcommand(words: list[str] | None) -> Iterator[list[str]]:
     """What follows Celery's own options, read by its own parser."""
     if not words:
         return
+    # not above: it takes longer to import than all else here
+    from celery.bin.celery import celery
+
     try:
-        rest = _parse(celery_command, words)[1]
+        rest = _parse(celery, words)[1]
     except click.UsageError:
         return
     if rest:
@@ -173,8 +174,10 @@ def _worker(name: str, words: list[str], place: Place | None) -> StartCommand | 
         words = words[1:]
     elif name != "worker":
         return None
+    from celery.bin.worker import worker
+
     try:
-        options = _parse(worker_command, words)[0]
+        options = _parse(worker, words)[0]
     except click.UsageError:
         return None
     return StartCommand(shlex.join(["celery", name, *words]), options, place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from repot.brokers.facts import RabbitFacts, RedisFacts, known, release_of
@@ -158,7 +159,7 @@ class Versions(NamedTuple):
     redis: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
     """One application on one broker.
 
@@ -327,6 +328,10 @@ class Facts:
 
     def longest_run_s(self) -> float:
         """The longest any bounded task may run; 0 where none has a bound."""
+        return self._longest_run_s
+
+    @cached_property
+    def _longest_run_s(self) -> float:
         return max((self.run_s(task) or 0 for task in self.tasks), default=0)
 
     def delays(self) -> Iterator[Delay]:
@@ -369,6 +374,10 @@ class Facts:
         A running late-ack task counts into the prefetch, an early-ack one does not, so
         one more message waits behind it.
         """
+        return self._wait_s
+
+    @cached_property
+    def _wait_s(self) -> float | None:
         if not self.prefetches:
             return 0.0
         multiplier = self.prefetch_multiplier

@@ -192,7 +192,9 @@ def _endpoints(address: str | Iterable[str] | None) -> tuple[Endpoint, ...]:
     try:
         found = endpoints(address)
     except ValueError as error:
-        raise ConfigInvalid(str(error)) from error
+        raise ConfigInvalid(
+            str(error), hint="`celery report` shows the address in use, without its password."
+        ) from error
     for one in found:
         if one.kind is None:
             message = f"the broker's scheme is {one.scheme!r}; repot knows Redis and RabbitMQ"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import io
 import operator
+import os
 import re
+import sys
 import tokenize
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,6 +22,25 @@ if TYPE_CHECKING:
 
 #: `# repot: ignore[RPT101, RPT203] reason`
 _WAIVER = re.compile(r"#\s*repot:\s*ignore\[([A-Za-z0-9,\s]*)\]\s*(.*)")
+
+#: Modules that are not loaded are read only with one of these in them.
+_WORTH_READING = re.compile(r"\.(apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\(")
+#: Folders that hold no code which runs beside the worker.
+_PASSED_OVER = frozenset(
+    {
+        "__pycache__",
+        "benchmarks",
+        "build",
+        "dist",
+        "migrations",
+        "node_modules",
+        "site-packages",
+        "test",
+        "tests",
+        "venv",
+    }
+)
+_MOST_FILES = 3000
 
 #: Calls that send a task, or prepare one to be sent, with options.
 _SENDING = frozenset({"apply_async", "retry", "send_task", "set", "signature", "subtask", "s", "si"})
@@ -80,7 +101,8 @@ class Source:
 
     `keys` tells where a name is written, `rejects` where a Reject is made, `revokes`
     where a task is revoked; `extents` maps file and first line of a function, or of
-    its class, to the first and last line of the whole.
+    its class, to the first and last line of the whole; `complete` is False where the
+    project has more modules than were looked at.
     """
 
     calls: tuple[Call, ...] = ()
@@ -90,6 +112,7 @@ class Source:
     misuses: tuple[Misuse, ...] = ()
     revokes: tuple[Place, ...] = ()
     extents: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    complete: bool = True
 
 
 @dataclass(slots=True)
@@ -104,27 +127,36 @@ class _Found:
 
 
 def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[str, int], str]) -> Source:
-    """Read the source of modules; those without any, or outside `root`, are left out.
+    """Read the source of loaded modules, and of the project's others that send tasks.
 
     `task_names` tells a task by file and first line of its function.
     """
     found = _Found()
+    loaded = set()
     for module in modules:
         path = Path(str(getattr(module, "__file__", None) or ""))
         if path.suffix != ".py" or not path.is_file():
             continue
-        shown = shorten(path, root)
+        loaded.add(path.resolve())
         text = path.read_text(encoding="utf-8", errors="replace")
-        try:
-            tree = ast.parse(text)
-        except SyntaxError:
-            continue
         tasks = {line: name for (file, line), name in task_names.items() if file == str(path)}
-        _Reader(found, shown, vars(module), tasks).visit(tree)
-        found.waivers += _waivers(text, shown)
+        shown = shorten(path, root)
+        _read_module(found, text, shown, vars(module), tasks)
         if shown.startswith("/"):
             # not the project's: nobody writes its settings there
             found.keys = {name: place for name, place in found.keys.items() if place.file != shown}
+    others, complete = _others(root, loaded)
+    for path in others:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if _WORTH_READING.search(text):
+            # its settings are nobody's: what the application did not import cannot configure it
+            apart = _Found()
+            _read_module(apart, text, shorten(path, root), None, {})
+            found.calls += apart.calls
+            found.rejects += apart.rejects
+            found.misuses += apart.misuses
+            found.revokes += apart.revokes
+            found.waivers += apart.waivers
     return Source(
         calls=tuple(found.calls),
         waivers=tuple(found.waivers),
@@ -133,7 +165,49 @@ def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[st
         misuses=tuple(found.misuses),
         revokes=tuple(found.revokes),
         extents=found.extents,
+        complete=complete,
     )
+
+
+def _read_module(
+    found: _Found, text: str, shown: str, names: Mapping[str, Any] | None, tasks: Mapping[int, str]
+) -> None:
+    """Add what one module says; `names` are its own, None where it is not loaded."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return
+    _Reader(found, shown, _imported(tree) if names is None else names, tasks).visit(tree)
+    found.waivers += _waivers(text, shown)
+
+
+def _imported(tree: ast.Module) -> dict[str, Any]:
+    """What a module that is not loaded imports from those that are."""
+    names: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in sys.modules:
+            source = vars(sys.modules[node.module])
+            names |= {one.asname or one.name: source[one.name] for one in node.names if one.name in source}
+        elif isinstance(node, ast.Import):
+            names |= {one.asname: sys.modules[one.name] for one in node.names if one.asname and one.name in sys.modules}
+    return names
+
+
+def _others(root: Path, loaded: set[Path]) -> tuple[list[Path], bool]:
+    """The project's other modules, views that send tasks for example, and whether these are all."""
+    found: list[Path] = []
+    for folder, folders, files in os.walk(root):
+        inner = Path(folder)
+        folders[:] = [one for one in folders if one not in _PASSED_OVER and not one.startswith(".")]
+        folders[:] = [one for one in folders if not (inner / one / "pyvenv.cfg").exists()]
+        for name in files:
+            path = inner / name
+            if path.suffix != ".py" or name.startswith(("test_", "conftest")) or path.resolve() in loaded:
+                continue
+            if len(found) == _MOST_FILES:
+                return found, False
+            found.append(path)
+    return found, True
 
 
 def shorten(path: Path, root: Path) -> str:

@@ -131,6 +131,8 @@ def _summary(report: Report) -> str:
     foreign = len(report.facts.foreign_tasks)
     left_out = f" (and {foreign} of installed libraries, left out)" if foreign else ""
     plural = "" if tasks == 1 else "s"
+    if not report.facts.source.complete:
+        left_out += "; not every module of the project was looked at, there are too many"
     return f"\n{found or 'nothing wrong'}{waived}; {judged} rules judged, {tasks} task{plural}{left_out}"
 
 

@@ -102,6 +102,19 @@ def test_a_delay_that_cannot_be_followed_is_not_guessed(project: Callable[[str],
     assert 0 == facts.tasks[0].countdown_s
 
 
+def test_a_module_that_is_not_loaded_is_read_for_what_it_sends(project: Callable[[str], Facts], tmp_path: Path) -> None:
+    """Views send tasks, and no worker imports them; tests are passed over."""
+    (tmp_path / "web").mkdir()
+    name = "from celery.app.task import Task\n"
+    (tmp_path / "web" / "views.py").write_text(f"{name}def view(task):\n    task.apply_async(countdown=9000)\n")
+    (tmp_path / "test_views.py").write_text("def test(task):\n    task.apply_async(countdown=99999)\n")
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "x.py").write_text("def view(task):\n    task.apply_async(countdown=99999)\n")
+    facts = project("@app.task(shared=False)\ndef bill(): ...\n")
+    assert [("web/views.py", 9000)] == [(call.place.file, call.countdown_s) for call in facts.source.calls]
+    assert facts.source.complete
+
+
 def test_a_delay_of_nobody_knows_which_task(project: Callable[[str], Facts]) -> None:
     facts = project(
         "@app.task(shared=False)\ndef bill(): ...\n\ndef view(task):\n    task.apply_async(countdown=DAY)\n"
