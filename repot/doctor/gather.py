@@ -162,8 +162,11 @@ def _suppose(app: Celery, target: str) -> None:
     try:
         configure(app, settings.replace(broker_url=target, broker_read_url=None, broker_write_url=None))
     except ValidationError as error:
-        message = "the address given with --target cannot be used:\n" + "\n".join(explain(error))
-        raise ConfigInvalid(message) from error
+        said = "; ".join(line.removeprefix("WORKER_BROKER_URL ") for line in explain(error))
+        message = f"the address given with --target {said}"
+        raise ConfigInvalid(
+            message, hint="Write it as redis://host:6379/0 or amqp://user:password@host:5672/vhost."
+        ) from error
 
 
 def _ask(facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str) -> Facts:

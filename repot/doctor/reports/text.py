@@ -41,7 +41,7 @@ def not_judged(reports: Sequence[Report], *, verbose: bool = False) -> str:
             lines.append(f"not judged  {one.rule.id}  {one.rule.title}: {one.reason}")
     for remedy, names in missing.items():
         few = ", ".join([*names][:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-        lines.append(f"not judged: {len(names)} {'rules' if len(names) > 1 else 'rule'} ({few}). {remedy}")
+        lines.append(f"not judged: {_number(len(names), 'rule')} ({few}). {remedy}")
     return "\n".join(lines)
 
 
@@ -120,7 +120,7 @@ def _subject(one: Judged) -> str:
 
 def _summary(report: Report) -> str:
     found = ", ".join(
-        f"{count} {severity.label}{'s' if count > 1 and severity is not Severity.INFO else ''}"
+        f"{count} info" if severity is Severity.INFO else _number(count, severity.label)
         for severity in sorted(Severity, reverse=True)
         if (count := report.count(severity))
     )
@@ -130,10 +130,13 @@ def _summary(report: Report) -> str:
     tasks = len(report.facts.tasks)
     foreign = len(report.facts.foreign_tasks)
     left_out = f" (and {foreign} of installed libraries, left out)" if foreign else ""
-    plural = "" if tasks == 1 else "s"
     if not report.facts.source.complete:
         left_out += "; not every module of the project was looked at, there are too many"
-    return f"\n{found or 'nothing wrong'}{waived}; {judged} rules judged, {tasks} task{plural}{left_out}"
+    return f"\n{found or 'nothing wrong'}{waived}; {_number(judged, 'rule')} judged, {_number(tasks, 'task')}{left_out}"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _concerns(rule: Rule) -> str:

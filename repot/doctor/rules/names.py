@@ -138,7 +138,7 @@ def ignored_option(facts: Facts) -> Iterator[Finding]:
     "RPT505",
     "A setting without effect on this broker",
     WARNING,
-    fix="# take it out, or see docs/rules for what does the same on this broker",
+    fix="Queue('shop')  # without arguments of RabbitMQ's; what fails is kept by a result backend",
     evidence=("celery/worker/consumer/tasks.py: Tasks.start", "kombu/transport/virtual/base.py: Channel.queue_declare"),
 )
 def setting_without_effect(facts: Facts) -> Iterator[Finding]:
