@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-import sysconfig
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kombu.transport.base import to_rabbitmq_queue_arguments  # type: ignore[attr-defined]
 from pydantic import ValidationError
 
 from repot.brokers import survey
@@ -19,11 +13,12 @@ from repot.config import ExplicitSettings, explain, load, overriding_variable
 from repot.config.endpoints import Endpoint, endpoints
 from repot.doctor import source
 from repot.doctor.deployment import read_deployment
-from repot.doctor.durations import seconds
-from repot.doctor.facts import Facts, QueueFacts, Setting, TaskFacts, Versions
-from repot.doctor.names import spellings, strange_options, strange_settings
-from repot.doctor.rule import Place
-from repot.errors import AppFailed, AppUnusable, ConfigInvalid, FactUnknown, RepotError
+from repot.doctor.facts import Facts, Setting, Versions
+from repot.doctor.modules import loaded_modules, own_tasks
+from repot.doctor.names import spellings, strange_settings
+from repot.doctor.queues import read_queues
+from repot.doctor.tasks import read_task, task_lines
+from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError
 from repot.worker.apps import load_app
 from repot.worker.configure import configure, configured_with
 from repot.worker.effective import APPLICATION, effective_config
@@ -35,18 +30,8 @@ if TYPE_CHECKING:
 
     from repot.brokers import RabbitFacts, RedisFacts
     from repot.doctor.policy import Policy
+    from repot.doctor.rule import Place
     from repot.worker.effective import Effective
-
-#: Where installed code is; its tasks and modules are not the project's.
-_LIBRARIES = tuple(
-    {f"{path}/" for path in (*sysconfig.get_paths().values(), *sys.path) if path.endswith("-packages")}
-    | {f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")}
-)
-#: Folders in which code is installed, wherever they are.
-_INSTALLED = frozenset({"site-packages", "dist-packages", ".venv", "venv", "node_modules"})
-
-#: Options of a task that are numbers.
-_NUMBERS = ("time_limit", "soft_time_limit", "default_retry_delay", "max_retries", "priority")
 
 _URLS = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
 
@@ -110,15 +95,15 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
         # whatever a user's module raises on import
         message = f"the tasks of {name!r} fail on import: {type(error).__name__}: {error}"
         raise AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
-    tasks, foreign = _tasks(app)
-    found = source.read(_modules(app, tasks, policy.root), policy.root, _task_lines(tasks))
+    tasks, foreign = own_tasks(app)
+    found = source.read(loaded_modules(app, tasks, policy.root), policy.root, task_lines(tasks))
     own = {str(task.name) for task in tasks}
     # a task of somebody else's, sent by its name, is held like one that nobody knows
     found = replace(found, calls=tuple(call if call.task in own else replace(call, task="") for call in found.calls))
     effective = {one.key: one for one in effective_config(app)}
     settings = {key: Setting(key, one.value, one.origin, _place(one, app, found)) for key, one in effective.items()}
     unknown, old = strange_settings(app)
-    judged = tuple(_task(app, task, found, policy.root) for task in tasks)
+    judged = tuple(read_task(app, task, found, policy.root) for task in tasks)
     return Facts(
         app=name,
         servers=_endpoints(settings["broker_read_url"].value),
@@ -130,7 +115,7 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
         tasks=judged,
         foreign_tasks=foreign,
         # last: routing makes the queues that are missing
-        queues=_queues(app),
+        queues=read_queues(app),
         versions=Versions(*(version(name) for name in Versions._fields)),
         overriding={key: name for key in _URLS if (name := overriding_variable(key))},
         deployment=read_deployment(policy.root, policy.worker),
@@ -211,165 +196,6 @@ def _results(address: object) -> tuple[Endpoint, ...]:
         return tuple(one for one in endpoints(address) if one.kind) if address and isinstance(address, str) else ()
     except ValueError:
         return ()
-
-
-def _tasks(app: Celery) -> tuple[list[Any], tuple[str, ...]]:
-    """The application's tasks, and the names of those that installed libraries bring."""
-    own = {str(app.main or "").partition(".")[0], str(getattr(app, "__module__", "")).partition(".")[0]}
-    judged, foreign = [], []
-    # Celery keeps shared tasks in a set: without an order of ours, each run has another one
-    for _, task in sorted(app.tasks.items()):
-        if str(task.name).startswith("celery."):
-            continue
-        module = str(type(task).__module__)
-        file = getattr(sys.modules.get(module), "__file__", None) or ""
-        if str(file).startswith(_LIBRARIES) and module.partition(".")[0] not in own:
-            foreign.append(str(task.name))
-        else:
-            judged.append(task)
-    return judged, tuple(foreign)
-
-
-def _modules(app: Celery, tasks: Iterable[Any], root: Path) -> list[ModuleType]:
-    """The project's loaded modules, and those of the tasks wherever they are."""
-    named = {str(app.main or "")} | {type(task).__module__ for task in tasks}
-    # as texts: a thousand modules are loaded, and each look at the disk is slow
-    ours = tuple(f"{str(one).rstrip('/')}/" for one in (root, root.resolve()))
-    found = []
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(module, ModuleType) or not isinstance(file, str):
-            continue
-        # an environment may be in the project's folder, or the project's folder above all of them
-        installed = file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(file.split("/"))
-        of_project = file.startswith(ours) and not installed and name.partition(".")[0] != "repot"
-        if name in named or of_project:
-            found.append(module)
-    return found
-
-
-def _function(task: Any) -> Any:  # noqa: ANN401 - whatever a task runs
-    return inspect.unwrap(getattr(task, "__wrapped__", None) or getattr(task, "_orig_run", None) or task.run)
-
-
-def _task_lines(tasks: Iterable[Any]) -> dict[tuple[str, int], str]:
-    """Names of tasks by the file and first line of what they run."""
-    lines = {}
-    for task in tasks:
-        code = getattr(_function(task), "__code__", None)
-        if code is not None:
-            lines[code.co_filename, code.co_firstlineno] = str(task.name)
-    return lines
-
-
-def _task(app: Celery, task: Any, found: source.Source, root: Path) -> TaskFacts:  # noqa: ANN401 - a task's class is made up
-    code = getattr(_function(task), "__code__", None)
-    place = Place(source.shorten(Path(code.co_filename), root), code.co_firstlineno) if code else None
-    first, last = found.extents.get((place.file, place.line), (place.line, place.line)) if place else (0, 0)
-    calls = tuple(call for call in found.calls if call.task == task.name)
-    wrong = {name: repr(value) for name in _NUMBERS if _number(value := getattr(task, name, None)) is None}
-    autoretry = bool(getattr(task, "autoretry_for", ())) and task.max_retries != 0
-    plain_retry = any(call.name == "retry" and not call.delayed for call in calls)
-    delays = [call.countdown_s or 0 for call in calls]
-    if autoretry:
-        delays.append(_backoff_s(task))
-    if plain_retry and task.max_retries != 0:
-        delays.append(_number(task.default_retry_delay) or 0)
-    return TaskFacts(
-        name=str(task.name),
-        acks_late=bool(task.acks_late),
-        acks_on_failure=bool(task.acks_on_failure),
-        acks_on_timeout=bool(task.acks_on_timeout),
-        reject_on_worker_lost=bool(task.reject_on_worker_lost),
-        retry_on_worker_lost=bool(task.retry_on_worker_lost),
-        ignore_result=bool(task.ignore_result),
-        store_errors=bool(task.store_errors_even_if_ignored),
-        time_limit_s=_number(task.time_limit) or None,
-        soft_time_limit_s=_number(task.soft_time_limit) or None,
-        max_retries=task.max_retries if isinstance(task.max_retries, int) else None,
-        retries_itself=autoretry or any(call.name == "retry" for call in calls),
-        queue=_queue_of(app, task),
-        priority=task.priority if isinstance(task.priority, int) else None,
-        countdown_s=max(delays, default=0.0),
-        strange=strange_options(task),
-        wrong=wrong,
-        serializer=task.serializer,
-        calls=calls,
-        place=place,
-        first_line=first,
-        last_line=last,
-    )
-
-
-def _number(value: object) -> float | None:
-    """A number of seconds; 0 for none, None for what is no number."""
-    try:
-        return seconds(value)
-    except FactUnknown:
-        return None
-
-
-def _backoff_s(task: Any) -> float:  # noqa: ANN401 - a task's class is made up
-    """The longest delay before an automatic retry (`celery/app/autoretry.py`)."""
-    given = getattr(task, "retry_kwargs", None)
-    words = given if isinstance(given, dict) else {}
-    # what `retry` is called with wins over the task's own
-    retries = words.get("max_retries")
-    retries = task.max_retries if retries is None else retries
-    if retries == 0:
-        return 0.0
-    factor = _number(getattr(task, "retry_backoff", False)) or 0
-    if not factor:
-        countdown = words.get("countdown")
-        return _number(task.default_retry_delay if countdown is None else countdown) or 0
-    longest = _number(getattr(task, "retry_backoff_max", 600)) or 0
-    if not isinstance(retries, int):
-        return longest
-    # far beyond any delay, and no number too large for a float
-    return min(longest, int(max(1.0, factor)) * 2.0 ** min(max(0, retries - 1), 62))
-
-
-def _queue_of(app: Celery, task: Any) -> str:  # noqa: ANN401 - a task's class is made up
-    own = getattr(task, "queue", None)
-    try:
-        route = app.amqp.router.route({"queue": own} if own else {}, task.name, (), {})
-    except Exception:  # noqa: BLE001 - a router is the user's code, and looks at arguments that are not there
-        return ""
-    return str(getattr(route.get("queue"), "name", route.get("queue") or ""))
-
-
-def _queues(app: Celery) -> tuple[QueueFacts, ...]:
-    try:
-        queues = app.amqp.queues
-        configured = set(queues.consume_from)
-        return tuple(_queue(queue, configured=name in configured) for name, queue in queues.items())
-    except (AttributeError, TypeError, ValueError) as error:
-        message = f"task_queues cannot be read: {error}"
-        raise ConfigInvalid(message, hint="It is a list of kombu.Queue, or a dictionary of their options.") from error
-
-
-def _queue(queue: Any, *, configured: bool) -> QueueFacts:  # noqa: ANN401 - kombu's queue
-    arguments = to_rabbitmq_queue_arguments(
-        dict(queue.queue_arguments or {}),
-        expires=queue.expires,
-        message_ttl=queue.message_ttl,
-        max_length=queue.max_length,
-        max_length_bytes=queue.max_length_bytes,
-        max_priority=queue.max_priority,
-    )
-    exchange = queue.exchange
-    return QueueFacts(
-        name=queue.name,
-        kind=str(arguments.get("x-queue-type", "classic")),
-        exchange=exchange.name if exchange else "",
-        exchange_type=exchange.type if exchange else "direct",
-        routing_key=queue.routing_key or "",
-        arguments=arguments,
-        durable=bool(queue.durable),
-        exchange_durable=bool(exchange.durable) if exchange else True,
-        configured=configured,
-        consumer_arguments=dict(queue.consumer_arguments or {}),
-    )
 
 
 def _place(setting: Effective, app: Celery, found: source.Source) -> Place | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import io
 import operator
-import os
 import re
 import sys
 import tokenize
@@ -14,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repot.doctor.modules import other_modules
 from repot.doctor.rule import Place
 
 if TYPE_CHECKING:
@@ -25,23 +25,6 @@ _WAIVER = re.compile(r"#\s*repot:\s*ignore\[([A-Za-z0-9,\s]*)\]\s*(.*)")
 
 #: Modules that are not loaded are read only with one of these in them.
 _WORTH_READING = re.compile(r"\.(apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\(")
-#: Folders that hold no code which runs beside the worker.
-_PASSED_OVER = frozenset(
-    {
-        "__pycache__",
-        "benchmarks",
-        "build",
-        "dist",
-        "migrations",
-        "node_modules",
-        "site-packages",
-        "test",
-        "tests",
-        "venv",
-    }
-)
-_MOST_FILES = 3000
-
 #: Calls that send a task, or prepare one to be sent, with options.
 _SENDING = frozenset({"apply_async", "retry", "send_task", "set", "signature", "subtask", "s", "si"})
 
@@ -145,7 +128,7 @@ def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[st
         if shown.startswith("/"):
             # not the project's: nobody writes its settings there
             found.keys = {name: place for name, place in found.keys.items() if place.file != shown}
-    others, complete = _others(root, loaded)
+    others, complete = other_modules(root, loaded)
     for path in others:
         text = path.read_text(encoding="utf-8", errors="replace")
         if _WORTH_READING.search(text):
@@ -191,23 +174,6 @@ def _imported(tree: ast.Module) -> dict[str, Any]:
         elif isinstance(node, ast.Import):
             names |= {one.asname: sys.modules[one.name] for one in node.names if one.asname and one.name in sys.modules}
     return names
-
-
-def _others(root: Path, loaded: set[Path]) -> tuple[list[Path], bool]:
-    """The project's other modules, views that send tasks for example, and whether these are all."""
-    found: list[Path] = []
-    for folder, folders, files in os.walk(root):
-        inner = Path(folder)
-        folders[:] = [one for one in folders if one not in _PASSED_OVER and not one.startswith(".")]
-        folders[:] = [one for one in folders if not (inner / one / "pyvenv.cfg").exists()]
-        for name in files:
-            path = inner / name
-            if path.suffix != ".py" or name.startswith(("test_", "conftest")) or path.resolve() in loaded:
-                continue
-            if len(found) == _MOST_FILES:
-                return found, False
-            found.append(path)
-    return found, True
 
 
 def shorten(path: Path, root: Path) -> str:

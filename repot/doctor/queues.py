@@ -1,0 +1,52 @@
+"""Reading the queues an application declares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport.base import to_rabbitmq_queue_arguments  # type: ignore[attr-defined]
+
+from repot.doctor.facts import QueueFacts
+from repot.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def read_queues(app: Celery) -> tuple[QueueFacts, ...]:
+    """Every queue, those included that routing made.
+
+    Raises:
+        ConfigInvalid: `task_queues` is nothing that Celery can take.
+    """
+    try:
+        queues = app.amqp.queues
+        configured = set(queues.consume_from)
+        return tuple(_queue(queue, configured=name in configured) for name, queue in queues.items())
+    except (AttributeError, TypeError, ValueError) as error:
+        message = f"task_queues cannot be read: {error}"
+        raise ConfigInvalid(message, hint="It is a list of kombu.Queue, or a dictionary of their options.") from error
+
+
+def _queue(queue: Any, *, configured: bool) -> QueueFacts:  # noqa: ANN401 - kombu's queue
+    arguments = to_rabbitmq_queue_arguments(
+        dict(queue.queue_arguments or {}),
+        expires=queue.expires,
+        message_ttl=queue.message_ttl,
+        max_length=queue.max_length,
+        max_length_bytes=queue.max_length_bytes,
+        max_priority=queue.max_priority,
+    )
+    exchange = queue.exchange
+    return QueueFacts(
+        name=queue.name,
+        kind=str(arguments.get("x-queue-type", "classic")),
+        exchange=exchange.name if exchange else "",
+        exchange_type=exchange.type if exchange else "direct",
+        routing_key=queue.routing_key or "",
+        arguments=arguments,
+        durable=bool(queue.durable),
+        exchange_durable=bool(exchange.durable) if exchange else True,
+        configured=configured,
+        consumer_arguments=dict(queue.consumer_arguments or {}),
+    )

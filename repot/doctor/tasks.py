@@ -1,0 +1,115 @@
+"""Reading a task: its options as Celery will use them, and what the source says of it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repot.doctor.durations import seconds
+from repot.doctor.facts import TaskFacts
+from repot.doctor.names import strange_options
+from repot.doctor.rule import Place
+from repot.doctor.source import shorten
+from repot.errors import FactUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from celery import Celery
+
+    from repot.doctor.source import Source
+
+#: Options of a task that are numbers.
+_NUMBERS = ("time_limit", "soft_time_limit", "default_retry_delay", "max_retries", "priority")
+
+
+def _function(task: Any) -> Any:  # noqa: ANN401 - whatever a task runs
+    return inspect.unwrap(getattr(task, "__wrapped__", None) or getattr(task, "_orig_run", None) or task.run)
+
+
+def task_lines(tasks: Iterable[Any]) -> dict[tuple[str, int], str]:
+    """Names of tasks by the file and first line of what they run."""
+    lines = {}
+    for task in tasks:
+        code = getattr(_function(task), "__code__", None)
+        if code is not None:
+            lines[code.co_filename, code.co_firstlineno] = str(task.name)
+    return lines
+
+
+def read_task(app: Celery, task: Any, found: Source, root: Path) -> TaskFacts:  # noqa: ANN401 - a task's class is made up
+    """Read one task; what is no number where one belongs is left out and noted in `wrong`."""
+    code = getattr(_function(task), "__code__", None)
+    place = Place(shorten(Path(code.co_filename), root), code.co_firstlineno) if code else None
+    first, last = found.extents.get((place.file, place.line), (place.line, place.line)) if place else (0, 0)
+    calls = tuple(call for call in found.calls if call.task == task.name)
+    wrong = {name: repr(value) for name in _NUMBERS if _number(value := getattr(task, name, None)) is None}
+    autoretry = bool(getattr(task, "autoretry_for", ())) and task.max_retries != 0
+    plain_retry = any(call.name == "retry" and not call.delayed for call in calls)
+    delays = [call.countdown_s or 0 for call in calls]
+    if autoretry:
+        delays.append(_backoff_s(task))
+    if plain_retry and task.max_retries != 0:
+        delays.append(_number(task.default_retry_delay) or 0)
+    return TaskFacts(
+        name=str(task.name),
+        acks_late=bool(task.acks_late),
+        acks_on_failure=bool(task.acks_on_failure),
+        acks_on_timeout=bool(task.acks_on_timeout),
+        reject_on_worker_lost=bool(task.reject_on_worker_lost),
+        retry_on_worker_lost=bool(task.retry_on_worker_lost),
+        ignore_result=bool(task.ignore_result),
+        store_errors=bool(task.store_errors_even_if_ignored),
+        time_limit_s=_number(task.time_limit) or None,
+        soft_time_limit_s=_number(task.soft_time_limit) or None,
+        max_retries=task.max_retries if isinstance(task.max_retries, int) else None,
+        retries_itself=autoretry or any(call.name == "retry" for call in calls),
+        queue=_queue_of(app, task),
+        priority=task.priority if isinstance(task.priority, int) else None,
+        countdown_s=max(delays, default=0.0),
+        strange=strange_options(task),
+        wrong=wrong,
+        serializer=task.serializer,
+        calls=calls,
+        place=place,
+        first_line=first,
+        last_line=last,
+    )
+
+
+def _number(value: object) -> float | None:
+    """A number of seconds; 0 for none, None for what is no number."""
+    try:
+        return seconds(value)
+    except FactUnknown:
+        return None
+
+
+def _backoff_s(task: Any) -> float:  # noqa: ANN401 - a task's class is made up
+    """The longest delay before an automatic retry (`celery/app/autoretry.py`)."""
+    given = getattr(task, "retry_kwargs", None)
+    words = given if isinstance(given, dict) else {}
+    # what `retry` is called with wins over the task's own
+    retries = words.get("max_retries")
+    retries = task.max_retries if retries is None else retries
+    if retries == 0:
+        return 0.0
+    factor = _number(getattr(task, "retry_backoff", False)) or 0
+    if not factor:
+        countdown = words.get("countdown")
+        return _number(task.default_retry_delay if countdown is None else countdown) or 0
+    longest = _number(getattr(task, "retry_backoff_max", 600)) or 0
+    if not isinstance(retries, int):
+        return longest
+    # far beyond any delay, and no number too large for a float
+    return min(longest, int(max(1.0, factor)) * 2.0 ** min(max(0, retries - 1), 62))
+
+
+def _queue_of(app: Celery, task: Any) -> str:  # noqa: ANN401 - a task's class is made up
+    own = getattr(task, "queue", None)
+    try:
+        route = app.amqp.router.route({"queue": own} if own else {}, task.name, (), {})
+    except Exception:  # noqa: BLE001 - a router is the user's code, and looks at arguments that are not there
+        return ""
+    return str(getattr(route.get("queue"), "name", route.get("queue") or ""))
