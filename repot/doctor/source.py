@@ -160,20 +160,30 @@ def _read_module(
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return
-    _Reader(found, shown, _imported(tree) if names is None else names, tasks).visit(tree)
+    _Reader(found, shown, _imported(tree, shown) if names is None else names, tasks).visit(tree)
     found.waivers += _waivers(text, shown)
 
 
-def _imported(tree: ast.Module) -> dict[str, Any]:
+def _imported(tree: ast.Module, file: str) -> dict[str, Any]:
     """What a module that is not loaded imports from those that are."""
     names: dict[str, Any] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in sys.modules:
-            source = vars(sys.modules[node.module])
+        if isinstance(node, ast.ImportFrom):
+            source = vars(_loaded(node, file) or object)
             names |= {one.asname or one.name: source[one.name] for one in node.names if one.name in source}
         elif isinstance(node, ast.Import):
             names |= {one.asname: sys.modules[one.name] for one in node.names if one.asname and one.name in sys.modules}
     return names
+
+
+def _loaded(node: ast.ImportFrom, file: str) -> ModuleType | None:
+    """The loaded module that an import names; a relative one starts at the file."""
+    named = (node.module or "").split(".") if node.module else []
+    if not node.level:
+        return sys.modules.get(".".join(named))
+    parts = [*file.split("/")[: -node.level], *named]
+    names = (".".join(parts[start:]) for start in range(len(parts)))
+    return next((sys.modules[name] for name in names if name in sys.modules), None)
 
 
 def shorten(path: Path, root: Path) -> str:
@@ -196,6 +206,7 @@ class _Reader(ast.NodeVisitor):
         self._self = ""
         self._class: tuple[int, int] | None = None
         self._caught: set[str] = set()
+        self._locals: dict[str, ast.expr] = {}
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         outer, self._class = self._class, (_first_line(node), node.end_lineno or node.lineno)
@@ -205,12 +216,13 @@ class _Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         first = _first_line(node)
         self._found.extents[self._file, first] = self._class or (first, node.end_lineno or node.lineno)
-        outer = self._task, self._self, self._class
+        outer = self._task, self._self, self._class, self._locals
         self._task = self._tasks.get(first, self._task)
         self._self = node.args.args[0].arg if node.args.args else ""
         self._class = None
+        self._locals = _assigned_once(node)
         self.generic_visit(node)
-        self._task, self._self, self._class = outer
+        self._task, self._self, self._class, self._locals = outer
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         outer = self._caught
@@ -324,8 +336,7 @@ class _Reader(ast.NodeVisitor):
             case ast.Constant(value=int() | float() as value):
                 return value
             case ast.Name() | ast.Attribute():
-                found = self._object(node)
-                return found if isinstance(found, int | float | timedelta) else None
+                return self._named(node)
             case ast.BinOp(left=left, op=operation, right=right):
                 return _combine(operation, self._value(left), self._value(right), at_now=_is_now(left))
             case ast.Call(func=ast.Name(id="timedelta") | ast.Attribute(attr="timedelta")):
@@ -334,6 +345,17 @@ class _Reader(ast.NodeVisitor):
                 return self._value(value)
             case _:
                 return None
+
+    def _named(self, node: ast.Name | ast.Attribute) -> float | timedelta | None:
+        """The value of a local name with one value, or of a module's."""
+        if isinstance(node, ast.Name) and node.id in self._locals:
+            # without it meanwhile: two names may be made of each other
+            value = self._locals.pop(node.id)
+            found = self._value(value)
+            self._locals[node.id] = value
+            return found
+        known = self._object(node)
+        return known if isinstance(known, int | float | timedelta) else None
 
     def _duration(self, node: ast.Call) -> timedelta | None:
         """What a call of `timedelta` with numbers makes."""
@@ -347,6 +369,18 @@ class _Reader(ast.NodeVisitor):
 
     def _place(self, node: ast.expr | ast.stmt) -> Place:
         return Place(self._file, node.lineno)
+
+
+def _assigned_once(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, ast.expr]:
+    """Local names with the one value that they ever get."""
+    parameters = [argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)]
+    stores = [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
+    assigned = {
+        one.targets[0].id: one.value
+        for one in ast.walk(node)
+        if isinstance(one, ast.Assign) and len(one.targets) == 1 and isinstance(one.targets[0], ast.Name)
+    }
+    return {name: value for name, value in assigned.items() if stores.count(name) == 1 and name not in parameters}
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:

@@ -50,7 +50,7 @@ AS_WRITTEN: list[tuple[Shape, set[str]]] = [
         ON_RABBITMQ | {"RPT103", "RPT106", "RPT107", "RPT110", "RPT120", "RPT201", "RPT309"},
     ),
     # one of its queues knows no priorities
-    (ROUTING, ON_RABBITMQ | {"RPT103", "RPT602"}),
+    (ROUTING, ON_RABBITMQ | {"RPT103", "RPT114", "RPT309", "RPT602"}),
     (BEAT, ON_REDIS | {"RPT103"}),
     (ATTRIBUTES, ON_REDIS | {"RPT103"}),
     (INSTANCE, ON_REDIS | {"RPT103"}),
@@ -821,6 +821,9 @@ GOOD = [
             login("media/celery.py", "amqp://guest@localhost//"),
             Edit("media/celery.py", 'Queue("feeds", max_priority=10,', instead_of='Queue("feeds",'),
             Edit("media/celery.py", "app.conf.result_backend = 'redis://localhost:6379/1'"),
+            # classic queues, as priorities need them, leave delays to the worker
+            Edit("media/api.py", "args=[url], expires=120", instead_of="args=[url], countdown=10, expires=120"),
+            Edit("media/api.py", "(post_id,), expires=", instead_of="(post_id,), eta=tomorrow, expires="),
         ),
     ),
     Variant(

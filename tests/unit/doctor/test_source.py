@@ -81,6 +81,10 @@ def judged(facts: Facts, path: Path) -> Report:
         ("bill.apply_async(countdown=timedelta(hours=2).total_seconds())", 7200),
         ("bill.apply_async(eta=datetime.now() + timedelta(1))", 86400),
         ("bill.apply_async(countdown=DAY - 60)", 86340),
+        ("later = datetime.now() + timedelta(hours=2)\n    bill.apply_async(eta=later)", 7200),
+        ("wait = 90\n    wait = wait + 1\n    bill.apply_async(countdown=wait)", 0),
+        ("a = b * 2\n    b = a * 2\n    bill.apply_async(countdown=b)", 0),
+        ("wait = wait + 1\n    bill.apply_async(countdown=wait)", 0),
         ("bill.apply_async(eta=datetime.now() + timedelta(hours=3))", 10800),
         ("bill.apply_async(eta=datetime.utcnow() + timedelta(days=1, hours=1))", 90000),
         ("bill.s(1).apply_async(countdown=300)", 300),
@@ -105,8 +109,7 @@ def test_a_delay_that_cannot_be_followed_is_not_guessed(project: Callable[[str],
 def test_a_module_that_is_not_loaded_is_read_for_what_it_sends(project: Callable[[str], Facts], tmp_path: Path) -> None:
     """Views send tasks, and no worker imports them; tests are passed over."""
     (tmp_path / "web").mkdir()
-    name = "from celery.app.task import Task\n"
-    (tmp_path / "web" / "views.py").write_text(f"{name}def view(task):\n    task.apply_async(countdown=9000)\n")
+    (tmp_path / "web" / "views.py").write_text("def view(task):\n    task.apply_async(countdown=9000)\n")
     (tmp_path / "test_views.py").write_text("def test(task):\n    task.apply_async(countdown=99999)\n")
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "x.py").write_text("def view(task):\n    task.apply_async(countdown=99999)\n")
