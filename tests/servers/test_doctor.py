@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -23,10 +23,10 @@ from kombu import Connection, Exchange, Queue
 from installed import require
 from judging import GOOD_RABBITMQ, GOOD_REDIS, QUORUM, judge
 from judging import facts as facts_of
-from repot.brokers import RabbitFacts, RedisFacts, Unknown, survey
+from repot.brokers import Depth, RabbitFacts, RedisFacts, Unknown, open_broker, survey
 from repot.brokers.local import free_port, programs, rabbitmq_server, redis_server
 from repot.chaos.workers import start_worker
-from repot.config import ExplicitSettings, inherited_environment
+from repot.config import BrokerUrl, ExplicitSettings, inherited_environment
 from repot.config.endpoints import endpoints
 from repot.errors import AccessRefused, BrokerUnreachable, TlsFailed
 from repot.waiting import wait_until
@@ -477,3 +477,13 @@ def assert_one_error(found: subprocess.CompletedProcess[str], exit_code: int, sa
 @pytest.mark.parametrize("error", [AccessRefused, TlsFailed])
 def test_each_refusal_is_a_kind_of_its_own(error: type[BrokerUnreachable]) -> None:
     assert error.exit_code != BrokerUnreachable.exit_code
+
+
+def test_a_user_that_may_only_look_can_count(admin: Admin) -> None:
+    """The port to a broker asks nothing that takes an administrator."""
+    url = admin.user("counter", tags="monitoring")
+    with closing(open_broker(BrokerUrl.parse(url), management_url=admin.server.management_url)) as broker:
+        assert Depth(ready=0, unacked=0) == broker.depth("celery")
+    nowhere = url.replace(admin.vhost, "nowhere")
+    with pytest.raises(BrokerUnreachable, match=r"no virtual host 'nowhere'|401"):
+        open_broker(BrokerUrl.parse(nowhere), management_url=admin.server.management_url)
