@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,10 +119,17 @@ RABBITMQ_SAYS = RabbitFacts(
 )
 
 
+#: Lines that somebody pastes below the configuration of every application.
+PASTED: ContextVar[str] = ContextVar("pasted", default="")
+
+
 def application(conf: Mapping[str, Any], **options: Any) -> Celery:
     """An application with one task, `shop.bill`, of these options."""
     app = Celery("shop", set_as_current=False)
-    app.conf.update(conf)
+    # a copy: what is pasted changes dictionaries in place
+    app.conf.update(deepcopy(dict(conf)))
+    known = {"app": app, "socket": socket, "ssl": ssl, "Queue": Queue, "Exchange": Exchange}
+    exec(PASTED.get(), known)  # noqa: S102 - what the doctor itself says to write
 
     @app.task(name="shop.bill", shared=False, **options)  # type: ignore[untyped-decorator,unused-ignore]
     def bill() -> None:

@@ -96,13 +96,19 @@ def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
             yield f"        and {len(group) - len(shown)} more; --verbose lists them"
         yield wrap_text(rule.reason, 100, initial_indent="        why: ", subsequent_indent="             ")
         yield "        write:"
-        yield from (style(f"          {line}", fg="green") for line in (group[0].finding.fix or rule.fix).splitlines())
+        yield from (style(f"          {line}", fg="green") for line in _fixes(shown))
 
 
 def _waived(report: Report) -> Iterator[str]:
     for one in report.waived:
         assert one.waiver is not None
         yield f"waived  {one.rule.id}  {_subject(one)}{one.waiver.reason}  ({one.waiver.place})"
+
+
+def _fixes(shown: Iterable[Judged]) -> list[str]:
+    """The lines to write for some findings of a rule, each once."""
+    fixes = dict.fromkeys(one.finding.fix or one.rule.fix for one in shown)
+    return [line for fix in fixes for line in fix.splitlines()]
 
 
 def _where(report: Report, one: Judged) -> str:

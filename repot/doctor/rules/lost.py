@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from repot.brokers.facts import known
 from repot.config.endpoints import BrokerKind
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
+from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,8 +55,9 @@ def worker_lost_is_acknowledged(facts: Facts) -> Iterator[Finding]:
     "A failed task leaves no trace",
     WARNING,
     fix="""
-    app.conf.task_store_errors_even_if_ignored = True  # with a result_backend, or
-    app.conf.task_acks_on_failure = False              # on RabbitMQ: a failed task becomes a dead letter
+    app.conf.result_backend = 'redis://localhost:6379/1'
+    app.conf.task_store_errors_even_if_ignored = True
+    # or on RabbitMQ, with a dead-letter queue: app.conf.task_acks_on_failure = False
     """,
     evidence="celery/worker/request.py: Request.on_failure",
 )
@@ -200,12 +202,7 @@ def messages_too_large(facts: Facts) -> Iterator[Finding]:
     "Quorum queues behind a direct exchange delay nothing",
     WARNING,
     brokers=RABBITMQ,
-    fix="""
-    app.conf.task_default_exchange_type = 'topic'
-    exchange = Exchange('shop', type='topic')
-    app.conf.task_queues = [Queue('shop', exchange, routing_key='shop', queue_arguments={'x-queue-type': 'quorum'})]
-    # an exchange or queue that exists keeps its type: take new names
-    """,
+    fix=QUORUM_BEHIND_TOPIC,
     evidence=("kombu/transport/native_delayed_delivery.py", "celery/worker/consumer/delayed_delivery.py"),
 )
 def no_native_delay(facts: Facts) -> Iterator[Finding]:
@@ -369,9 +366,15 @@ def not_durable(facts: Facts) -> Iterator[Finding]:
         yield Finding("messages are transient", setting="task_default_delivery_mode")
     for queue in facts.queues:
         if not queue.durable:
-            yield Finding(f"the queue {queue.name!r} is not durable", setting="task_queues")
+            yield Finding(
+                f"the queue {queue.name!r} is not durable", "task_queues", fix=f"Queue({queue.name!r}, durable=True)"
+            )
         if not queue.exchange_durable:
-            yield Finding(f"the exchange {queue.exchange!r} is not durable", setting="task_queues")
+            yield Finding(
+                f"the exchange {queue.exchange!r} is not durable",
+                "task_queues",
+                fix=f"Exchange({queue.exchange!r}, durable=True)",
+            )
 
 
 @rule(

@@ -45,6 +45,14 @@ _NUMERIC_OPTIONS = frozenset(
     }
 )
 
+#: TLS with a check of the certificate, as each broker's transport takes it.
+_TLS = {
+    BrokerKind.REDIS: "app.conf.broker_use_ssl = "
+    "{'ssl_cert_reqs': ssl.CERT_REQUIRED, 'ssl_ca_certs': '/path'}  # Redis",
+    BrokerKind.RABBITMQ: "app.conf.broker_use_ssl = "
+    "{'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path', 'server_hostname': None}  # RabbitMQ",
+}
+
 #: Options of `kombu.Connection` itself (`_extract_failover_opts`), on any transport.
 _FAILOVER = frozenset(
     {
@@ -164,7 +172,7 @@ def setting_without_effect(facts: Facts) -> Iterator[Finding]:
     "RPT506",
     "An option in the address that ends every connection",
     ERROR,
-    fix="app.conf.broker_transport_options |= {'socket_timeout': 15}  # not ?socket_timeout=15 in the address",
+    fix="redis://host:6379/0  # and what you meant: app.conf.broker_transport_options |= {'socket_timeout': 15}",
     evidence=("kombu/utils/url.py: parse_url", "measured: TypeError at connect"),
 )
 def option_in_address(facts: Facts) -> Iterator[Finding]:
@@ -182,9 +190,9 @@ def option_in_address(facts: Facts) -> Iterator[Finding]:
     "RPT507",
     "TLS options of the other broker",
     ERROR,
-    fix="""
-    app.conf.broker_use_ssl = {'ssl_cert_reqs': ssl.CERT_REQUIRED, 'ssl_ca_certs': '/path'}  # Redis
-    app.conf.broker_use_ssl = {'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path', 'server_hostname': None}  # RabbitMQ
+    fix=f"""
+    {_TLS[BrokerKind.REDIS]}
+    {_TLS[BrokerKind.RABBITMQ]}
     """,
     evidence=("kombu/transport/redis.py: Channel._connparams", "amqp/transport.py: SSLTransport"),
 )
@@ -202,7 +210,9 @@ def tls_options_of_the_other(facts: Facts) -> Iterator[Finding]:
         known = inspect.signature(SSLTransport.__dict__["_wrap_socket_sni"]).parameters
         wrong = [key for key in options if str(key).startswith("ssl_") and key not in known]
     if wrong:
-        yield Finding(f"holds {wrong[0]!r}, which {facts.kind.value} does not know", setting="broker_use_ssl")
+        yield Finding(
+            f"holds {wrong[0]!r}, which {facts.kind.value} does not know", "broker_use_ssl", fix=_TLS[facts.kind]
+        )
 
 
 @rule(

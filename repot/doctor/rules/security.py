@@ -161,7 +161,7 @@ def unsafe_content(facts: Facts) -> Iterator[Finding]:
             yield Finding(f"is {facts[key]!r}", setting=key)
     for task in facts.tasks:
         if task.serializer in _UNSAFE and task.serializer != facts["task_serializer"]:
-            yield Finding(f"is sent as {task.serializer!r}", task=task.name)
+            yield Finding(f"is sent as {task.serializer!r}", task=task.name, fix="@app.task(serializer='json')")
 
 
 @rule(

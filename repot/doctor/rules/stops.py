@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from repot.brokers.facts import known
 from repot.config.endpoints import BrokerKind
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
+from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC
 from repot.errors import FactUnknown
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def channel_errors_retried(facts: Facts) -> Iterator[Finding]:
     WARNING,
     fix="""
     app.conf.broker_connection_max_retries = None  # for ever
+    app.conf.broker_connection_retry = True
     app.conf.broker_connection_retry_on_startup = True
     """,
     evidence=(
@@ -316,7 +318,11 @@ def pool_limit(facts: Facts) -> Iterator[Finding]:
         threads = str(worker.options.get("concurrency") or "")
         pool = str(worker.options.get("pool") or facts["worker_pool"])
         if pool in ("threads", "gevent", "eventlet") and threads.isdecimal() and int(threads) > limit:
-            yield Finding(f"is {limit:g}, and a worker runs {threads} {pool}", setting="broker_pool_limit")
+            yield Finding(
+                f"is {limit:g}, and a worker runs {threads} {pool}",
+                setting="broker_pool_limit",
+                fix=f"app.conf.broker_pool_limit = {threads}",
+            )
 
 
 @rule(
@@ -422,11 +428,7 @@ def consumer_timeout_on_classic(facts: Facts) -> Iterator[Finding]:
     WARNING,
     brokers=RABBITMQ,
     live=True,
-    fix="""
-    # say what the virtual host makes of them anyway
-    arguments = {'x-queue-type': 'quorum', 'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': 'shop.dead'}
-    Queue('shop', Exchange('shop', type='topic'), routing_key='shop', queue_arguments=arguments)
-    """,
+    fix=QUORUM_BEHIND_TOPIC,
     evidence=("https://github.com/celery/kombu/issues/2469", "celery/utils/quorum_queues.py: detect_quorum_queues"),
 )
 def quorum_unknown_to_celery(facts: Facts) -> Iterator[Finding]:
@@ -462,7 +464,9 @@ def soft_limit_too_late(facts: Facts) -> Iterator[Finding]:
     for task in facts.tasks:
         if task.time_limit_s and task.soft_time_limit_s and task.soft_time_limit_s >= task.time_limit_s:
             yield Finding(
-                f"soft limit {task.soft_time_limit_s:g} s, hard limit {task.time_limit_s:g} s", task=task.name
+                f"soft limit {task.soft_time_limit_s:g} s, hard limit {task.time_limit_s:g} s",
+                task=task.name,
+                fix=f"app.conf.task_soft_time_limit = {task.time_limit_s * 0.9:g}",
             )
 
 

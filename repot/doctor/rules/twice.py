@@ -8,6 +8,7 @@ from repot.config.endpoints import BrokerKind
 from repot.doctor.durations import seconds
 from repot.doctor.facts import CONSUMER_TIMEOUT_S
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
+from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,7 +143,9 @@ def visibility_timeouts_differ(facts: Facts) -> Iterator[Finding]:
     shared = {_database(server) for server in facts.result_servers} & {_database(server) for server in facts.servers}
     if shared and results is not None and seconds(results) != mine:
         yield Finding(
-            f"the broker has {mine:g} s, the result backend on the same database {results} s", setting=_VISIBILITY
+            f"the broker has {mine:g} s, the result backend on the same database {results} s",
+            setting=_VISIBILITY,
+            fix=f"app.conf.result_backend_transport_options |= {{'visibility_timeout': {mine:g}}}",
         )
 
 
@@ -186,11 +189,13 @@ def prefetch_with_long_tasks(facts: Facts) -> Iterator[Finding]:
     if multiplier == 1 or not facts.prefetches:
         return
     limit = "no limit at all" if multiplier == 0 else f"{multiplier} messages for each process"
+    by_command = any(worker.has("prefetch_multiplier") for worker in facts.deployment.workers)
+    fix = "celery -A shop worker --prefetch-multiplier 1" if by_command else ""
     for task in facts.late_tasks():
         run = facts.run_s(task)
         if run is None or run >= LONG_S:
             length = "for as long as it likes" if run is None else f"up to {run:g} s"
-            yield Finding(f"runs {length} with a prefetch of {limit}", "worker_prefetch_multiplier", task.name)
+            yield Finding(f"runs {length} with a prefetch of {limit}", "worker_prefetch_multiplier", task.name, fix)
 
 
 @rule(
@@ -281,6 +286,8 @@ def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
     if timeout and facts.kind is BrokerKind.RABBITMQ:
         # longer than two heartbeats would do more harm: RPT123
         return
+    enough = int(facts.longest_run_s()) + 1
+    fix = "" if facts.kind is BrokerKind.RABBITMQ else f"app.conf.worker_soft_shutdown_timeout = {enough}"
     for task in facts.tasks:
         run = facts.run_s(task)
         if run is not None and run > timeout:
@@ -290,6 +297,7 @@ def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
                 f"may run {run:g} s, the soft shutdown {lasts}: {then} when a worker is told to leave before",
                 "worker_soft_shutdown_timeout",
                 task.name,
+                fix,
             )
 
 
@@ -375,14 +383,7 @@ def run_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
     ERROR,
     brokers=RABBITMQ,
     versions="all queues up to RabbitMQ 4.2, quorum queues only from 4.3",
-    fix="""
-    # with a quorum queue behind a topic exchange the broker itself delays the task, and no worker holds it meanwhile;
-    # new names, as neither can change its type
-    arguments = {'x-queue-type': 'quorum', 'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': 'shop.dead'}
-    exchange = Exchange('shop', type='topic')
-    app.conf.task_queues = [Queue('shop', exchange, routing_key='shop', queue_arguments=arguments)]
-    app.conf.task_default_queue = 'shop'
-    """,
+    fix=QUORUM_BEHIND_TOPIC,
     evidence=("https://github.com/celery/celery/issues/6760", "kombu/transport/native_delayed_delivery.py"),
 )
 def countdown_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
@@ -442,7 +443,7 @@ def heartbeat_out_of_range(facts: Facts) -> Iterator[Finding]:
     "A heartbeat in the broker's address",
     WARNING,
     brokers=RABBITMQ,
-    fix="app.conf.broker_heartbeat = 10  # and no ?heartbeat= in the address",
+    fix="amqp://user:password@host//  # without ?heartbeat=, and app.conf.broker_heartbeat = 10",
     evidence=("celery/app/base.py: Celery.connection_for_write", "https://github.com/celery/celery/issues/7820"),
 )
 def heartbeat_in_url(facts: Facts) -> Iterator[Finding]:

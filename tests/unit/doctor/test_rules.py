@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ssl
 from dataclasses import replace
 from datetime import timedelta
@@ -12,6 +13,7 @@ from kombu import Exchange, Queue
 from judging import (
     GOOD_RABBITMQ,
     GOOD_REDIS,
+    PASTED,
     PROCFILE,
     QUORUM,
     RABBITMQ_SAYS,
@@ -1088,6 +1090,36 @@ def test_a_rule_is_silent_about_what_is_right(case: Case) -> None:
     found = judge(case.good(), case.rule)
     assert () == tuple(one.finding.message for one in found.findings)
     assert () == found.not_judged
+
+
+def lines_of_python(fix: str) -> str:
+    """The fix, if all of it can be pasted into a program and configures something; else nothing."""
+    try:
+        ast.parse(fix)
+    except SyntaxError:
+        return ""
+    return fix if "app.conf." in fix else ""
+
+
+#: Where these cases cannot tell: what is wrong is put into the facts, or stays until its old line is gone.
+CANNOT_BE_PASTED = {"RPT403", "RPT511", "RPT604", "RPT708", "RPT709"}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in JUDGED if lines_of_python(RULES[case.rule].fix) and case.rule not in CANNOT_BE_PASTED],
+    ids=str,
+)
+def test_what_a_rule_says_to_write_silences_it(case: Case) -> None:
+    fixes = {one.finding.fix or one.rule.fix for one in judge(case.bad(), case.rule).findings}
+    if not all(lines_of_python(fix) for fix in fixes):
+        pytest.skip("what is to be written is no line of a configuration")
+    pasted = PASTED.set("\n".join(fixes))
+    try:
+        after = judge(case.bad(), case.rule)
+    finally:
+        PASTED.reset(pasted)
+    assert [] == [one.finding.message for one in after.findings]
 
 
 def test_every_rule_has_a_case() -> None:
