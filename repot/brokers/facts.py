@@ -111,7 +111,6 @@ class Binding:
 
     source: str
     destination: str
-    routing_key: str
 
 
 @dataclass(frozen=True, slots=True)

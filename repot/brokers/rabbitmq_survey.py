@@ -155,7 +155,7 @@ def _queues(found: Any) -> dict[str, DeclaredQueue]:  # noqa: ANN401 - JSON
 
 
 def _bindings(found: Any) -> tuple[Binding, ...]:  # noqa: ANN401 - JSON
-    return tuple(Binding(one["source"], one["destination"], one["routing_key"]) for one in found)
+    return tuple(Binding(one["source"], one["destination"]) for one in found)
 
 
 def _alarms(found: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON

@@ -77,12 +77,11 @@ def survey(
         message = f"{server}: repot does not look behind sentinel:// yet"
         raise BrokerUnreachable(message, hint="Leave --live out, or name the master itself with --target.")
     where: dict[str, Any] = {"host": server.host or "localhost", "port": server.port or 6379}
-    database = server.path
     if server.scheme == "redis+socket":
-        where, database = {"unix_socket_path": f"/{server.path}"}, str(server.options.get("virtual_host", ""))
+        where = {"unix_socket_path": server.host}
     client = redis.Redis(
         **where,
-        db=int(database or 0),
+        db=int(server.path or 0),
         username=server.user or None,
         password=server.password or None,
         socket_timeout=timeout_s,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _words(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(word.strip().upper() for one in given for word in one.split(",") if word.strip())
+    return tuple(word.strip() for one in given for word in one.split(",") if word.strip())
 
 
 @click.group(invoke_without_command=True)
@@ -87,9 +87,7 @@ def doctor(
     policy = read_policy(Path.cwd())
     rules = all_rules()
     in_use = chosen(rules, select or policy.select, ignore or policy.ignore)
-    facts = _gather(
-        context, apps, policy, target=target or "", live=switches["live"], management_url=management_url or ""
-    )
+    facts = _gather(context, apps, policy, target=target, live=switches["live"], management_url=management_url or "")
     reports = [examine(one, in_use, policy, rules) for one in facts]
     if form == "text":
         click.echo(text.render(reports, verbose=switches["verbose"]))

@@ -26,25 +26,33 @@ class _Repot(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         try:
             return super().invoke(ctx)
-        except RepotError as error:
-            from repot.config.masking import masked
-
-            # an application's own words are part of some messages
-            if ctx.params.get("traceback"):
-                click.echo(masked(traceback.format_exc()), err=True)
-            click.echo(f"error: {masked(error.message)}", err=True)
-            if error.hint:
-                click.echo(f"hint: {error.hint}", err=True)
-            ctx.exit(error.exit_code)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(Interrupted.exit_code)
-        except ModuleNotFoundError as error:
-            if error.name not in _EXTRA:
-                raise
-            click.echo(f"error: this command needs {error.name}, which is not installed", err=True)
-            click.echo("hint: pip install 'repot[chaos]'", err=True)
-            ctx.exit(RepotError.exit_code)
+        except Exception as error:  # noqa: BLE001 - the last frame: what nobody foresaw must show no password either
+            ctx.exit(_tell(error, with_traceback=bool(ctx.params.get("traceback"))))
+
+
+def _tell(error: Exception, *, with_traceback: bool) -> int:
+    """Say what went wrong and what to do next; return the exit code."""
+    from repot.config.masking import masked
+
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRA:
+        click.echo(f"error: this command needs {error.name}, which is not installed", err=True)
+        click.echo("hint: pip install 'repot[chaos]'", err=True)
+        return RepotError.exit_code
+    if with_traceback or not isinstance(error, RepotError):
+        click.echo(masked(traceback.format_exc()), err=True)
+    if not isinstance(error, RepotError):
+        click.echo("error: repot itself failed; please report the lines above", err=True)
+        return RepotError.exit_code
+    # an application's own words are part of some messages
+    click.echo(f"error: {masked(error.message)}", err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)
+    return error.exit_code
 
 
 _TRACEBACK = click.option("--traceback", is_flag=True, help="Show Python's traceback with an error.")

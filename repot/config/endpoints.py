@@ -10,12 +10,13 @@ import ipaddress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from repot.config.masking import masked
 from repot.config.urls import REDIS_SCHEMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 
 class BrokerKind(Enum):
@@ -61,7 +62,7 @@ class Endpoint:
     @property
     def is_local(self) -> bool:
         """Whether it is on this machine: a loopback address or a socket file."""
-        if self.host in ("", "localhost"):
+        if self.host in ("", "localhost") or self.scheme == "redis+socket":
             return True
         try:
             return ipaddress.ip_address(self.host.strip("[]")).is_loopback
@@ -73,16 +74,22 @@ class Endpoint:
         return str(masked(self.url))
 
 
-def endpoints(address: str | Iterable[str] | None) -> tuple[Endpoint, ...]:
+def endpoints(address: object) -> tuple[Endpoint, ...]:
     """The servers of an address as Celery accepts it: one, a list, or separated by semicolons.
 
     Raises:
-        ValueError: a part is no address; with a text that is safe to show.
+        ValueError: it names no server, or a part is no address; with a text that is safe to show.
     """
     # without any, Celery connects to a RabbitMQ on this machine
-    given = address or "amqp://guest:guest@localhost//"
-    parts = given.split(";") if isinstance(given, str) else [part for one in given for part in str(one).split(";")]
-    return tuple(_endpoint(part.strip()) for part in parts if part.strip())
+    given = "amqp://guest:guest@localhost//" if address is None or address == "" else address
+    listed = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
+    if not all(isinstance(one, str) for one in listed):
+        listed = []
+    parts = [part.strip() for one in listed for part in one.split(";") if part.strip()]
+    if not parts:
+        message = "the broker's address names no server"
+        raise ValueError(message)
+    return tuple(_endpoint(part) for part in parts)
 
 
 def _endpoint(url: str) -> Endpoint:
@@ -91,9 +98,11 @@ def _endpoint(url: str) -> Endpoint:
     if "://" not in url:
         # a transport alone, or what the old BROKER_HOST said
         url = f"{url}://" if url in _KINDS else f"amqp://{url}"
+    if url.startswith("redis+socket://"):
+        return _socket(url)
     try:
         parts = parse_url(url)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         message = "the broker's address cannot be read; percent-encode special characters in user name and password"
         # not the cause: it may show a part of the password
         raise ValueError(message) from None
@@ -109,4 +118,21 @@ def _endpoint(url: str) -> Endpoint:
         path=parts["virtual_host"] or "",
         options=options,
         tls=parts.get("ssl"),
+    )
+
+
+def _socket(url: str) -> Endpoint:
+    """A Redis behind a socket file: the path is the file's, `?virtual_host=` the database, as in kombu."""
+    parts = urlsplit(url)
+    words = dict(parse_qsl(parts.query))
+    return Endpoint(
+        url=url,
+        scheme="redis+socket",
+        host=parts.path,
+        port=None,
+        user="",
+        password=unquote(parts.password or "") or words.get("password", ""),
+        path=words.get("virtual_host", ""),
+        options={},
+        tls=None,
     )

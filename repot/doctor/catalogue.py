@@ -65,14 +65,14 @@ def chosen(rules: dict[str, Rule], select: Iterable[str], ignore: Iterable[str])
     Raises:
         RuleUnknown: a word fits no rule.
     """
-    for word in (*select, *ignore):
-        if not any(rule.startswith(word) for rule in rules):
+    wanted, unwanted = tuple(word.upper() for word in select), tuple(word.upper() for word in ignore)
+    for word in (*wanted, *unwanted):
+        if not any(rule.upper().startswith(word) for rule in rules):
             raise _unknown(word)
-    wanted, unwanted = tuple(select), tuple(ignore)
     return {
         name: rule
         for name, rule in rules.items()
-        if (not wanted or name.startswith(wanted)) and not name.startswith(unwanted)
+        if (not wanted or name.upper().startswith(wanted)) and not name.upper().startswith(unwanted)
     }
 
 

@@ -71,31 +71,34 @@ def _commands(root: Path) -> Iterator[tuple[list[str], Place]]:
 def _of_yaml(text: str) -> list[tuple[list[str], int]]:
     """Commands of a compose file or a manifest; line by line where it is no YAML, a template for example."""
     try:
+        seen: set[int] = set()
         documents = [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node]
-    except yaml.YAMLError:
+        return [found for node in documents for found in _of_node(node, seen)]
+    except (yaml.YAMLError, RecursionError):
         return _of_lines(text)
-    return [found for node in documents for found in _of_node(node)]
 
 
-def _of_node(node: yaml.Node) -> Iterator[tuple[list[str], int]]:
+def _of_node(node: yaml.Node, seen: set[int]) -> Iterator[tuple[list[str], int]]:
+    """Commands below a node; one that an alias names again counts once."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for one in node.value:
-            yield from _of_node(one)
+            yield from _of_node(one, seen)
     if not isinstance(node, yaml.MappingNode):
         return
     held: list[str] = []
     line = 0
     for key, value in node.value:
-        if key.value not in _COMMAND_KEYS:
-            yield from _of_node(value)
+        name = key.value if isinstance(key, yaml.ScalarNode) else ""
+        if name not in _COMMAND_KEYS:
+            yield from _of_node(value, seen)
             continue
         words = _words_of(value)
         line = line or value.start_mark.line + 1
-        if key.value == "args":
-            # of a container: they go on where its command ends
-            held += words
-        else:
-            held = words + held
+        # `args` of a container go on where its command ends
+        held = held + words if name == "args" else words + held
     if held:
         yield held, line
 

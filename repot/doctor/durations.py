@@ -21,4 +21,4 @@ def seconds(value: object, what: str = "a duration") -> float:
         return float(str(value)) if not isinstance(value, bool) else float(value)
     except ValueError as error:
         message = f"{what} is {value!r}, which is no number"
-        raise FactUnknown(message, hint="RPT512 says what is wrong with it.") from error
+        raise FactUnknown(message, hint="Write it as a number of seconds.") from error

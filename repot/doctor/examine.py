@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from repot.config.masking import masked
 from repot.doctor.policy import StandingWaiver
 from repot.doctor.rule import Finding, Place, Rule, Severity, located
 from repot.errors import FactUnknown, FindingsFound
@@ -48,11 +49,6 @@ class Report:
         """Findings of a severity."""
         return sum(one.rule.severity is severity for one in self.findings)
 
-    @property
-    def worst(self) -> Severity | None:
-        """The gravest severity found; None when nothing is wrong."""
-        return max((one.rule.severity for one in self.findings), default=None)
-
 
 def examine(facts: Facts, rules: Mapping[str, Rule], policy: Policy, known_ids: Iterable[str]) -> Report:
     """Run each rule that concerns the broker, and sort what it finds."""
@@ -74,9 +70,11 @@ def examine(facts: Facts, rules: Mapping[str, Rule], policy: Policy, known_ids: 
                 waiver = next((one for one in in_force if one.covers(rule.id, finding)), None)
                 (waived if waiver else findings).append(Judged(rule, finding, waiver))
         except FactUnknown as unknown:
-            not_judged.append(NotJudged(rule, unknown.message, unknown.hint))
+            not_judged.append(NotJudged(rule, str(masked(unknown.message)), unknown.hint))
         except Exception as error:  # noqa: BLE001 - one broken rule must not silence the others
-            not_judged.append(NotJudged(rule, f"the rule fails: {error!r}", "Report it to whoever wrote the rule."))
+            not_judged.append(
+                NotJudged(rule, str(masked(f"the rule fails: {error!r}")), "Report it to whoever wrote the rule.")
+            )
     findings.sort(key=lambda one: (-one.rule.severity, one.rule.id))
     return Report(facts, rules, tuple(findings), tuple(waived), tuple(not_judged))
 

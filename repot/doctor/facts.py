@@ -250,6 +250,11 @@ class Facts:
         """Major and minor version of the RabbitMQ; None while nobody asked it."""
         return self.live.release if isinstance(self.live, RabbitFacts) else None
 
+    @property
+    def is_before_rabbitmq_4(self) -> bool:
+        """Whether the RabbitMQ is known to be older than 4.0; while nobody asked it, it may be newer."""
+        return self.rabbitmq_release is not None and self.rabbitmq_release < (4, 0)
+
     def workers(self) -> tuple[StartCommand, ...]:
         """How workers are started.
 
@@ -313,7 +318,7 @@ class Facts:
     def limit_s(self, task: TaskFacts) -> float | None:
         """A task's hard time limit: its own, the configuration's, or that of every start command."""
         given = self.of_every_worker("time_limit")
-        return task.time_limit_s or max((seconds(limit) for limit in given), default=None)
+        return task.time_limit_s or max((seconds(limit, "--time-limit") for limit in given), default=None)
 
     def run_s(self, task: TaskFacts) -> float | None:
         """The longest a task may run: its hard limit, the user's statement, or None for no bound."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from repot.brokers import survey
-from repot.config import ExplicitSettings, explain, load, overriding_variable
+from repot.config import BrokerUrl, ExplicitSettings, explain, load, overriding_variable
 from repot.config.endpoints import Endpoint, endpoints
 from repot.doctor import source
 from repot.doctor.deployment import read_deployment
@@ -24,7 +26,7 @@ from repot.worker.configure import configure, configured_with
 from repot.worker.effective import APPLICATION, effective_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from celery import Celery
 
@@ -41,7 +43,7 @@ class Request:
     """What to judge: an application, perhaps on another broker, perhaps with what brokers say."""
 
     app: str
-    target: str = ""
+    target: str | None = None
     live: bool = False
     management_url: str = ""
 
@@ -56,22 +58,52 @@ def gather(request: Request, policy: Policy) -> Facts:
     if request.app == ExplicitSettings().app:
         # it ends the process on a wrong environment; here that is one error like any other
         load()
-    return gather_from(load_app(request.app), request, policy)
+    with _output_is_talk():
+        app = load_app(request.app)
+    return gather_from(app, request, policy)
 
 
 def gather_from(app: Celery, request: Request, policy: Policy) -> Facts:
     """The same for an application that is loaded."""
-    today = _endpoints(_configured(app, request.app))
-    if request.target:
-        _suppose(app, request.target)
-    facts = read_app(app, request.app, policy)
-    if request.target:
-        # also where a variable of Celery's own still beats the configuration
-        servers = _endpoints(request.target)
-        facts = replace(facts, servers=servers, write_servers=servers, moved_from=today[0].kind)
+    target = _target(request.target) if request.target is not None else ()
+    with _output_is_talk():
+        try:
+            address = app.conf.broker_read_url
+            if target:
+                assert request.target is not None
+                _suppose(app, request.target)
+            facts = read_app(app, request.app, policy, servers=target)
+        except RepotError:
+            raise
+        except (Exception, SystemExit) as error:
+            # whatever a user's modules and classes raise when they are looked at, and what Celery refuses
+            message = f"the configuration of {request.app!r} cannot be read: {type(error).__name__}: {error}"
+            raise AppFailed(message, hint=f"`celery -A {request.app} report` shows where.") from error
+    today: tuple[Endpoint, ...] = ()
+    if target:
+        # whatever it is today: a broker that repot does not know is no hindrance to judging another
+        with suppress(ValueError):
+            today = tuple(one for one in endpoints(address) if one.kind)
+        facts = replace(facts, moved_from=today[0].kind if today else None)
     if request.live:
-        facts = _ask(facts, today if request.target else (), request.management_url or _management_url(app))
+        facts = _ask(facts, today, request.management_url or _management_url(app))
     return facts
+
+
+@contextmanager
+def _output_is_talk() -> Iterator[None]:
+    """Whatever an application prints while it is read goes to standard error: the report alone is data."""
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+def _target(address: str) -> tuple[Endpoint, ...]:
+    try:
+        return endpoints(BrokerUrl.parse(address).reveal())
+    except ValueError as error:
+        message = f"the address given with --target {error}"
+        hint = "Write it as redis://host:6379/0 or amqp://user:password@host:5672/vhost."
+        raise ConfigInvalid(message, hint=hint) from error
 
 
 def compare(applications: Sequence[Facts]) -> list[Facts]:
@@ -79,8 +111,8 @@ def compare(applications: Sequence[Facts]) -> list[Facts]:
     return [replace(one, siblings=tuple(other for other in applications if other is not one)) for one in applications]
 
 
-def read_app(app: Celery, name: str, policy: Policy) -> Facts:
-    """Read an application that is loaded; its broker is not asked.
+def read_app(app: Celery, name: str, policy: Policy, servers: tuple[Endpoint, ...] = ()) -> Facts:
+    """Read an application that is loaded; its broker is not asked. `servers` are judged instead of its own.
 
     Raises:
         AppFailed: a module of its tasks raises on import.
@@ -106,8 +138,9 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
     judged = tuple(read_task(app, task, found, policy.root) for task in tasks)
     return Facts(
         app=name,
-        servers=_endpoints(settings["broker_read_url"].value),
-        write_servers=_endpoints(settings["broker_write_url"].value),
+        # also where a variable of Celery's own still beats the configuration
+        servers=servers or _endpoints(settings["broker_read_url"].value),
+        write_servers=servers or _endpoints(settings["broker_write_url"].value),
         result_servers=_results(settings["result_backend"].value),
         settings=settings,
         unknown_settings=unknown,
@@ -124,18 +157,6 @@ def read_app(app: Celery, name: str, policy: Policy) -> Facts:
     )
 
 
-def _configured(app: Celery, name: str) -> Any:  # noqa: ANN401 - whatever it is configured with
-    """Where the application reads from; the first look at its configuration makes Celery load it."""
-    try:
-        return app.conf.broker_read_url
-    except RepotError:
-        raise
-    except (Exception, SystemExit) as error:
-        # whatever a user's module raises, and what Celery refuses
-        message = f"the configuration of {name!r} cannot be read: {type(error).__name__}: {error}"
-        raise AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
-
-
 def _suppose(app: Celery, target: str) -> None:
     """Put an application on another broker, the way it takes its broker."""
     settings = configured_with(app)
@@ -147,11 +168,9 @@ def _suppose(app: Celery, target: str) -> None:
     try:
         configure(app, settings.replace(broker_url=target, broker_read_url=None, broker_write_url=None))
     except ValidationError as error:
-        said = "; ".join(line.removeprefix("WORKER_BROKER_URL ") for line in explain(error))
-        message = f"the address given with --target {said}"
-        raise ConfigInvalid(
-            message, hint="Write it as redis://host:6379/0 or amqp://user:password@host:5672/vhost."
-        ) from error
+        # sentinel:// without the name of its master, for example
+        message = "with the address given with --target the settings are wrong:\n" + "\n".join(explain(error))
+        raise ConfigInvalid(message, hint="Set what is missing in the environment.") from error
 
 
 def _ask(facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str) -> Facts:
@@ -176,7 +195,7 @@ def _management_url(app: Celery) -> str:
     return settings.management_url.reveal() if settings and settings.management_url else ""
 
 
-def _endpoints(address: str | Iterable[str] | None) -> tuple[Endpoint, ...]:
+def _endpoints(address: object) -> tuple[Endpoint, ...]:
     try:
         found = endpoints(address)
     except ValueError as error:
@@ -193,9 +212,11 @@ def _endpoints(address: str | Iterable[str] | None) -> tuple[Endpoint, ...]:
 def _results(address: object) -> tuple[Endpoint, ...]:
     """The servers of a result backend; none for those that are no servers of the kinds repot knows."""
     try:
-        return tuple(one for one in endpoints(address) if one.kind) if address and isinstance(address, str) else ()
+        if isinstance(address, str) and ("://" in address or address == "redis"):
+            return tuple(one for one in endpoints(address) if one.kind)
     except ValueError:
-        return ()
+        pass
+    return ()
 
 
 def _place(setting: Effective, app: Celery, found: source.Source) -> Place | None:

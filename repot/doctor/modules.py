@@ -48,7 +48,7 @@ def own_tasks(app: Celery) -> tuple[list[Any], tuple[str, ...]]:
         if str(task.name).startswith("celery."):
             continue
         module = str(type(task).__module__)
-        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        file = vars(sys.modules[module]).get("__file__") or "" if module in sys.modules else ""
         if str(file).startswith(_LIBRARIES) and module.partition(".")[0] not in own:
             foreign.append(str(task.name))
         else:
@@ -63,8 +63,9 @@ def loaded_modules(app: Celery, tasks: Iterable[Any], root: Path) -> list[Module
     ours = tuple(f"{str(one).rstrip('/')}/" for one in (root, root.resolve()))
     found = []
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(module, ModuleType) or not isinstance(file, str):
+        # not as an attribute: a module may have a __getattr__ of its own
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if not isinstance(file, str):
             continue
         # an environment may be in the project's folder, or the project's folder above all of them
         installed = file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(file.split("/"))
@@ -83,7 +84,10 @@ def other_modules(root: Path, loaded: set[Path]) -> tuple[list[Path], bool]:
         folders[:] = [one for one in folders if not (inner / one / "pyvenv.cfg").exists()]
         for name in files:
             path = inner / name
-            if path.suffix != ".py" or name.startswith(("test_", "conftest")) or path.resolve() in loaded:
+            # a link may lead nowhere or round in a circle, and a pipe is no file
+            if path.suffix != ".py" or name.startswith((".", "test_", "conftest")) or not os.path.isfile(path):  # noqa: PTH113
+                continue
+            if path.resolve() in loaded:
                 continue
             if len(found) == _MOST_FILES:
                 return found, False

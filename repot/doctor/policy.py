@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveFloat, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from repot.doctor.facts import Bounds
 from repot.doctor.rule import Finding, Place
@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
 SECTION = "[tool.repot.doctor]"
 
+Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+
+
+def names(given: object) -> object:
+    """Ids of rules as people write them: one, several, or separated by commas."""
+    listed = [given] if isinstance(given, str) else given
+    if not isinstance(listed, list | tuple):
+        return given
+    return tuple(word.strip() for one in listed for word in str(one).split(",") if word.strip())
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 
 
 class _Section(BaseModel):
@@ -28,16 +40,16 @@ class _Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-"))
 
-    select: Strings = ()
-    ignore: Strings = ()
+    select: Names = ()
+    ignore: Names = ()
     fail_on: Literal["error", "warning"] | None = None
     #: rule, or rule:task pattern -> reason
     waive: dict[str, str] = {}
     #: start commands of workers, instead of what the project's files say
     worker: Strings = ()
-    longest_run: PositiveFloat | None = None
-    longest_countdown: PositiveFloat | None = None
-    consumer_timeout: PositiveFloat | None = None
+    longest_run: Duration | None = None
+    longest_countdown: Duration | None = None
+    consumer_timeout: Duration | None = None
     may_be_lost: Strings = ()
 
 
@@ -90,10 +102,15 @@ def read_policy(start: Path) -> Policy:
         return Policy(start)
     try:
         text = path.read_text(encoding="utf-8")
-        written: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("repot", {}).get("doctor", {})
-    except (OSError, ValueError, AttributeError) as error:
+        written: Any = tomllib.loads(text)
+    except (OSError, ValueError) as error:
         message = f"{path} cannot be read: {error}"
         raise ConfigInvalid(message) from error
+    for table in ("tool", "repot", "doctor"):
+        written = written.get(table, {})
+        if not isinstance(written, dict):
+            message = f"{path}: {SECTION} is wrong: {table} is no table"
+            raise ConfigInvalid(message, hint="docs/doctor.md lists what may stand there.")
     try:
         section = _Section.model_validate(written)
     except ValidationError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import math
 import operator
 import re
 import sys
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from celery.app.task import Task
 
 from repot.doctor.modules import other_modules
 from repot.doctor.rule import Place
@@ -27,6 +30,11 @@ _WAIVER = re.compile(r"#\s*repot:\s*ignore\[([A-Za-z0-9,\s]*)\]\s*(.*)")
 _WORTH_READING = re.compile(r"\.(apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\(")
 #: Calls that send a task, or prepare one to be sent, with options.
 _SENDING = frozenset({"apply_async", "retry", "send_task", "set", "signature", "subtask", "s", "si"})
+
+#: Those of them that nobody else has.
+_CELERYS_OWN = frozenset({"apply_async", "send_task", "subtask"})
+#: What makes a signature of a task.
+_SIGNATURES = frozenset({"s", "si", "signature", "subtask"})
 
 #: How Celery's constructor calls some settings.
 _CONSTRUCTOR = {"broker": "broker_url", "backend": "result_backend"}
@@ -116,30 +124,29 @@ def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[st
     """
     found = _Found()
     loaded = set()
+    complete = True
     for module in modules:
-        path = Path(str(getattr(module, "__file__", None) or ""))
+        path = Path(str(vars(module).get("__file__") or ""))
         if path.suffix != ".py" or not path.is_file():
             continue
         loaded.add(path.resolve())
-        text = path.read_text(encoding="utf-8", errors="replace")
         tasks = {line: name for (file, line), name in task_names.items() if file == str(path)}
         shown = shorten(path, root)
-        _read_module(found, text, shown, vars(module), tasks)
+        complete &= _read_module(found, path, shown, vars(module), tasks)
         if shown.startswith("/"):
             # not the project's: nobody writes its settings there
             found.keys = {name: place for name, place in found.keys.items() if place.file != shown}
-    others, complete = other_modules(root, loaded)
+    others, all_of_them = other_modules(root, loaded)
     for path in others:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if _WORTH_READING.search(text):
-            # its settings are nobody's: what the application did not import cannot configure it
-            apart = _Found()
-            _read_module(apart, text, shorten(path, root), None, {})
-            found.calls += apart.calls
-            found.rejects += apart.rejects
-            found.misuses += apart.misuses
-            found.revokes += apart.revokes
-            found.waivers += apart.waivers
+        # its settings are nobody's: what the application did not import cannot configure it
+        apart = _Found()
+        complete &= _read_module(apart, path, shorten(path, root), None, {})
+        found.calls += apart.calls
+        found.rejects += apart.rejects
+        found.misuses += apart.misuses
+        found.revokes += apart.revokes
+        found.waivers += apart.waivers
+    complete &= all_of_them
     return Source(
         calls=tuple(found.calls),
         waivers=tuple(found.waivers),
@@ -153,15 +160,22 @@ def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[st
 
 
 def _read_module(
-    found: _Found, text: str, shown: str, names: Mapping[str, Any] | None, tasks: Mapping[int, str]
-) -> None:
-    """Add what one module says; `names` are its own, None where it is not loaded."""
+    found: _Found, path: Path, shown: str, names: Mapping[str, Any] | None, tasks: Mapping[int, str]
+) -> bool:
+    """Add what one module says; `names` are its own, None where it is not loaded. False where it cannot be read."""
     try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if names is None and not _WORTH_READING.search(text):
+            return True
         tree = ast.parse(text)
+        _Reader(found, shown, _imported(tree, shown) if names is None else names, tasks).visit(tree)
     except (SyntaxError, ValueError):
-        return
-    _Reader(found, shown, _imported(tree, shown) if names is None else names, tasks).visit(tree)
+        # no Python, as a template may be
+        return True
+    except (OSError, RecursionError, MemoryError):
+        return False
     found.waivers += _waivers(text, shown)
+    return True
 
 
 def _imported(tree: ast.Module, file: str) -> dict[str, Any]:
@@ -255,12 +269,12 @@ class _Reader(ast.NodeVisitor):
         for keyword in node.keywords:
             if keyword.arg:
                 self._key(_CONSTRUCTOR.get(keyword.arg, keyword.arg), keyword.value)
-        if called == "Reject":
+        if called == "Reject" and getattr(self._object(node.func), "__module__", "") == "celery.exceptions":
             requeue = next((word.value for word in node.keywords if word.arg == "requeue"), None)
             requeue = requeue or (node.args[1] if len(node.args) > 1 else None)
             if not (isinstance(requeue, ast.Constant) and requeue.value):
                 self._found.rejects.append(self._place(node))
-        if called == "revoke" and isinstance(node.func, ast.Attribute):
+        if called == "revoke" and isinstance(node.func, ast.Attribute) and _last_name(node.func.value) == "control":
             self._found.revokes.append(self._place(node))
         if called in _SENDING and isinstance(node.func, ast.Attribute):
             self._sending(called, node, node.func.value)
@@ -268,9 +282,9 @@ class _Reader(ast.NodeVisitor):
 
     def _sending(self, called: str, node: ast.Call, receiver: ast.expr) -> None:
         words = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        # there are other things that retry
-        retries = called == "retry" and self._is_task(receiver)
-        if called == "retry" and not retries:
+        # there are other things that retry, and that are set
+        retries = called == "retry"
+        if called not in _CELERYS_OWN and not self._is_task(receiver):
             return
         self._misused(called, node, words)
         # what `**options` hold nobody can read
@@ -289,9 +303,13 @@ class _Reader(ast.NodeVisitor):
         )
 
     def _is_task(self, receiver: ast.expr) -> bool:
-        """Whether a function's first parameter, within a task, or a task by name."""
+        """Whether a function's first parameter, within a task, or a task or signature by name."""
+        while isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Attribute):
+            if receiver.func.attr in _SIGNATURES:
+                return True
+            receiver = receiver.func.value
         itself = isinstance(receiver, ast.Name) and receiver.id == self._self and bool(self._task)
-        return itself or hasattr(self._object(receiver), "apply_async")
+        return itself or _is_celerys(self._object(receiver))
 
     def _misused(self, called: str, node: ast.Call, words: Mapping[str, ast.expr]) -> None:
         if called in ("retry", "apply_async") and "delay" in words:
@@ -312,14 +330,19 @@ class _Reader(ast.NodeVisitor):
         # the task may be behind a signature, as in task.s(...).set
         while isinstance(receiver, ast.Call):
             receiver = receiver.func.value if isinstance(receiver.func, ast.Attribute) else ast.Name("")
-        return str(getattr(self._object(receiver), "name", "") or "")
+        found = self._object(receiver)
+        return str(getattr(found, "name", "") or "") if _is_celerys(found) else ""
 
     def _object(self, node: ast.expr) -> Any:  # noqa: ANN401 - whatever the module holds
+        """What a name stands for, as far as that can be told without running anybody's code."""
         if isinstance(node, ast.Name):
             return self._names.get(node.id)
         if isinstance(node, ast.Attribute):
-            owner = self._object(node.value)
-            return vars(owner).get(node.attr) if hasattr(owner, "__dict__") else None
+            try:
+                held = object.__getattribute__(self._object(node.value), "__dict__")
+            except AttributeError:
+                return None
+            return held.get(node.attr)
         return None
 
     def _seconds(self, node: ast.expr | None) -> float | None:
@@ -328,7 +351,7 @@ class _Reader(ast.NodeVisitor):
 
     def _number(self, node: ast.expr | None) -> int | None:
         value = self._value(node)
-        return int(value) if isinstance(value, int | float) else None
+        return int(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
     def _value(self, node: ast.expr | None) -> float | timedelta | None:
         """The number or duration an expression is for certain; `now() + d` counts as d."""
@@ -355,14 +378,17 @@ class _Reader(ast.NodeVisitor):
             self._locals[node.id] = value
             return found
         known = self._object(node)
-        return known if isinstance(known, int | float | timedelta) else None
+        return known if type(known) in (int, float, timedelta) else None
 
     def _duration(self, node: ast.Call) -> timedelta | None:
         """What a call of `timedelta` with numbers makes."""
         given = {word.arg: self._value(word.value) for word in node.keywords if word.arg}
         given |= dict(zip(("days", "seconds"), map(self._value, node.args), strict=False))
         numbers = {name: value for name, value in given.items() if isinstance(value, int | float)}
-        return timedelta(**numbers) if numbers and numbers.keys() == given.keys() else None
+        try:
+            return timedelta(**numbers) if numbers and numbers.keys() == given.keys() else None
+        except (TypeError, ArithmeticError):
+            return None
 
     def _key(self, name: str, node: ast.expr | ast.stmt) -> None:
         self._found.keys.setdefault(name, self._place(node))
@@ -381,6 +407,17 @@ def _assigned_once(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, as
         if isinstance(one, ast.Assign) and len(one.targets) == 1 and isinstance(one.targets[0], ast.Name)
     }
     return {name: value for name, value in assigned.items() if stores.count(name) == 1 and name not in parameters}
+
+
+def _is_celerys(found: object) -> bool:
+    """Whether a task, or Celery's promise of one; told by its type, as any attribute may run somebody's code."""
+    kind = type(found)
+    return issubclass(kind, Task) or kind.__module__.partition(".")[0] == "celery"
+
+
+def _last_name(node: ast.expr) -> str:
+    """`control` of `app.control`."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:

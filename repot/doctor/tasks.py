@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,11 @@ _NUMBERS = ("time_limit", "soft_time_limit", "default_retry_delay", "max_retries
 
 
 def _function(task: Any) -> Any:  # noqa: ANN401 - whatever a task runs
-    return inspect.unwrap(getattr(task, "__wrapped__", None) or getattr(task, "_orig_run", None) or task.run)
+    function = getattr(task, "__wrapped__", None) or getattr(task, "_orig_run", None) or task.run
+    try:
+        return inspect.unwrap(function)
+    except ValueError:  # wrapped round in a circle
+        return function
 
 
 def task_lines(tasks: Iterable[Any]) -> dict[tuple[str, int], str]:
@@ -41,7 +46,9 @@ def task_lines(tasks: Iterable[Any]) -> dict[tuple[str, int], str]:
 def read_task(app: Celery, task: Any, found: Source, root: Path) -> TaskFacts:  # noqa: ANN401 - a task's class is made up
     """Read one task; what is no number where one belongs is left out and noted in `wrong`."""
     code = getattr(_function(task), "__code__", None)
-    place = Place(shorten(Path(code.co_filename), root), code.co_firstlineno) if code else None
+    # what `exec` made has no file
+    path = Path(code.co_filename) if code else None
+    place = Place(shorten(path, root), code.co_firstlineno) if code and path and path.is_file() else None
     first, last = found.extents.get((place.file, place.line), (place.line, place.line)) if place else (0, 0)
     calls = tuple(call for call in found.calls if call.task == task.name)
     wrong = {name: repr(value) for name in _NUMBERS if _number(value := getattr(task, name, None)) is None}
@@ -79,11 +86,12 @@ def read_task(app: Celery, task: Any, found: Source, root: Path) -> TaskFacts:  
 
 
 def _number(value: object) -> float | None:
-    """A number of seconds; 0 for none, None for what is no number."""
+    """A number of seconds; 0 for none, None for what is no number, or one without end."""
     try:
-        return seconds(value)
+        found = seconds(value)
     except FactUnknown:
         return None
+    return found if math.isfinite(found) else None
 
 
 def _backoff_s(task: Any) -> float:  # noqa: ANN401 - a task's class is made up

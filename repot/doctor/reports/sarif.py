@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from repot.config.masking import masked
 from repot.doctor.rule import Place, Severity
@@ -106,7 +107,7 @@ def _result(one: Judged, places: dict[str, int]) -> dict[str, Any]:
 def _location(place: Place) -> dict[str, Any]:
     return {
         "physicalLocation": {
-            "artifactLocation": {"uri": place.file},
+            "artifactLocation": {"uri": quote(place.file)},
             "region": {"startLine": max(1, place.line)},
         }
     }
@@ -117,7 +118,7 @@ def _suppression(waiver: StandingWaiver) -> dict[str, Any]:
     return {
         "kind": "external" if external else "inSource",
         "status": "accepted",
-        "justification": waiver.reason,
+        "justification": str(masked(waiver.reason)),
         "location": _location(waiver.place),
     }
 

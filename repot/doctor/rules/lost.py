@@ -22,8 +22,6 @@ _DELAYED_EXIT = "celery_delayed_delivery"
 #: RabbitMQ 4's `max_message_size` unless somebody raised it.
 _LARGEST_MESSAGE_BYTES = 16 << 20
 
-_RABBITMQ_4 = (4, 0)
-
 
 @rule(
     "RPT201",
@@ -140,7 +138,7 @@ def quorum_without_dead_letters(facts: Facts) -> Iterator[Finding]:
 
     Without a dead-letter target nothing of it remains.
     """
-    if (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4:
+    if facts.is_before_rabbitmq_4:
         return
     for queue in facts.queues:
         limits = [queue.arguments.get("x-delivery-limit")]
@@ -189,7 +187,7 @@ def messages_too_large(facts: Facts) -> Iterator[Finding]:
 
     A larger one closes the channel, and without confirms it vanishes in silence.
     """
-    if facts.source_live is None or (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4:
+    if facts.source_live is None or facts.is_before_rabbitmq_4:
         return
     measured = getattr(facts.source_live, "largest_message_bytes", 0)
     largest = known(measured)

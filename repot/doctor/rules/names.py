@@ -163,8 +163,8 @@ def setting_without_effect(facts: Facts) -> Iterator[Finding]:
     if facts["task_queue_max_priority"] is not None:
         yield Finding("does nothing on Redis", setting="task_queue_max_priority")
     for queue in facts.queues:
-        # x-expires does something on Redis, too: RPT216
-        for name in sorted(queue.arguments.keys() - {"x-expires"}):
+        # x-expires does something on Redis, too: RPT216; the kind of queue is nothing that is missed there
+        for name in sorted(queue.arguments.keys() - {"x-expires", "x-queue-type"}):
             yield Finding(f"{queue.name!r}: {name} does nothing on Redis", setting="task_queues")
 
 
@@ -312,13 +312,13 @@ def value_of_wrong_kind(facts: Facts) -> Iterator[Finding]:
     """
     for key, setting in facts.settings.items():
         value = setting.value
-        kind = _KINDS.get(getattr(celery_options().get(key), "type", None))
+        kind = (bool, dict) if key == "broker_use_ssl" else _KINDS.get(getattr(celery_options().get(key), "type", None))
         if key.startswith("broker_transport_options.") and setting.key.rpartition(".")[2] in _NUMERIC_OPTIONS:
             kind = (int, float)
         if kind is None or value is None or setting.is_default:
             continue
         if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kind):
-            yield Finding(f"is {masked(repr(value))}", setting=key)
+            yield Finding(f"is {masked(value, key)!r}", setting=key)
     for task in facts.tasks:
         for name, shown in task.wrong.items():
             yield Finding(f"{name} is {shown}", task=task.name)

@@ -157,10 +157,10 @@ def unsafe_content(facts: Facts) -> Iterator[Finding]:
         if unsafe:
             yield Finding(f"holds {unsafe[0]!r}", setting=key)
     for key in ("task_serializer", "result_serializer"):
-        if facts[key] in _UNSAFE:
+        if str(facts[key]) in _UNSAFE:
             yield Finding(f"is {facts[key]!r}", setting=key)
     for task in facts.tasks:
-        if task.serializer in _UNSAFE and task.serializer != facts["task_serializer"]:
+        if str(task.serializer) in _UNSAFE and task.serializer != facts["task_serializer"]:
             yield Finding(f"is sent as {task.serializer!r}", task=task.name, fix="@app.task(serializer='json')")
 
 

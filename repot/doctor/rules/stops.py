@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from repot.doctor.facts import Facts
 
-_RABBITMQ_4 = (4, 0)
-
 
 @rule(
     "RPT301",
@@ -208,7 +206,7 @@ def delayed_tasks_block(facts: Facts) -> Iterator[Finding]:
 
     Prefetch times concurrency of them, and it takes no other task until the first is due.
     """
-    if (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4 or not facts.has_version("kombu", 5, 7):
+    if facts.is_before_rabbitmq_4 or not facts.has_version("kombu", 5, 7):
         return
     for delay in facts.delays():
         if not facts.delays_natively(delay.queue):
@@ -234,7 +232,7 @@ def autoscale_with_static_prefetch(facts: Facts) -> Iterator[Finding]:
     The new processes get nothing to do.
     """
     quorum = [queue.name for queue in facts.queues if queue.is_quorum]
-    if not quorum and (not facts.has_version("kombu", 5, 7) or (facts.rabbitmq_release or _RABBITMQ_4) < _RABBITMQ_4):
+    if not quorum and (not facts.has_version("kombu", 5, 7) or facts.is_before_rabbitmq_4):
         return
     for worker in facts.workers():
         if worker.has("autoscale"):
@@ -485,7 +483,7 @@ def global_prefetch_on_quorum(facts: Facts) -> Iterator[Finding]:
     They refuse it with 540 NOT_IMPLEMENTED, and the worker loops without ever consuming.
     """
     quorum = [queue.name for queue in facts.queues if queue.is_quorum]
-    spared = facts.has_version("kombu", 5, 7) and (facts.rabbitmq_release or (0, 0)) >= _RABBITMQ_4
+    spared = facts.has_version("kombu", 5, 7) and (facts.rabbitmq_release or (0, 0)) >= (4, 0)
     if quorum and not facts["worker_detect_quorum_queues"] and not spared:
         yield Finding(f"is off, and {quorum[0]!r} is a quorum queue", setting="worker_detect_quorum_queues")
 

@@ -26,8 +26,6 @@ _PY_AMQP_USER_TIMEOUT_MS = 1000
 #: What RabbitMQ asks for; the smaller of the two counts.
 _RABBITMQ_HEARTBEAT_S = 60.0
 
-#: The first release that delays ETA tasks in the broker, limits quorum deliveries, has a static prefetch.
-_RABBITMQ_4 = (4, 0)
 #: From here on only quorum queues have a consumer timeout.
 _RABBITMQ_4_3 = (4, 3)
 
@@ -618,7 +616,7 @@ def _counts_deliveries(facts: Facts, task: TaskFacts) -> bool:
     """Whether the queue gives up on a message that is put back too often: a quorum queue from RabbitMQ 4 on."""
     queue = facts.queue_of(task)
     quorum = facts.kind is BrokerKind.RABBITMQ and queue is not None and queue.is_quorum
-    return quorum and (facts.rabbitmq_release or _RABBITMQ_4) >= _RABBITMQ_4
+    return quorum and not facts.is_before_rabbitmq_4
 
 
 def _consumed(facts: Facts) -> Iterator[tuple[TaskFacts, QueueFacts]]:

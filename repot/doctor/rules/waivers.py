@@ -1,4 +1,4 @@
-"""RPT0xx: about the waivers themselves. The examination finds these; the rules say what they mean."""
+"""RPT0xx: about the waivers themselves."""
 
 from __future__ import annotations
 
