@@ -32,7 +32,7 @@ contract: setup ## Which package may import which
 unit: setup ## Tests without servers
 	$(BIN)/pytest tests/unit
 
-apps: setup ## The doctor on applications as the tutorials write them
+apps: setup ## The doctor on whole projects, as tutorials write them and odder
 	$(BIN)/pytest tests/apps
 
 servers: setup ## Tests on private servers

@@ -147,7 +147,7 @@ def test_sarif_of_files_with_odd_names(tmp_path: Path) -> None:
         "exec(\"@app.task(name='made')\\ndef made(): ...\")\nrunpy.run_path('sp ace/ta%sk ü.py')\n"
     )
     log = json.loads(doctor(tmp_path, "--format", "sarif").stdout)
-    schema = json.loads((Path(__file__).with_name("sarif-schema-2.1.0.json")).read_text())
+    schema = json.loads((Path(__file__).parents[1] / "unit" / "doctor" / "sarif-schema-2.1.0.json").read_text())
     Draft4Validator(schema, format_checker=FormatChecker()).validate(log)
     uris = {one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in log["runs"][0]["results"]}
     assert "sp%20ace/ta%25sk%20%C3%BC.py" in uris
