@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 
@@ -11,7 +11,7 @@ from repot.brokers.port import Depth
 from repot.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from repot.config import BrokerUrl
 
@@ -20,6 +20,14 @@ Answer = TypeVar("Answer")
 #: kombu keeps one list for each step of priority: `queue`, `queue\x06\x163`, ...
 _SEPARATOR = "\x06\x16"
 _PRIORITY_STEPS = (0, 3, 6, 9)
+
+
+def product_and_version(info: Mapping[str, Any]) -> tuple[str, str]:
+    """What a server that answered INFO so is; the version is empty where it does not say."""
+    # Valkey states a Redis version too, for old clients
+    if "valkey_version" in info:
+        return "Valkey", str(info["valkey_version"])
+    return "Redis", str(info.get("redis_version", ""))
 
 
 class RedisBroker:
@@ -39,9 +47,7 @@ class RedisBroker:
             url.servers[0], socket_timeout=timeout_s, socket_connect_timeout=timeout_s, decode_responses=True
         )
         server = self._ask(lambda: self._client.info("server"))
-        # Valkey states a Redis version too, for old clients
-        self.product = "Valkey" if "valkey_version" in server else "Redis"
-        self.version = str(server.get("valkey_version", server["redis_version"]))
+        self.product, self.version = product_and_version(server)
         self.identity = str(server["process_id"])
 
     def depth(self, queue: str) -> Depth:

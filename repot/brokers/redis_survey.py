@@ -11,6 +11,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from repot.brokers.facts import RedisFacts, Unknown
+from repot.brokers.redis import product_and_version
 from repot.brokers.refusals import no_answer
 from repot.errors import AccessRefused, BrokerUnreachable
 
@@ -97,11 +98,10 @@ def survey(
         except redis.RedisError as error:
             raise _refusal(server, error) from error
         info = _asked(client.info, "INFO", server)
-        plain = {} if isinstance(info, Unknown) else info
+        product, version = product_and_version({} if isinstance(info, Unknown) else info)
         return RedisFacts(
-            # Valkey states a Redis version too, for old clients
-            product="Valkey" if "valkey_version" in plain else "Redis",
-            version=str(plain.get("valkey_version", plain.get("redis_version", ""))),
+            product=product,
+            version=version,
             info=info,
             config=_config(client, server),
             clock_ahead_s=_asked(lambda: _clock_ahead_s(client), "TIME", server),

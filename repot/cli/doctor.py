@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from repot.doctor.policy import Policy
 
 
-def _words(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(word.strip() for one in given for word in one.split(",") if word.strip())
+def _rule_names(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    from repot.doctor.policy import rule_names
+
+    return rule_names(given)
 
 
 @click.group(invoke_without_command=True)
@@ -39,11 +41,11 @@ def _words(_context: click.Context, _option: click.Parameter, given: tuple[str, 
 @click.option(
     "--select",
     multiple=True,
-    callback=_words,
+    callback=_rule_names,
     metavar="IDS",
     help="Only these rules: RPT101,RPT2 (RPT2: all that begin so).",
 )
-@click.option("--ignore", multiple=True, callback=_words, metavar="IDS", help="Not these rules.")
+@click.option("--ignore", multiple=True, callback=_rule_names, metavar="IDS", help="Not these rules.")
 @click.option(
     "--fail-on", type=click.Choice(["error", "warning"]), help="What ends with exit code 4.  [default: error]"
 )

@@ -25,6 +25,11 @@ class Judged:
     finding: Finding
     waiver: StandingWaiver | None = None
 
+    @property
+    def fix(self) -> str:
+        """The lines to write: the finding's own where exact ones are known."""
+        return self.finding.fix or self.rule.fix
+
 
 @dataclass(frozen=True, slots=True)
 class NotJudged:

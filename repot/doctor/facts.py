@@ -75,7 +75,6 @@ class TaskFacts:
     store_errors: bool
     time_limit_s: float | None
     soft_time_limit_s: float | None
-    max_retries: int | None
     retries_itself: bool
     queue: str
     priority: int | None
@@ -155,7 +154,6 @@ class Versions(NamedTuple):
 
     celery: str
     kombu: str
-    amqp: str
     redis: str
 
 
@@ -262,9 +260,9 @@ class Facts:
             FactUnknown: no start command was found.
         """
         if not self.deployment.workers:
-            msg = "no command that starts a worker was found"
+            message = "no command that starts a worker was found"
             raise FactUnknown(
-                msg,
+                message,
                 hint='State it: [tool.repot.doctor] worker = "celery -A shop worker ..." in pyproject.toml',
             )
         return self.deployment.workers
@@ -331,12 +329,9 @@ class Facts:
         """Whether some pool cannot interrupt a task: prefork and gevent can (`celery/concurrency/`)."""
         return any("solo" in pool or "thread" in pool or "eventlet" in pool for pool in self.pools())
 
+    @cached_property
     def longest_run_s(self) -> float:
         """The longest any bounded task may run; 0 where none has a bound."""
-        return self._longest_run_s
-
-    @cached_property
-    def _longest_run_s(self) -> float:
         return max((self.run_s(task) or 0 for task in self.tasks), default=0)
 
     def delays(self) -> Iterator[Delay]:
@@ -371,30 +366,27 @@ class Facts:
     def redelivery_horizon_s(self) -> float:
         """How long after it was sent a message can still be delivered again."""
         waits = self.option_number("visibility_timeout") if self.kind is BrokerKind.REDIS else 0.0
-        return max(waits, self.longest_run_s()) + self.longest_countdown_s()
+        return max(waits, self.longest_run_s) + self.longest_countdown_s()
 
+    @cached_property
     def wait_s(self) -> float | None:
         """The longest a reserved message waits for a process; None where the prefetch has no limit.
 
         A running late-ack task counts into the prefetch, an early-ack one does not, so
         one more message waits behind it.
         """
-        return self._wait_s
-
-    @cached_property
-    def _wait_s(self) -> float | None:
         if not self.prefetches:
             return 0.0
         multiplier = self.prefetch_multiplier
         early = max((self.run_s(task) or 0 for task in self.tasks if not task.acks_late), default=0)
-        return None if multiplier == 0 else (multiplier - 1) * self.longest_run_s() + early
+        return None if multiplier == 0 else (multiplier - 1) * self.longest_run_s + early
 
     def held_s(self, task: TaskFacts) -> float | None:
         """The longest a message stays unacknowledged: waiting, and running if it is late-ack.
 
         None where the task or the prefetch has no bound.
         """
-        run, wait = self.run_s(task), self.wait_s()
+        run, wait = self.run_s(task), self.wait_s
         if run is None or wait is None:
             return None
         return wait + run if task.acks_late else wait
@@ -439,6 +431,6 @@ class Bounds:
 
 def _asked(live: RedisFacts | RabbitFacts | None, kind: type[Said]) -> Said:
     if not isinstance(live, kind):
-        msg = "only a broker can say"
-        raise FactUnknown(msg, hint="Add --live.")
+        message = "only a broker can say"
+        raise FactUnknown(message, hint="Add --live.")
     return live

@@ -15,6 +15,7 @@ from repot.doctor.rule import Finding, Place
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -24,15 +25,17 @@ Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 
 
-def names(given: object) -> object:
-    """Ids of rules as people write them: one, several, or separated by commas."""
+def rule_names(given: Iterable[object]) -> tuple[str, ...]:
+    """Ids of rules as people write them: several, or separated by commas."""
+    return tuple(word.strip() for one in given for word in str(one).split(",") if word.strip())
+
+
+def _written_names(given: object) -> object:
     listed = [given] if isinstance(given, str) else given
-    if not isinstance(listed, list | tuple):
-        return given
-    return tuple(word.strip() for one in listed for word in str(one).split(",") if word.strip())
+    return rule_names(listed) if isinstance(listed, list | tuple) else given
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(names)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_written_names)]
 
 
 class _Section(BaseModel):

@@ -61,6 +61,11 @@ class Finding:
     fix: str = ""
     place: Place | None = None
 
+    @property
+    def subject(self) -> str:
+        """The task or setting it is about; empty where it is about neither."""
+        return self.task or self.setting
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:

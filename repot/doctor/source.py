@@ -9,7 +9,7 @@ import operator
 import re
 import sys
 import tokenize
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from celery.app.task import Task
 
 from repot.doctor.modules import other_modules
+from repot.doctor.policy import rule_names
 from repot.doctor.rule import Place
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Source:
     `keys` tells where a name is written, `rejects` where a Reject is made, `revokes`
     where a task is revoked; `extents` maps file and first line of a function, or of
     its class, to the first and last line of the whole; `complete` is False where the
-    project has more modules than were looked at.
+    project has more modules than were looked at, or one that could not be read.
     """
 
     calls: tuple[Call, ...] = ()
@@ -139,13 +140,8 @@ def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[st
     others, all_of_them = other_modules(root, loaded)
     for path in others:
         # its settings are nobody's: what the application did not import cannot configure it
-        apart = _Found()
-        complete &= _read_module(apart, path, shorten(path, root), None, {})
-        found.calls += apart.calls
-        found.rejects += apart.rejects
-        found.misuses += apart.misuses
-        found.revokes += apart.revokes
-        found.waivers += apart.waivers
+        without_settings = replace(found, keys={}, extents={})
+        complete &= _read_module(without_settings, path, shorten(path, root), None, {})
     complete &= all_of_them
     return Source(
         calls=tuple(found.calls),
@@ -192,7 +188,7 @@ def _imported(tree: ast.Module, file: str) -> dict[str, Any]:
 
 def _loaded(node: ast.ImportFrom, file: str) -> ModuleType | None:
     """The loaded module that an import names; a relative one starts at the file."""
-    named = (node.module or "").split(".") if node.module else []
+    named = node.module.split(".") if node.module else []
     if not node.level:
         return sys.modules.get(".".join(named))
     parts = [*file.split("/")[: -node.level], *named]
@@ -451,7 +447,7 @@ def _waivers(text: str, file: str) -> Iterator[Waiver]:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             match = _WAIVER.search(token.string) if token.type == tokenize.COMMENT else None
             if match:
-                rules = tuple(part.strip() for part in match[1].split(",") if part.strip())
+                rules = rule_names([match[1]])
                 if token.line[: token.start[1]].strip():
                     yield Waiver(rules, match[2].strip(), Place(file, token.start[0]), token.start[0])
                 else:

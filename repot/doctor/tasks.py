@@ -70,7 +70,6 @@ def read_task(app: Celery, task: Any, found: Source, root: Path) -> TaskFacts:  
         store_errors=bool(task.store_errors_even_if_ignored),
         time_limit_s=_number(task.time_limit) or None,
         soft_time_limit_s=_number(task.soft_time_limit) or None,
-        max_retries=task.max_retries if isinstance(task.max_retries, int) else None,
         retries_itself=autoretry or any(call.name == "retry" for call in calls),
         queue=_queue_of(app, task),
         priority=task.priority if isinstance(task.priority, int) else None,

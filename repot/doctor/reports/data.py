@@ -72,7 +72,7 @@ def _judged(report: Report, one: Judged) -> dict[str, Any]:
         "task": finding.task or None,
         "file": finding.place.file if finding.place else None,
         "line": finding.place.line if finding.place else None,
-        "fix": finding.fix or one.rule.fix,
+        "fix": one.fix,
     }
     if one.waiver:
         found["waiver"] = {"reason": one.waiver.reason, "place": str(one.waiver.place)}

@@ -24,8 +24,8 @@ def _line(one: Judged) -> str:
     place = one.finding.place
     where = f"file={_property(place.file)},line={place.line}," if place else ""
     title = _property(f"{one.rule.id} {one.rule.title}")
-    subject = one.finding.task or one.finding.setting
-    text = f"{subject}: {one.finding.message}\n{one.finding.fix or one.rule.fix}" if subject else one.finding.message
+    subject = one.finding.subject
+    text = f"{subject}: {one.finding.message}\n{one.fix}" if subject else one.finding.message
     return f"::{_COMMANDS[one.rule.severity]} {where}title={title}::{_escaped(str(masked(text)))}"
 
 

@@ -90,8 +90,7 @@ def _result(one: Judged, places: dict[str, int]) -> dict[str, Any]:
     finding = one.finding
     # code scanning takes places in the project alone
     place = finding.place if finding.place and not finding.place.file.startswith("/") else _NOWHERE
-    subject = finding.task or finding.setting
-    text = str(masked(f"{subject}: {finding.message}" if subject else finding.message))
+    text = str(masked(f"{finding.subject}: {finding.message}" if finding.subject else finding.message))
     return {
         "ruleId": one.rule.id,
         "ruleIndex": places[one.rule.id],
@@ -99,7 +98,7 @@ def _result(one: Judged, places: dict[str, int]) -> dict[str, Any]:
         "message": {"text": text},
         "locations": [_location(place)],
         # what it is about stays the same while lines move
-        "partialFingerprints": {"repotDoctor/v1": f"{one.rule.id}:{subject}:{place.file}"},
+        "partialFingerprints": {"repotDoctor/v1": f"{one.rule.id}:{finding.subject}:{place.file}"},
         "suppressions": [_suppression(one.waiver)] if one.waiver else [],
     }
 

@@ -107,7 +107,7 @@ def _waived(report: Report) -> Iterator[str]:
 
 def _fixes(shown: Iterable[Judged]) -> list[str]:
     """The lines to write for some findings of a rule, each once."""
-    fixes = dict.fromkeys(one.finding.fix or one.rule.fix for one in shown)
+    fixes = dict.fromkeys(one.fix for one in shown)
     return [line for fix in fixes for line in fix.splitlines()]
 
 
@@ -120,8 +120,7 @@ def _where(report: Report, one: Judged) -> str:
 
 
 def _subject(one: Judged) -> str:
-    subject = one.finding.task or one.finding.setting
-    return f"{subject}: " if subject else ""
+    return f"{one.finding.subject}: " if one.finding.subject else ""
 
 
 def _summary(report: Report) -> str:
@@ -137,7 +136,7 @@ def _summary(report: Report) -> str:
     foreign = len(report.facts.foreign_tasks)
     left_out = f" (and {foreign} of installed libraries, left out)" if foreign else ""
     if not report.facts.source.complete:
-        left_out += "; not every module of the project was looked at, there are too many"
+        left_out += "; not every module of the project was looked at: too many, or not readable"
     return f"\n{found or 'nothing wrong'}{waived}; {_number(judged, 'rule')} judged, {_number(tasks, 'task')}{left_out}"
 
 

@@ -322,7 +322,7 @@ def results_expire_while_awaited(facts: Facts) -> Iterator[Finding]:
     When they are gone first, the chord never calls back, and the wait never ends.
     """
     expires = facts.number("result_expires")
-    needed = facts.longest_run_s() + facts.longest_countdown_s()
+    needed = facts.longest_run_s + facts.longest_countdown_s()
     if facts.keeps_results and expires and expires < needed:
         yield Finding(f"results expire after {expires:g} s, tasks take up to {needed:g} s", setting="result_expires")
 

@@ -54,7 +54,7 @@ def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
         countdown = facts.countdown_s(task)
         if held is None or countdown >= timeout or held + countdown < timeout:
             continue
-        waits = facts.wait_s()
+        waits = facts.wait_s
         said = [f"may run {facts.run_s(task):g} s"] if task.acks_late else []
         said += [f"waits up to {waits:g} s behind others"] if waits else []
         said += [f"is delayed up to {countdown:g} s"] if countdown else []
@@ -284,7 +284,7 @@ def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
     if timeout and facts.kind is BrokerKind.RABBITMQ:
         # longer than two heartbeats would do more harm: RPT123
         return
-    enough = int(facts.longest_run_s()) + 1
+    enough = int(facts.longest_run_s) + 1
     fix = "" if facts.kind is BrokerKind.RABBITMQ else f"app.conf.worker_soft_shutdown_timeout = {enough}"
     for task in facts.tasks:
         run = facts.run_s(task)

@@ -87,7 +87,7 @@ def project(**places: tuple[Place, ...]) -> Deployment:
 
 
 def versions(celery: str, redis_py: str = "8.1.0") -> Versions:
-    return Versions(celery=celery, kombu=celery, amqp="5.4.2", redis=redis_py)
+    return Versions(celery=celery, kombu=celery, redis=redis_py)
 
 
 def declared(kind: str = "quorum", **changes: object) -> dict[str, DeclaredQueue]:
