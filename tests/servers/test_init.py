@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -17,7 +18,9 @@ from repot.waiting import wait_until
 from repot.worker.journal import DELIVERED, EFFECT, READY, STARTED, Journal
 
 if TYPE_CHECKING:
-    from repot.brokers.local import Server
+    from collections.abc import Iterator
+
+    from repot.brokers.local import GuardedProcess, Server
 
 
 @pytest.fixture
@@ -35,6 +38,17 @@ def deployment(server: Server, redis: Server, tmp_path: Path) -> Deployment:
     return made
 
 
+@contextmanager
+def _supervisord(deployment: Deployment) -> Iterator[GuardedProcess]:
+    with deployment.start("supervisord -c supervisord.conf") as process:
+        try:
+            yield process
+        finally:
+            # its programs are in groups of their own: nobody else ends them when the test fails
+            process.signal(signal.SIGTERM)
+            wait_until(lambda: process.exit_code is not None, within_s=30, what="supervisord leaves")
+
+
 def test_supervisord_runs_a_worker_and_stops_it_when_its_task_has_ended(deployment: Deployment) -> None:
     """Restarted in mid-task, as a deploy does it: the task ends, once, and the next worker goes on."""
     journal = Journal(deployment.folder / "journal")
@@ -42,7 +56,7 @@ def test_supervisord_runs_a_worker_and_stops_it_when_its_task_has_ended(deployme
     def seen(what: str, task: str) -> int:
         return len([line for line in journal.read() if (line.what, line.task) == (what, task)])
 
-    with deployment.start("supervisord -c supervisord.conf") as supervisord:
+    with _supervisord(deployment) as supervisord:
         wait_until(lambda: seen(READY, ""), within_s=60, what="the worker is ready")
         task = deployment.send("repot.run", 4)
         wait_until(lambda: seen(STARTED, str(task.id)), within_s=20, what="the task runs")
