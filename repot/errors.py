@@ -14,6 +14,9 @@
     ├── FactUnknown            exit 1   something a check needs could not be had
     ├── RuleUnknown            exit 2   there is no such rule, or it cannot be loaded
     ├── FindingsFound          exit 4   the doctor found what it was told to fail on
+    ├── PulseUnreadable        exit 1   a worker's pulse is there and cannot be read
+    ├── AddressTaken           exit 2   nothing can listen on an address
+    ├── WorkerUnhealthy        exit 4   a probe said no
     ├── DeadlineExceeded       exit 1   something awaited did not happen in time
     ├── ReportUnwritable       exit 2   a report's file cannot be written
     ├── FilesExist             exit 2   files that would be written are there already
@@ -116,6 +119,22 @@ class RuleUnknown(RepotError):
 
 class FindingsFound(RepotError):
     """The doctor found what it was told to fail on."""
+
+    exit_code = 4
+
+
+class PulseUnreadable(RepotError):
+    """A worker's pulse is there and cannot be read."""
+
+
+class AddressTaken(RepotError):
+    """Nothing can listen on an address: it is taken, or none of this machine's."""
+
+    exit_code = 2
+
+
+class WorkerUnhealthy(RepotError):
+    """A probe of a worker said no."""
 
     exit_code = 4
 

@@ -1,29 +1,44 @@
 """Prints docs/settings.md from the settings themselves: `make docs`."""
 
-from repot.config.settings import describe
+from repot.config import HealthcheckSettings, WorkerSettings
+from repot.config.settings import EnvironmentSettings, describe
 
 HEAD = """# Settings
 
 Every setting is an environment variable. `repot config variables` prints this list, `repot config show` what the
-settings make of Celery and where each value comes from. Durations are seconds. A variable that begins with `WORKER_`
-and is not in this list is an error, as is a value that cannot be right; the message names the variable and never shows
-the value.
+settings make of Celery and where each value comes from. Durations are seconds. A variable that begins with `WORKER_` or
+`HEALTHCHECK_` and is not in this list is an error, as is a value that cannot be right; the message names the variable
+and never shows the value.
 
 The scheme of `WORKER_BROKER_URL` alone decides between the brokers: `redis`, `rediss` and `sentinel`, or `amqp`,
 `amqps` and `pyamqp`. What concerns only the other broker is left out of Celery's configuration, so one set of variables
 serves both.
 
-| variable | default | meaning |
-| --- | --- | --- |
+Two variables of Celery deployments are read as well: `CELERY_QUEUE_NAMES`, the list behind `celery worker -Q`, where
+`WORKER_QUEUE_NAMES` is not set; and `CELERY_WORKER_AUTOSCALE`, the pair behind `--autoscale`, which is refused where
+RabbitMQ's quorum queues could not follow it.
+
+"""
+
+HEALTHCHECK = """
+## The health sidecar
+
+For `repot healthcheck`, beside the `WORKER_*` variables of its worker: [health checks](healthcheck.md).
+
 """
 
 
 def page() -> str:
     """The whole page."""
-    rows = (
-        f"| `{line.name}` | {f'`{line.default}`' if line.default else ''} | {line.meaning} |" for line in describe()
-    )
-    return HEAD + "\n".join(rows) + "\n"
+    return HEAD + _table(WorkerSettings) + HEALTHCHECK + _table(HealthcheckSettings)
+
+
+def _table(settings: type[EnvironmentSettings]) -> str:
+    rows = [
+        f"| `{line.name}` | {f'`{line.default}`' if line.default else ''} | {line.meaning} |"
+        for line in describe(settings)
+    ]
+    return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows, ""])
 
 
 if __name__ == "__main__":

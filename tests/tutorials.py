@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from repot.config.load import inherited_environment
+from repot.config.environment import inherited_environment
 
 APPS = Path(__file__).parent / "tutorial_apps"
 

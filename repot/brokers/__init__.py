@@ -18,19 +18,31 @@ if TYPE_CHECKING:
 __all__ = ["Broker", "Depth", "RabbitFacts", "RedisFacts", "Unknown", "known", "open_broker", "survey"]
 
 
-def open_broker(url: BrokerUrl, *, management_url: str = "", depth_lag_s: float | None = None) -> Broker:
+def open_broker(
+    url: BrokerUrl,
+    *,
+    management_url: str = "",
+    depth_lag_s: float | None = None,
+    tls: Mapping[str, Any] | None = None,
+    timeout_s: float = 5,
+) -> Broker:
     """Open the adapter for an address; its scheme decides which.
 
-    `management_url` is the address of RabbitMQ's management API and `depth_lag_s`
-    the age its counts may have; both mean nothing to Redis.
+    `management_url` is the address of RabbitMQ's management API, port 15672 of the
+    broker without it, and `depth_lag_s` the age its counts may have; both mean
+    nothing to Redis. `tls` is Celery's `broker_use_ssl`.
+
+    Raises:
+        BrokerUnreachable: it does not answer.
     """
     if url.is_redis:
         from repot.brokers.redis import RedisBroker
 
-        return RedisBroker(url)
+        return RedisBroker(url, tls=tls, timeout_s=timeout_s)
     from repot.brokers.rabbitmq import DEFAULT_DEPTH_LAG_S, RabbitBroker
 
-    return RabbitBroker(url, management_url, DEFAULT_DEPTH_LAG_S if depth_lag_s is None else depth_lag_s)
+    lag_s = DEFAULT_DEPTH_LAG_S if depth_lag_s is None else depth_lag_s
+    return RabbitBroker(url, management_url, lag_s, tls=tls, timeout_s=timeout_s)
 
 
 def survey(

@@ -16,6 +16,10 @@ from repot.errors import AccessRefused, BrokerUnreachable, TlsFailed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from repot.config.endpoints import Endpoint
+
+_PORT, _TLS_PORT = 15672, 15671
+
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNAVAILABLE = 401, 403, 404, 503
 
 
@@ -85,6 +89,13 @@ class ManagementApi:
             )
             raise AccessRefused(message, hint=hint) from error
         raise BrokerUnreachable(message) from error
+
+
+def default_management_url(server: Endpoint, *, encrypted: bool) -> str:
+    """Where the management API listens unless told otherwise."""
+    if encrypted:
+        return f"https://{server.host or 'localhost'}:{_TLS_PORT}"
+    return f"http://{server.host or 'localhost'}:{_PORT}"
 
 
 def segment(name: str) -> str:

@@ -8,10 +8,15 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """The messages of a queue: waiting, and delivered but not yet acknowledged."""
+    """The messages of a queue: waiting, and delivered but not yet acknowledged.
+
+    `oldest_sent_at` is when the oldest waiting one was sent, in seconds since 1970 by
+    its sender's clock; None if none waits or nobody can tell.
+    """
 
     ready: int
     unacked: int
+    oldest_sent_at: float | None = None
 
     @property
     def is_drained(self) -> bool:

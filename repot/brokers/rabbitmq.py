@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any
 
-from repot.brokers.management import ManagementApi, segment
+from repot.brokers.management import ManagementApi, default_management_url, segment
 from repot.brokers.port import Depth
+from repot.config.endpoints import endpoints
 from repot.errors import BrokerUnreachable, DepthUnknown
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from repot.config import BrokerUrl
 
 #: RabbitMQ counts messages at each tick, and the API at each tick of its own: 5 s both.
@@ -21,16 +23,26 @@ class RabbitBroker:
 
     product = "RabbitMQ"
 
-    def __init__(self, url: BrokerUrl, management_url: str, depth_lag_s: float, timeout_s: float = 5) -> None:
-        """Ask the management API at `management_url` with the user of `url`.
+    def __init__(
+        self,
+        url: BrokerUrl,
+        management_url: str,
+        depth_lag_s: float,
+        *,
+        tls: Mapping[str, Any] | None = None,
+        timeout_s: float = 5,
+    ) -> None:
+        """Ask the management API at `management_url` with the user of `url`; without one, where it usually listens.
 
         Raises:
             BrokerUnreachable: it does not answer.
         """
-        parts = urlsplit(url.servers[0])
-        user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
-        self._api = ManagementApi(management_url, user, password, timeout_s=timeout_s)
-        self._vhost = unquote(parts.path[1:]) or "/"
+        server = endpoints(url.reveal())[0]
+        address = management_url or default_management_url(server, encrypted=server.is_encrypted)
+        self._api = ManagementApi(
+            address, server.user or "guest", server.password or "guest", tls=tls, timeout_s=timeout_s
+        )
+        self._vhost = server.path or "/"
         self.depth_lag_s = depth_lag_s
         overview = self._api.get("/api/overview")
         if overview is None:
@@ -50,7 +62,9 @@ class RabbitBroker:
         if found is None:
             return Depth(ready=0, unacked=0)
         try:
-            return Depth(ready=found["messages_ready"], unacked=found["messages_unacknowledged"])
+            # of classic queues alone, and 0 or absent for a message without its time of sending
+            oldest = found.get("head_message_timestamp") if found["messages_ready"] else None
+            return Depth(found["messages_ready"], found["messages_unacknowledged"], float(oldest) if oldest else None)
         except KeyError as error:
             message = f"RabbitMQ has not counted the messages of {queue!r} yet"
             raise DepthUnknown(message, hint="Its statistics appear some seconds after the queue.") from error

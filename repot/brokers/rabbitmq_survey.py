@@ -17,7 +17,7 @@ from repot.brokers.facts import (
     RabbitFacts,
     Unknown,
 )
-from repot.brokers.management import ManagementApi, segment
+from repot.brokers.management import ManagementApi, default_management_url, segment
 from repot.brokers.refusals import no_answer
 from repot.errors import AccessRefused, BrokerUnreachable
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from repot.config.endpoints import Endpoint
 
 Fact = TypeVar("Fact")
-
-_MANAGEMENT_PORT = 15672
-_MANAGEMENT_TLS_PORT = 15671
 
 
 def survey(
@@ -78,13 +75,6 @@ def survey(
             api, f"/api/vhosts/{vhost}", lambda found: str(found.get("default_queue_type", "undefined"))
         ),
     )
-
-
-def default_management_url(server: Endpoint, *, encrypted: bool) -> str:
-    """Where the management API listens unless told otherwise."""
-    if encrypted:
-        return f"https://{server.host or 'localhost'}:{_MANAGEMENT_TLS_PORT}"
-    return f"http://{server.host or 'localhost'}:{_MANAGEMENT_PORT}"
 
 
 def _log_in(

@@ -6,14 +6,19 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from repot.brokers.port import Depth
-from repot.errors import BrokerUnreachable
+from repot.brokers.refusals import no_answer
+from repot.config.endpoints import endpoints
+from repot.errors import AccessRefused, BrokerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from repot.config import BrokerUrl
+    from repot.config.endpoints import Endpoint
 
 Answer = TypeVar("Answer")
 
@@ -30,22 +35,46 @@ def product_and_version(info: Mapping[str, Any]) -> tuple[str, str]:
     return "Redis", str(info.get("redis_version", ""))
 
 
+def open_client(server: Endpoint, *, tls: Mapping[str, Any] | None = None, timeout_s: float = 5) -> redis.Redis:
+    """A client of one server; connects with its first command. `tls` are redis-py's options.
+
+    Raises:
+        BrokerUnreachable: the address is one of Sentinel's.
+    """
+    if server.scheme == "sentinel":
+        message = f"{server}: repot does not look behind sentinel:// yet"
+        raise BrokerUnreachable(message, hint="Name the master itself.")
+    where: dict[str, Any] = {"host": server.host or "localhost", "port": server.port or 6379}
+    if server.scheme == "redis+socket":
+        where = {"unix_socket_path": server.host}
+    return redis.Redis(
+        **where,
+        db=int(server.path or 0),
+        username=server.user or None,
+        password=server.password or None,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        decode_responses=True,
+        # redis-py would try for a minute
+        retry=Retry(NoBackoff(), 0),
+        **_tls(server, tls),
+    )
+
+
 class RedisBroker:
     """The `Broker` port on Redis."""
 
     #: Redis counts at the moment it is asked.
     depth_lag_s = 0.0
 
-    def __init__(self, url: BrokerUrl, timeout_s: float = 5) -> None:
+    def __init__(self, url: BrokerUrl, *, tls: Mapping[str, Any] | None = None, timeout_s: float = 5) -> None:
         """Connect to the first server of the address.
 
         Raises:
             BrokerUnreachable: it does not answer.
         """
-        self._url = url
-        self._client: redis.Redis = redis.Redis.from_url(
-            url.servers[0], socket_timeout=timeout_s, socket_connect_timeout=timeout_s, decode_responses=True
-        )
+        self._endpoint = endpoints(url.reveal())[0]
+        self._client = open_client(self._endpoint, tls=tls, timeout_s=timeout_s)
         server = self._ask(lambda: self._client.info("server"))
         self.product, self.version = product_and_version(server)
         self.identity = str(server["process_id"])
@@ -58,9 +87,13 @@ class RedisBroker:
             with self._client.pipeline(transaction=True) as pipeline:
                 for name in lists:
                     pipeline.llen(name)
+                    # taken from the right: the oldest
+                    pipeline.lindex(name, -1)
                 pipeline.hvals("unacked")
-                *lengths, reserved = pipeline.execute()
-            return Depth(ready=sum(lengths), unacked=sum(_routing_key(entry) == queue for entry in reserved))
+                *found, reserved = pipeline.execute()
+            lengths, oldest = found[::2], [message for message in found[1::2] if message]
+            unacked = sum(_routing_key(entry) == queue for entry in reserved)
+            return Depth(sum(lengths), unacked, _earliest(oldest))
 
         return self._ask(count)
 
@@ -72,10 +105,40 @@ class RedisBroker:
         try:
             return question()
         except redis.RedisError as error:
-            message = f"{self._url.masked()} did not answer: {error}"
-            raise BrokerUnreachable(message, hint="`repot config show` shows the address in use.") from error
+            raise refusal(self._endpoint, error) from error
+
+
+def refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
+    """The error for a question that was not answered: access refused, TLS at fault, or nobody there."""
+    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
+        hint = "Check user and password of the address."
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            hint = f"The user needs: ACL SETUSER {server.user or 'default'} +@connection"
+        return AccessRefused(f"{server} refuses access: {error}", hint=hint)
+    return no_answer(server, error)
+
+
+def _tls(server: Endpoint, tls: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not server.is_encrypted and tls is None:
+        return {}
+    # options of the address win, as in kombu
+    return {"ssl": True, **(tls or {}), **(server.tls or {})}
 
 
 def _routing_key(entry: str) -> str:
     """The queue a reserved message goes back to: kombu stores [message, exchange, routing key]."""
     return str(json.loads(entry)[2])
+
+
+def _earliest(messages: Iterable[str]) -> float | None:
+    """When the earliest of these messages was sent; None if there is none, or one does not say."""
+    sent = [_sent_at(message) for message in messages]
+    known = [moment for moment in sent if moment is not None]
+    return min(known) if known and len(known) == len(sent) else None
+
+
+def _sent_at(message: str) -> float | None:
+    try:
+        return float(json.loads(message)["properties"]["timestamp"])
+    except (ValueError, KeyError, TypeError):
+        return None

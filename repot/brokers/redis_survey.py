@@ -7,13 +7,9 @@ from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from repot.brokers.facts import RedisFacts, Unknown
-from repot.brokers.redis import product_and_version
-from repot.brokers.refusals import no_answer
-from repot.errors import AccessRefused, BrokerUnreachable
+from repot.brokers.redis import open_client, product_and_version, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -74,29 +70,12 @@ def survey(
         TlsFailed: no trusted TLS connection.
         BrokerUnreachable: nobody answers.
     """
-    if server.scheme == "sentinel":
-        message = f"{server}: repot does not look behind sentinel:// yet"
-        raise BrokerUnreachable(message, hint="Leave --live out, or name the master itself with --target.")
-    where: dict[str, Any] = {"host": server.host or "localhost", "port": server.port or 6379}
-    if server.scheme == "redis+socket":
-        where = {"unix_socket_path": server.host}
-    client = redis.Redis(
-        **where,
-        db=int(server.path or 0),
-        username=server.user or None,
-        password=server.password or None,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        decode_responses=True,
-        # redis-py would try for a minute
-        retry=Retry(NoBackoff(), 0),
-        **_tls(server, tls),
-    )
+    client = open_client(server, tls=tls, timeout_s=timeout_s)
     with client:
         try:
             client.ping()
         except redis.RedisError as error:
-            raise _refusal(server, error) from error
+            raise refusal(server, error) from error
         info = _asked(client.info, "INFO", server)
         product, version = product_and_version({} if isinstance(info, Unknown) else info)
         return RedisFacts(
@@ -122,22 +101,6 @@ def _asked(question: Callable[[], Answer], command: str, server: Endpoint) -> An
 def _clock_ahead_s(client: redis.Redis) -> float:
     seconds, microseconds = client.time()
     return float(seconds + microseconds / 1e6 - time())
-
-
-def _tls(server: Endpoint, tls: Mapping[str, Any] | None) -> dict[str, Any]:
-    if not server.is_encrypted and tls is None:
-        return {}
-    # options of the address win, as in kombu
-    return {"ssl": True, **(tls or {}), **(server.tls or {})}
-
-
-def _refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
-    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
-        hint = "Check user and password of the address."
-        if isinstance(error, redis.exceptions.NoPermissionError):
-            hint = f"The user needs: ACL SETUSER {server.user or 'default'} +@connection"
-        return AccessRefused(f"{server} refuses access: {error}", hint=hint)
-    return no_answer(server, error)
 
 
 def _config(client: redis.Redis, server: Endpoint) -> dict[str, str] | Unknown:

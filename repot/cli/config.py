@@ -39,10 +39,11 @@ def show(*, everything: bool, as_json: bool) -> None:
 @config.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def variables(*, as_json: bool) -> None:
-    """List every WORKER_* variable with its default and meaning."""
+    """List every WORKER_* and HEALTHCHECK_* variable with its default and meaning."""
+    from repot.config import HealthcheckSettings, WorkerSettings
     from repot.config.settings import describe
 
-    found = describe()
+    found = [*describe(WorkerSettings), *describe(HealthcheckSettings)]
     if as_json:
         click.echo(json.dumps([line._asdict() for line in found], indent=2))
         return

@@ -12,12 +12,15 @@ from repot.cli.completion import completion
 from repot.cli.config import config
 from repot.cli.demo import demo
 from repot.cli.doctor import doctor
+from repot.cli.healthcheck import healthcheck
 from repot.cli.init import init
 from repot.cli.up import up
 from repot.errors import Interrupted, RepotError
 
-#: Modules that come with `repot[chaos]`, not with repot alone.
-_EXTRA = frozenset({"future", "jinja2", "requests", "rich", "toxiproxy"})
+#: Modules that come with an extra, not with repot alone.
+_EXTRA = dict.fromkeys(("future", "jinja2", "requests", "rich", "toxiproxy"), "chaos") | dict.fromkeys(
+    ("fastapi", "prometheus_client", "uvicorn"), "healthcheck"
+)
 
 
 class _Repot(click.Group):
@@ -41,7 +44,7 @@ def _tell(error: Exception, *, with_traceback: bool) -> int:
 
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRA:
         click.echo(f"error: this command needs {error.name}, which is not installed", err=True)
-        click.echo("hint: pip install 'repot[chaos]'", err=True)
+        click.echo(f"hint: pip install 'repot[{_EXTRA[error.name]}]'", err=True)
         return RepotError.exit_code
     if with_traceback or not isinstance(error, RepotError):
         click.echo(masked(traceback.format_exc()), err=True)
@@ -74,7 +77,7 @@ def main(**_: bool) -> None:
     """
 
 
-for _command in (chaos, completion, config, demo, doctor, init, up):
+for _command in (chaos, completion, config, demo, doctor, healthcheck, init, up):
     main.add_command(_command)
 
 

@@ -1,24 +1,37 @@
-"""From the environment to one frozen settings tree to a Celery configuration."""
+"""From the environment to one frozen settings tree to a Celery configuration.
 
-from repot.config.celery import Role, celery_config, entries
-from repot.config.entries import Entry
-from repot.config.load import (
-    app_name,
-    as_environment,
-    child_environment,
-    explain,
-    inherited_environment,
-    load,
-    overriding_variable,
-    refuse_overriding,
-)
-from repot.config.settings import ExplicitSettings, WorkerSettings, variable
-from repot.config.urls import BrokerUrl, ServiceUrl
+What stands here is imported on first use: a probe of liveness needs next to nothing,
+and must be quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from repot.config.celery import Role, celery_config, entries
+    from repot.config.entry import Entry
+    from repot.config.environment import (
+        app_name,
+        as_environment,
+        child_environment,
+        explain,
+        inherited_environment,
+        load,
+        load_healthcheck,
+        overriding_variable,
+        refuse_overriding,
+    )
+    from repot.config.healthcheck import HealthcheckSettings
+    from repot.config.settings import ExplicitSettings, WorkerSettings, variable
+    from repot.config.urls import BrokerUrl, ServiceUrl
 
 __all__ = [
     "BrokerUrl",
     "Entry",
     "ExplicitSettings",
+    "HealthcheckSettings",
     "Role",
     "ServiceUrl",
     "WorkerSettings",
@@ -30,7 +43,26 @@ __all__ = [
     "explain",
     "inherited_environment",
     "load",
+    "load_healthcheck",
     "overriding_variable",
     "refuse_overriding",
     "variable",
 ]
+
+_MODULES = {
+    "celery": ("Role", "celery_config", "entries"),
+    "entry": ("Entry",),
+    "healthcheck": ("HealthcheckSettings",),
+    "settings": ("ExplicitSettings", "WorkerSettings", "variable"),
+    "urls": ("BrokerUrl", "ServiceUrl"),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name on first use."""
+    if name not in __all__:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    home = next((module for module, names in _MODULES.items() if name in names), "environment")
+    found: object = getattr(import_module(f"{__name__}.{home}"), name)
+    return found

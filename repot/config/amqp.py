@@ -6,14 +6,14 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from repot.config.entries import TLS_FIELDS, entry, transport_option
+from repot.config.entry import TLS_FIELDS, entry, transport_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kombu import Queue
 
-    from repot.config.entries import Entry
+    from repot.config.entry import Entry
     from repot.config.settings import WorkerSettings
 
 

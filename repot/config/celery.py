@@ -6,12 +6,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from repot.config import amqp, redis
-from repot.config.entries import entry
+from repot.config.entry import entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from repot.config.entries import Entry
+    from repot.config.entry import Entry
     from repot.config.settings import WorkerSettings
 
 

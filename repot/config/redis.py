@@ -10,12 +10,12 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from repot.config.entries import TLS_FIELDS, entry, transport_option
+from repot.config.entry import TLS_FIELDS, entry, transport_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.config.entries import Entry
+    from repot.config.entry import Entry
     from repot.config.settings import WorkerSettings
     from repot.config.urls import ServiceUrl
 

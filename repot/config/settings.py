@@ -60,7 +60,8 @@ def _names(value: object) -> object:
     return value
 
 
-def _empty_is_none(value: object) -> object:
+def empty_is_none(value: object) -> object:
+    """Compose files hand an unset variable on as an empty one."""
     return None if value == "" else value
 
 
@@ -69,20 +70,15 @@ Broker = Annotated[BrokerUrl, BeforeValidator(_broker_url), _reveal]
 OptionalBroker = Annotated[BrokerUrl | None, BeforeValidator(lambda v: _broker_url(v) if v else None), _reveal]
 ManagementUrl = Annotated[ServiceUrl | None, BeforeValidator(lambda v: _http_url(v) if v else None), _reveal]
 Results = Annotated[ServiceUrl, BeforeValidator(_result_url), _reveal]
-# compose files hand an unset variable on as an empty one
-OptionalPath = Annotated[Path | None, BeforeValidator(_empty_is_none)]
-OptionalSeconds = Annotated[PositiveFloat | None, BeforeValidator(_empty_is_none)]
+OptionalPath = Annotated[Path | None, BeforeValidator(empty_is_none)]
+OptionalSeconds = Annotated[PositiveFloat | None, BeforeValidator(empty_is_none)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names), PlainSerializer(",".join, return_type=str)]
 
 
-class WorkerSettings(BaseSettings):
-    """How a worker, and everything that talks to its broker, is configured.
-
-    `repot.config.load` makes it and explains what is wrong. Durations are seconds.
-    """
+class EnvironmentSettings(BaseSettings):
+    """Frozen settings whose every value is given to the constructor or stands in the environment."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
@@ -93,6 +89,28 @@ class WorkerSettings(BaseSettings):
     )
 
     reads_environment: ClassVar[bool] = True
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what the constructor is given, then the environment; no files."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return (init_settings, env_settings) if cls.reads_environment else (init_settings,)
+
+
+class WorkerSettings(EnvironmentSettings):
+    """How a worker, and everything that talks to its broker, is configured.
+
+    `repot.config.load` makes it and explains what is wrong. Durations are seconds.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX)
 
     app: str = Field("repot.worker.app", description="The Celery application, as for `celery -A`.")
 
@@ -119,7 +137,10 @@ class WorkerSettings(BaseSettings):
     result_expires: PositiveFloat = Field(86400, description="How long a result is kept.")
 
     queue_names: Names = Field(
-        ("celery",), min_length=1, description="Queues, separated by commas; the first is where tasks go by default."
+        ("celery",),
+        min_length=1,
+        description="Queues, separated by commas; the first is where tasks go by default. Where it is not set, "
+        "CELERY_QUEUE_NAMES is taken.",
     )
     queue_type: Literal["quorum", "classic"] = Field(
         "quorum",
@@ -204,24 +225,16 @@ class WorkerSettings(BaseSettings):
     tls_certificate: OptionalPath = Field(None, description="File of the client certificate.")
     tls_key: OptionalPath = Field(None, description="File of the client certificate's key.")
 
+    pulse_folder: OptionalPath = Field(
+        None,
+        description="Folder in which each worker says once a second that it lives, for `repot healthcheck`; without it "
+        "repot-<user id> in the folder of temporary files.",
+    )
     journal: OptionalPath = Field(
         None,
         description="File to which deliveries, runs and effects are appended, a JSON object a line; experiments set "
         "it.",
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take what the constructor is given, then the environment; no files."""
-        del settings_cls, dotenv_settings, file_secret_settings
-        return (init_settings, env_settings) if cls.reads_environment else (init_settings,)
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
@@ -263,18 +276,24 @@ class Variable(NamedTuple):
     meaning: str
 
 
-def variable(field: str) -> str:
+def variable(field: str, settings: type[EnvironmentSettings] = WorkerSettings) -> str:
     """The environment variable of a setting."""
-    return PREFIX + field.upper()
+    return settings.model_config["env_prefix"] + field.upper()
 
 
-def describe() -> list[Variable]:
-    """Every variable, in the order of the model."""
-    defaults = ExplicitSettings().model_dump(mode="json")
+def describe(settings: type[EnvironmentSettings] = WorkerSettings) -> list[Variable]:
+    """Every variable of a model, in its order."""
     return [
-        Variable(variable(name), "" if defaults[name] is None else str(defaults[name]), field.description or "")
-        for name, field in WorkerSettings.model_fields.items()
+        Variable(variable(name, settings), _default(settings, name), field.description or "")
+        for name, field in settings.model_fields.items()
     ]
+
+
+def _default(settings: type[EnvironmentSettings], name: str) -> str:
+    default = settings.model_fields[name].default
+    if isinstance(default, tuple):
+        return ",".join(default)
+    return "" if default is None else str(default)
 
 
 def _contradictions(settings: WorkerSettings) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
+from time import time
 from typing import TYPE_CHECKING, Any, cast
 
+from celery import signals
 from celery.app.amqp import Queues
 from celery.app.defaults import NAMESPACES, Option, flatten
 from pydantic import ValidationError
@@ -58,6 +60,9 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
     app.repot_origins = {entry.key: (entry, given & set(entry.fields)) for entry in applied}  # type: ignore[attr-defined]
     if settings.journal:
         record(settings.journal)
+    signals.before_task_publish.connect(_stamp, dispatch_uid="repot-sent-at")
+    if role is Role.WORKER:
+        _give_pulse(app)
     return settings
 
 
@@ -69,6 +74,27 @@ def configured_with(app: Celery) -> WorkerSettings | None:
 def origins_of(app: Celery) -> dict[str, tuple[Entry, set[str]]]:
     """What `configure` set: each entry, and those of its fields that were given."""
     return getattr(app, "repot_origins", {})
+
+
+def _stamp(properties: dict[str, Any] | None = None, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """Say in each message when it was sent: nothing else tells how long the oldest one of a queue has waited."""
+    if properties is not None:
+        properties.setdefault("timestamp", int(time()))
+
+
+def _give_pulse(app: Celery) -> None:
+    """Let every worker of this application have a pulse; a process that is no worker imports nothing for it."""
+    app.steps["consumer"].add("repot.worker.beating:PulseStep")
+
+    def begun(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+        settings = configured_with(app)
+        if sender.app is app and settings is not None:
+            from repot.worker.beating import Heart
+
+            sender.repot_heart = Heart(sender, settings)
+
+    # a weak reference would drop this local function at once
+    signals.worker_init.connect(begun, weak=False, dispatch_uid=f"repot-pulse-{id(app)}")
 
 
 @cache

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from repot.chaos.scenarios import SCENARIOS
 from repot.cli.main import main
-from repot.config import WorkerSettings, variable
+from repot.config import HealthcheckSettings, WorkerSettings, variable
 
 PLANTED = "hunter2-s3cret"
 
@@ -76,7 +76,8 @@ def test_config_show_as_json_is_data() -> None:
 
 def test_every_variable_is_listed() -> None:
     found = {line["name"] for line in json.loads(repot("config", "variables", "--json").stdout)}
-    assert {variable(name) for name in WorkerSettings.model_fields} == found
+    models = (WorkerSettings, HealthcheckSettings)
+    assert {variable(name, model) for model in models for name in model.model_fields} == found
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from repot.chaos.scenarios import SCENARIOS
 from repot.cli.main import main
-from repot.config import WorkerSettings, variable
+from repot.config import HealthcheckSettings, WorkerSettings, variable
 from repot.doctor.catalogue import own_rules
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +35,8 @@ def test_every_command_in_the_documents_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_variable_in_the_documents_exists(page: Path) -> None:
-    known = {variable(name) for name in WorkerSettings.model_fields}
-    found = set(re.findall(r"\bWORKER_[A-Z_]+[A-Z]\b", page.read_text()))
+    known = {variable(name, one) for one in (WorkerSettings, HealthcheckSettings) for name in one.model_fields}
+    found = set(re.findall(r"(?<![A-Z_])(?:WORKER|HEALTHCHECK)_[A-Z_]+[A-Z]\b", page.read_text()))
     assert found <= known
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from repot.config.settings import PREFIX, ExplicitSettings, WorkerSettings, variable
+from repot.config.healthcheck import HealthcheckSettings
+from repot.config.settings import PREFIX, EnvironmentSettings, ExplicitSettings, WorkerSettings, variable
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 #: Variables that beat any configuration (celery/app/utils.py: Settings), so that
 #: flipping WORKER_BROKER_URL would change nothing, and what to use instead.
@@ -24,9 +25,15 @@ _OVERRIDING = {
     "CELERY_RESULT_BACKEND": "WORKER_RESULT_BACKEND",
 }
 
+#: What deployments call the list behind `celery worker -Q`.
+_QUEUE_NAMES = "CELERY_QUEUE_NAMES"
+#: What deployments call the pair behind `celery worker --autoscale`: the most processes, and the fewest.
+_AUTOSCALE = "CELERY_WORKER_AUTOSCALE"
 
-#: What Kubernetes puts into every container beside a Service called `worker`.
-_SERVICE_LINK = re.compile(r"^WORKER_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?)$")
+#: What Kubernetes puts into every container beside a Service called `worker`, behind that prefix.
+_SERVICE_LINK = re.compile(r"^(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?)$")
+
+Settings = TypeVar("Settings", bound=EnvironmentSettings)
 
 
 def load() -> WorkerSettings:
@@ -35,18 +42,40 @@ def load() -> WorkerSettings:
     Raises:
         ConfigInvalid: naming every variable that is wrong and what would be right.
     """
-    problems = [*_overridden(), *_unknown()]
+    given = {}
+    if os.environ.get(_QUEUE_NAMES) and not any(name.upper() == variable("queue_names") for name in os.environ):
+        given["queue_names"] = os.environ[_QUEUE_NAMES]
+    return _load(WorkerSettings, _overridden(), given, _autoscale_problems)
+
+
+def load_healthcheck() -> HealthcheckSettings:
+    """Make the sidecar's settings from the environment.
+
+    Raises:
+        ConfigInvalid: naming every variable that is wrong and what would be right.
+    """
+    return _load(HealthcheckSettings)
+
+
+def _load(
+    settings: type[Settings],
+    problems: Iterable[str] = (),
+    given: Mapping[str, Any] | None = None,
+    contradictions: Callable[[Settings], Iterable[str]] = lambda _: (),
+) -> Settings:
+    problems = [*problems, *_unknown(settings)]
     try:
-        settings = WorkerSettings()
+        loaded = settings(**given or {})
+        problems += contradictions(loaded)
     except ValidationError as error:
-        problems += explain(error)
+        problems += explain(error, settings)
     if problems:
         more = f" ({len(problems)} problems)" if len(problems) > 1 else ""
         raise ConfigInvalid(
             f"the environment is not a valid configuration{more}:\n" + "\n".join(f"  {line}" for line in problems),
             hint="`repot config variables` lists every variable with its meaning and default.",
         )
-    return settings
+    return loaded
 
 
 def refuse_overriding() -> None:
@@ -99,12 +128,26 @@ def _overridden() -> list[str]:
     ]
 
 
-def _unknown() -> list[str]:
-    known = [variable(field) for field in WorkerSettings.model_fields]
+def _autoscale_problems(settings: WorkerSettings) -> list[str]:
+    """Autoscale changes the prefetch with the pool, which RabbitMQ's quorum queues do not allow."""
+    text = os.environ.get(_AUTOSCALE, "")
+    most, _, fewest = (part.strip() for part in text.partition(","))
+    if not text or settings.read_url.is_redis or settings.queue_type != "quorum" or most == fewest:
+        return []
+    because = "the prefetch of quorum queues cannot grow with the pool"
+    instead = f"write {most},{most} for a pool of one size, or set WORKER_QUEUE_TYPE=classic before the queues are made"
+    return [f"{_AUTOSCALE} is {text!r}, but {because}; {instead}"]
+
+
+def _unknown(settings: type[EnvironmentSettings]) -> list[str]:
+    prefix = settings.model_config["env_prefix"]
+    known = [variable(field, settings) for field in settings.model_fields]
     lines = []
     for name in sorted(os.environ):
         # as pydantic-settings does: whatever the case
-        if not name.upper().startswith(PREFIX) or name.upper() in known or _SERVICE_LINK.match(name):
+        if not name.upper().startswith(prefix) or name.upper() in known:
+            continue
+        if _SERVICE_LINK.match(name.removeprefix(prefix)):
             continue
         near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.6)
         guess = f"; did you mean {near[0]}?" if near else ""
@@ -112,7 +155,7 @@ def _unknown() -> list[str]:
     return lines
 
 
-def explain(error: ValidationError) -> list[str]:
+def explain(error: ValidationError, settings: type[EnvironmentSettings] = WorkerSettings) -> list[str]:
     """One line a problem; never the rejected value, which may be a password."""
     lines = []
     for detail in error.errors(include_input=False, include_url=False):
@@ -122,7 +165,7 @@ def explain(error: ValidationError) -> list[str]:
             continue
         field = str(detail["loc"][0])
         if detail["type"] != "value_error":
-            meaning = WorkerSettings.model_fields[field].description
+            meaning = settings.model_fields[field].description
             text = f"is wrong: {text[:1].lower()}{text[1:]}. It means: {meaning}"
-        lines.append(f"{variable(field)} {text}")
+        lines.append(f"{variable(field, settings)} {text}")
     return lines

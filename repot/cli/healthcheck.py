@@ -1,0 +1,79 @@
+"""`repot healthcheck`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.group()
+def healthcheck() -> None:
+    """Tell whether a worker lives and takes tasks: the sidecar, and the probes without it.
+
+    Both read what the worker says of itself once a second in WORKER_PULSE_FOLDER.
+    HEALTHCHECK_* variables set them up; `repot config variables` lists them.
+    """
+
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+
+
+@healthcheck.command()
+def serve() -> None:
+    """Serve /live, /ready, /startup, /health and /metrics for one worker, until SIGTERM.
+
+    It needs the WORKER_* variables of its worker, and listens on HEALTHCHECK_HOST and
+    HEALTHCHECK_PORT: 127.0.0.1, port 9000.
+    """
+    from repot.config import load, load_healthcheck
+    from repot.healthcheck.serve import serve as run
+
+    worker, health = load(), load_healthcheck()
+    click.echo(f"serving http://{health.host}:{health.port} for {health.node or 'the only worker here'}", err=True)
+    run(worker, health)
+
+
+@healthcheck.command()
+@click.option("--live/--ready", default=True, help="Is the worker alive?  [default]  Does it take tasks?")
+@_JSON
+@click.pass_context
+def probe(context: click.Context, /, *, live: bool, as_json: bool) -> None:
+    """Look once, without the sidecar; exit code 0 for yes, 4 for no.
+
+    --live reads the worker's pulse and asks no broker. --ready asks the worker over
+    its broker, which takes a connection each time: the sidecar's /ready costs less.
+    """
+    if live:
+        context.invoke(globals()["live"], as_json=as_json)
+        return
+    from repot.config import load, load_healthcheck
+    from repot.healthcheck.watch import Watch, ask_once
+
+    _say("ready", ask_once(Watch(load(), load_healthcheck())), as_json=as_json)
+
+
+@healthcheck.command()
+@_JSON
+def live(*, as_json: bool) -> None:
+    """Is the worker alive? The same as `probe --live`."""
+    from repot.config.probe import probe_settings
+    from repot.healthcheck.liveness import find_pulse, liveness
+
+    settings = probe_settings()
+    found = find_pulse(settings.folder, settings.node)
+    _say("live", liveness(found, settings.pulse_timeout_s), as_json=as_json)
+
+
+def _say(question: str, answer: object, *, as_json: bool) -> None:
+    from repot.errors import WorkerUnhealthy
+    from repot.healthcheck.answer import Answer
+
+    assert isinstance(answer, Answer)
+    if as_json:
+        click.echo(json.dumps({question: answer.ok, "state": answer.state, "reason": answer.reason}))
+    elif answer.ok:
+        click.echo(f"{question}: {answer.reason}")
+    if not answer.ok:
+        message = f"not {question}: {answer.reason}"
+        raise WorkerUnhealthy(message)

@@ -1,0 +1,74 @@
+"""How much waits on the worker's brokers, counted by the brokers' adapters."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from repot.brokers import open_broker
+from repot.config import Role, celery_config
+from repot.errors import BrokerUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from repot.brokers import Broker, Depth
+    from repot.config import BrokerUrl, WorkerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One queue of one broker; `depth` is None where the broker did not say, and `why` says why."""
+
+    broker: str
+    queue: str
+    depth: Depth | None
+    why: str = ""
+
+
+class QueueCounter:
+    """Counts the queues of the brokers a worker uses, both sides of a bridge; belongs to one thread."""
+
+    def __init__(self, settings: WorkerSettings, timeout_s: float) -> None:
+        """Count with the worker's settings; connects on first use."""
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._tls = celery_config(settings, Role.CLIENT).get("broker_use_ssl")
+        self._open: dict[str, Broker] = {}
+
+    def count(self, queues: Iterable[str]) -> list[Counted]:
+        """Count these queues, and that of the dead letters."""
+        dead = self._settings.dead_letter_queue
+        names = [*queues, *([dead] if dead else [])]
+        urls = dict.fromkeys((self._settings.read_url, self._settings.write_url))
+        return [counted for url in urls for counted in self._on(url, names)]
+
+    def close(self) -> None:
+        """Give the connections back."""
+        for broker in self._open.values():
+            broker.close()
+        self._open.clear()
+
+    def _on(self, url: BrokerUrl, queues: list[str]) -> Iterator[Counted]:
+        where = url.masked()
+        try:
+            broker = self._broker(url)
+            for queue in queues:
+                yield Counted(where, queue, broker.depth(queue))
+                queues = queues[1:]
+        except BrokerUnreachable as error:
+            broken = self._open.pop(where, None)
+            if broken:
+                with suppress(BrokerUnreachable):
+                    broken.close()
+            yield from (Counted(where, queue, None, error.message) for queue in queues)
+
+    def _broker(self, url: BrokerUrl) -> Broker:
+        where = url.masked()
+        if where not in self._open:
+            address = self._settings.management_url
+            self._open[where] = open_broker(
+                url, management_url=address.reveal() if address else "", tls=self._tls, timeout_s=self._timeout_s
+            )
+        return self._open[where]

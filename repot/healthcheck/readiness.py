@@ -1,0 +1,131 @@
+"""Does the worker take tasks? What its pulse, itself and its broker say, put into one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from repot.healthcheck.answer import Answer
+from repot.healthcheck.inquiry import Outcome
+from repot.healthcheck.liveness import BUSY, PAST_LIMIT_S
+from repot.worker.pulse import CONNECTING, STARTING, STOPPING, Pulse
+
+if TYPE_CHECKING:
+    from repot.healthcheck.inquiry import Heard
+
+BROKER_UNREACHABLE = "broker_unreachable"
+BROKER_ALARM = "broker_alarm"
+NOT_ANSWERING = "not_answering"
+NOT_CONSUMING = "not_consuming"
+POOL_STUCK = "pool_stuck"
+READY = "ready"
+
+#: A bridge's broker that sent nothing for longer is not there: heartbeats and polls come every few seconds.
+SILENT_S = 60
+
+
+def without_asking(found: Pulse, live: Answer) -> Answer | None:
+    """The answer where the pulse alone knows it; None where the worker must be asked."""
+    if not live.ok or found.phase in (STARTING, STOPPING):
+        return Answer(ok=False, state=live.state, reason=live.reason)
+    checks = (_searching(found), _stuck(found), _cancelled(found), live if live.state == BUSY else None, _bridge(found))
+    return next((answer for answer in checks if answer), None)
+
+
+def _searching(found: Pulse) -> Answer | None:
+    if found.phase != CONNECTING:
+        return None
+    for_s = monotonic() - found.since
+    reason = f"{found.node} has been looking for its broker {found.link.url} for {for_s:.0f} s"
+    return Answer(ok=False, state=BROKER_UNREACHABLE, reason=reason)
+
+
+def _stuck(found: Pulse) -> Answer | None:
+    task = found.pool.overdue
+    if task is None or task.deadline is None or monotonic() - task.deadline <= PAST_LIMIT_S:
+        return None
+    past_s = monotonic() - task.deadline
+    reason = f"{found.node} runs {task.name} {past_s:.0f} s past its hard time limit"
+    return Answer(ok=False, state=POOL_STUCK, reason=reason)
+
+
+def _cancelled(found: Pulse) -> Answer | None:
+    if not found.link.cancelled:
+        return None
+    reason = f"{found.node} was told to stop consuming {', '.join(found.link.cancelled)}"
+    return Answer(ok=False, state=NOT_CONSUMING, reason=reason)
+
+
+def _bridge(found: Pulse) -> Answer | None:
+    """A bridge's answers go to the broker it writes to, so that its pulse has to do."""
+    if not found.link.is_bridge:
+        return None
+    heard = found.link.last_contact
+    silent_s = 0 if heard is None else monotonic() - heard
+    said = "" if heard is None else f", heard {silent_s:.0f} s ago"
+    reason = f"{found.node} consumes from {found.link.url}{said}; a bridge cannot be asked, its answers go elsewhere"
+    if silent_s > SILENT_S:
+        return Answer(ok=False, state=BROKER_UNREACHABLE, reason=reason)
+    return Answer(ok=True, state=READY, reason=reason)
+
+
+def after_asking(found: Pulse, heard: Heard) -> Answer:
+    """What the worker's answer, or its silence, means."""
+    broker = found.link.url
+    match heard.outcome:
+        case Outcome.UNREACHABLE:
+            return Answer(ok=False, state=BROKER_UNREACHABLE, reason=f"{broker} cannot be reached: {heard.said}")
+        case Outcome.BLOCKED:
+            # the worker works on; a restart would only take its tasks from it
+            reason = f"{broker} lets nobody publish (memory or disk alarm); {found.node} beats and works on"
+            return Answer(ok=True, state=BROKER_ALARM, reason=reason)
+        case Outcome.SILENT:
+            reason = f"{found.node} did not answer on {broker} within {heard.took_s:.1f} s, though it beats"
+            return Answer(ok=False, state=NOT_ANSWERING, reason=reason)
+    return Answer(ok=True, state=READY, reason=f"{found.node} answered on {broker} in {heard.took_s * 1000:.0f} ms")
+
+
+@dataclass(slots=True)
+class StallWatch:
+    """Notices a worker that answers and does not take what waits.
+
+    A look that finds work is not enough: it may have come this very moment. It has to
+    be there again `CONFIRM_S` later, with nothing received in between.
+    """
+
+    stall_s: float
+    CONFIRM_S = 2.0
+    _since: float | None = None
+    _received: float | None = None
+
+    def suspects(self, found: Pulse) -> bool:
+        """Whether it is worth a look into the queues: a process is free, and nothing came for long."""
+        quiet_since = max(found.last_received or 0, found.since)
+        suspected = found.pool.reserved < found.pool.processes and monotonic() - quiet_since >= self.stall_s
+        if not suspected:
+            self._since = None
+        return suspected
+
+    def is_stalled(self, found: Pulse, waiting: int) -> bool:
+        """Whether what was seen waiting still waits."""
+        now = monotonic()
+        if not waiting or self._received != found.last_received or self._since is None:
+            self._since, self._received = (now if waiting else None), found.last_received
+            return False
+        return now - self._since >= self.CONFIRM_S
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether only another look can tell."""
+        return self._since is not None and monotonic() - self._since < self.CONFIRM_S
+
+
+def stalled(found: Pulse, waiting: int) -> Answer:
+    """The answer for a worker that does not take what waits."""
+    came = "nothing" if found.last_received is None else f"nothing for {monotonic() - found.last_received:.0f} s"
+    reason = (
+        f"{found.node} answers, but received {came} while {waiting} wait in {', '.join(found.link.queues)} "
+        f"and {found.pool.processes - found.pool.reserved} of its processes are free"
+    )
+    return Answer(ok=False, state=NOT_CONSUMING, reason=reason)

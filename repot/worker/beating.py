@@ -1,0 +1,324 @@
+"""The worker's side of its pulse: written by its own event loop, and wherever that loop has to wait.
+
+Celery's event loop stands still while the worker looks for its broker and in a soft
+shutdown; what it waits in is wrapped on the one instance, so that a broker's absence
+never looks like a worker's death.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from threading import RLock
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps, signals
+from celery.worker import state as worker_state
+
+from repot.config.masking import MASK, masked
+from repot.worker import contact, counts, pulse
+from repot.worker.pulse import CONNECTING, RUNNING, STARTING, STOPPED, STOPPING, Link, Pool, Pulse, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from celery import Celery
+
+    from repot.config import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+# the stubs know neither
+_state: Any = worker_state
+_RUN: int = bootsteps.RUN  # type: ignore[attr-defined]
+
+
+class Heart:
+    """Writes the pulse of one worker; what fails in doing so is logged once and never ends the worker."""
+
+    def __init__(self, worker: Any, settings: WorkerSettings) -> None:  # noqa: ANN401 - WorkController
+        """Begin with the worker's start; beats once."""
+        self._worker = worker
+        self._path = pulse.path_of(settings.pulse_folder or pulse.default_folder(), worker.hostname)
+        self._peers = contact.addresses(settings.read_url)
+        self._counts = counts.count(worker.app)
+        # signals interrupt the thread that writes, and a pool's threads write, too
+        self._lock = RLock()
+        self._changes = self._writing = 0
+        self._complained = False
+        now = monotonic()
+        self._now = Pulse(
+            node=worker.hostname,
+            process=pulse.this_process(),
+            beat=now,
+            phase=STARTING,
+            since=now,
+            stop="",
+            started_at=now,
+            ready_at=None,
+            last_received=None,
+            last_wait_s=None,
+            pool=Pool(kind="", processes=0),
+            link=_link(worker.app),
+        )
+        self._follow()
+        self.beat()
+
+    def beat(self) -> None:
+        """Write the pulse."""
+        if os.getpid() != self._now.process.pid:
+            return
+        with self._lock:
+            written = -1
+            # a signal's handler may have changed it in the middle of it, and be the last to write for long
+            while written != self._changes:
+                written = self._changes
+                self._now = replace(
+                    self._now,
+                    beat=monotonic(),
+                    pool=_pool(self._worker),
+                    sees_deduplicated=counts.sees_deduplicated(),
+                    counts=self._counts.totals(getattr(self._worker, "max_concurrency", 0) or _processes(self._worker)),
+                )
+                self._write(self._now.written())
+
+    def change(self, **fields: Any) -> None:  # noqa: ANN401 - fields of Pulse
+        """Say something new, at once."""
+        with self._lock:
+            if "phase" in fields and fields["phase"] != self._now.phase:
+                fields["since"] = monotonic()
+            self._now = replace(self._now, **fields)
+            self._changes += 1
+        self.beat()
+
+    def connecting(self) -> None:
+        """The broker is being looked for, for the first time or again."""
+        if self._now.phase not in (STOPPING, STOPPED):
+            self.change(phase=CONNECTING)
+
+    def consuming(self, consumer: Any) -> None:  # noqa: ANN401 - celery's Consumer
+        """The broker is there, and tasks may come."""
+        if self._now.phase in (STOPPING, STOPPED):
+            return
+        link = replace(self._now.link, reconnects=max(consumer.restart_count, 0))
+        self.change(phase=RUNNING, link=link, ready_at=self._now.ready_at or monotonic())
+        self.look(consumer)
+
+    def look(self, consumer: Any) -> None:  # noqa: ANN401
+        """Beat, after a look at what is consumed and when the broker was heard."""
+        queues = tuple(sorted(queue.name for queue in consumer.task_consumer.queues)) if consumer.task_consumer else ()
+        link = self._now.link
+        with self._lock:
+            self._now = replace(
+                self._now,
+                link=replace(
+                    link,
+                    queues=queues,
+                    cancelled=tuple(sorted({*link.every_queue} - {*queues})),
+                    last_contact=contact.last_contact(self._peers) or link.last_contact,
+                ),
+            )
+        self.beat()
+
+    def stopping(self, how: str = "") -> None:
+        """It was asked to leave: warm, soft or cold; a second word only if it is a colder one."""
+        coldest = max(self._now.stop, how, "warm", key=("", "warm", "cold", "soft").index)
+        if self._now.phase != STOPPED and (self._now.phase, self._now.stop) != (STOPPING, coldest):
+            self.change(phase=STOPPING, stop=coldest)
+
+    def _follow(self) -> None:
+        """Hear of deliveries and of the ways to stop."""
+
+        def received(request: Any, **_: Any) -> None:  # noqa: ANN401
+            self._now = replace(self._now, last_received=monotonic(), last_wait_s=_waited_s(request))
+
+        def shutting_down(how: str, **_: Any) -> None:  # noqa: ANN401
+            self.stopping(how.lower())
+
+        def blocked(**_: Any) -> None:  # noqa: ANN401
+            if self._now.pool.blocks_the_loop:
+                self.beat()
+
+        def left(**_: Any) -> None:  # noqa: ANN401
+            self.change(phase=STOPPED)
+
+        signals.task_received.connect(received, weak=False, dispatch_uid="repot-pulse-received")
+        signals.worker_shutting_down.connect(shutting_down, weak=False, dispatch_uid="repot-pulse-stopping")
+        signals.worker_shutdown.connect(left, weak=False, dispatch_uid="repot-pulse-left")
+        signals.task_prerun.connect(blocked, weak=False, dispatch_uid="repot-pulse-prerun")
+        signals.task_postrun.connect(blocked, weak=False, dispatch_uid="repot-pulse-postrun")
+        # Celery sends worker_shutting_down only after the wait
+        wait = self._worker.wait_for_soft_shutdown
+
+        def soft_shutdown() -> None:
+            self.stopping("soft" if self._worker.app.conf.worker_soft_shutdown_timeout else "cold")
+            wait()
+
+        self._worker.wait_for_soft_shutdown = soft_shutdown
+
+    def _write(self, text: str) -> None:
+        """Put the file in its place whole."""
+        self._writing += 1
+        beside = self._path.with_name(f".{self._path.name}.{self._writing}")
+        try:
+            _make_own_folder(self._path.parent)
+            beside.write_text(text)
+            beside.replace(self._path)
+        except OSError as error:
+            if not self._complained:
+                log.warning(
+                    "the worker's pulse cannot be written to %s: %s; probes will call it dead (WORKER_PULSE_FOLDER)",
+                    self._path,
+                    error,
+                    extra={"action": "pulse_unwritable"},
+                )
+            self._complained = True
+        finally:
+            self._writing -= 1
+
+
+class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Beats from the consumer's event loop while it consumes, and between attempts to reach the broker."""
+
+    name = "repot pulse"
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
+        """Follow the consumer's search for its broker."""
+        # given to the worker before its parts are made
+        self._heart: Heart = c.controller.repot_heart
+        self._timer_entry: Any = None
+        self._waits = False
+        c.ensure_connected = self._beating(c.ensure_connected)
+        super().__init__(c, **options)
+
+    def start(self, c: Any) -> None:  # noqa: ANN401
+        """The consumer has its queues."""
+        self._heart.consuming(c)
+        if c.hub is None:
+            # gevent and eventlet: the timer is a greenlet of its own, so it only asks the loop to beat
+            self._timer_entry = c.timer.call_repeatedly(pulse.INTERVAL_S, partial(self._ask_for_beat, c))
+
+    def register_with_event_loop(self, c: Any, hub: Any) -> None:  # noqa: ANN401
+        """The event loop begins."""
+        hub.call_repeatedly(pulse.INTERVAL_S, partial(self._heart.look, c))
+
+    def stop(self, c: Any) -> None:  # noqa: ANN401
+        """The connection is gone, or the worker leaves."""
+        if self._timer_entry is not None:
+            c.timer.cancel(self._timer_entry)
+            self._timer_entry = None
+        if c.blueprint.state == _RUN:
+            self._heart.connecting()
+        else:
+            self._heart.stopping()
+
+    def _ask_for_beat(self, c: Any) -> None:  # noqa: ANN401
+        if not self._waits:
+            self._waits = True
+            c.call_soon(self._beat_in_turn, c)
+
+    def _beat_in_turn(self, c: Any) -> None:  # noqa: ANN401
+        self._waits = False
+        self._heart.look(c)
+
+    def _beating(self, ensure_connected: Any) -> Any:  # noqa: ANN401
+        """Wrap the consumer's wait for its broker: kombu calls back each second of it."""
+
+        def beating(connection: Any) -> Any:  # noqa: ANN401
+            ensure_connection = connection.ensure_connection
+
+            def with_beats(*arguments: Any, callback: Any = None, **options: Any) -> Any:  # noqa: ANN401
+                def called_back() -> None:
+                    self._heart.connecting()
+                    self._heart.beat()
+                    if callback:
+                        callback()
+
+                return ensure_connection(*arguments, callback=called_back, **options)
+
+            connection.ensure_connection = with_beats
+            return ensure_connected(connection)
+
+        return beating
+
+
+def _make_own_folder(folder: Path) -> None:
+    """Make a folder that nobody else can write to.
+
+    Raises:
+        OSError: another user made it, and could say that a dead worker lives.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid not in (os.getuid(), 0):
+        message = "the folder belongs to another user"
+        raise PermissionError(message)
+
+
+def _link(app: Celery) -> Link:
+    read, write = app.conf.broker_read_url or app.conf.broker_url, app.conf.broker_write_url or app.conf.broker_url
+    return Link(
+        url=_shown(read),
+        write_url=_shown(write),
+        control_exchange=str(app.conf.control_exchange),
+        options=dict(_plain(app.conf.broker_transport_options or {})),
+    )
+
+
+def _shown(url: object) -> str:
+    listed = url if isinstance(url, list | tuple) else [url]
+    return ";".join(str(masked(str(one))) for one in listed)
+
+
+def _plain(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Options that another process can be told: JSON has them, and they are no secret."""
+    for name, value in options.items():
+        if not isinstance(value, str | int | float | list | tuple | None) or masked(value, name) == MASK:
+            continue
+        with suppress(TypeError, ValueError):
+            yield name, json.loads(json.dumps(value))
+
+
+def _waited_s(request: Any) -> float | None:  # noqa: ANN401 - celery's Request
+    """Seconds since a message was sent, by the clocks of both machines."""
+    sent = request.message.properties.get("timestamp")
+    return max(time() - float(sent), 0) if isinstance(sent, int | float) else None
+
+
+def _processes(worker: Any) -> int:  # noqa: ANN401 - WorkController
+    try:
+        return int(worker.pool.num_processes)
+    except (AttributeError, TypeError):
+        # no pool yet
+        return 0
+
+
+def _pool(worker: Any) -> Pool:  # noqa: ANN401
+    pool = getattr(worker, "pool", None)
+    running = [_task(request, worker) for request in tuple(_state.active_requests)]
+    return Pool(
+        kind=type(pool).__module__.rpartition(".")[2] if pool else "",
+        processes=_processes(worker),
+        active=len(running),
+        reserved=len(_state.reserved_requests),
+        scheduled=len(_state.scheduled_requests),
+        oldest=min(running, key=lambda task: task.started, default=None),
+        overdue=min(
+            (task for task in running if task.deadline is not None),
+            key=lambda task: task.deadline or 0,
+            default=None,
+        ),
+    )
+
+
+def _task(request: Any, worker: Any) -> Task:  # noqa: ANN401 - celery's Request
+    started = monotonic() - max(time() - request.time_start, 0) if request.time_start else monotonic()
+    # as Celery decides it: the message's own, the task's, the worker's
+    limit = request.time_limits[0] or getattr(request.task, "time_limit", None) or worker.time_limit
+    return Task(request.name, request.id, started, started + float(limit) if limit else None)

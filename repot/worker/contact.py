@@ -1,0 +1,63 @@
+"""When the broker was last heard, whichever it is: the kernel knows for every connection."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from repot.config import BrokerUrl
+
+_DESCRIPTORS = Path("/proc/self/fd")
+#: `tcpi_last_data_recv` in `struct tcp_info` (linux/tcp.h): milliseconds since data came.
+_LAST_DATA = struct.Struct("=I")
+_LAST_DATA_AT = 52
+_DEFAULT_PORTS = {"amqps": 5671, "redis": 6379, "rediss": 6379, "sentinel": 26379}
+
+
+def addresses(url: BrokerUrl) -> frozenset[tuple[str, int]]:
+    """The servers' addresses as connections know them; without those that cannot be resolved."""
+    found = set()
+    for server in url.servers:
+        parts = urlsplit(server)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 5672)
+        with suppress(OSError):
+            found |= {
+                (str(answer[4][0]), port)
+                for answer in socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+            }
+    return frozenset(found)
+
+
+def last_contact(peers: Iterable[tuple[str, int]]) -> float | None:
+    """The monotonic time at which any of these peers last sent this process something; None where nobody knows."""
+    wanted = frozenset(peers)
+    try:
+        descriptors = [int(entry.name) for entry in _DESCRIPTORS.iterdir()]
+    except OSError:
+        return None
+    silences = [silence for one in descriptors if (silence := _silence_s(one, wanted)) is not None]
+    return monotonic() - min(silences) if silences else None
+
+
+def _silence_s(descriptor: int, peers: frozenset[tuple[str, int]]) -> float | None:
+    """Seconds since data came on a connection to one of the peers; None for anything else."""
+    try:
+        with socket.socket(fileno=descriptor) as one:
+            try:
+                if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getpeername()[:2] not in peers:
+                    return None
+                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_AT + _LAST_DATA.size)
+            finally:
+                one.detach()
+        return float(_LAST_DATA.unpack_from(info, _LAST_DATA_AT)[0]) / 1000
+    except (OSError, struct.error, AttributeError):
+        # no socket, not connected, or a system without TCP_INFO
+        return None

@@ -1,0 +1,134 @@
+"""What became of tasks, counted right in every pool.
+
+A prefork child counts in memory that it shares with its worker, in a row of its own:
+nothing is sent, nobody waits, and a child that is killed takes no count with it.
+prometheus-client has such a mode, too, but one for the whole process, which an
+application's own metrics would have to follow.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from billiard.process import current_process
+from celery import signals
+from celery.app.trace import LOG_IGNORED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from celery import Celery
+
+RECEIVED, REDELIVERED = "received", "redelivered"
+SUCCEEDED, FAILED, RETRIED = "succeeded", "failed", "retried"
+#: Skipped by Celery's own `worker_deduplicate_successful_tasks`.
+DEDUPLICATED = "deduplicated"
+
+_OUTCOMES = (RECEIVED, REDELIVERED, SUCCEEDED, FAILED, RETRIED, DEDUPLICATED)
+#: What is counted for tasks that nobody had registered when the worker started.
+OTHER = "(other)"
+
+#: Rows: the worker's own, and one for each child; children beyond share the last.
+_ROWS = 513
+_CELL_BYTES = 8
+
+_TRACE_LOG = logging.getLogger("celery.app.trace")
+
+
+class Counts:
+    """A table in memory that forked children share: a row a process, a column for each task and outcome."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Make room for these tasks."""
+        self._names = (*sorted(names), OTHER)
+        self._column = {
+            (name, outcome): 1 + place
+            for place, (name, outcome) in enumerate((name, what) for name in self._names for what in _OUTCOMES)
+        }
+        # the first column grows with every count of its row, so that rows without news need not be added up again
+        self._width = 1 + len(self._column)
+        self._cells = memoryview(mmap.mmap(-1, _ROWS * self._width * _CELL_BYTES)).cast("Q")
+        self._lock = Lock()
+        self._seen: dict[int, tuple[int, list[int]]] = {}
+
+    def add(self, name: str, outcome: str) -> None:
+        """Count one; from any thread, and from any child."""
+        column = self._column.get((name, outcome)) or self._column[OTHER, outcome]
+        row = self._width * _row()
+        with self._lock:
+            self._cells[row + column] += 1
+            self._cells[row] += 1
+
+    def in_child(self) -> None:
+        """Forget the state of the lock, which another thread of the parent may have held in the moment of the fork."""
+        self._lock = Lock()
+
+    def totals(self, processes: int) -> dict[str, dict[str, int]]:
+        """The sums of all rows, by task and outcome; without tasks that were never seen."""
+        sums = [0] * self._width
+        for row in range(min(max(processes + 1, len(self._seen)), _ROWS)):
+            sums = list(map(int.__add__, sums, self._read(row)))
+        found: dict[str, dict[str, int]] = {}
+        for (name, outcome), column in self._column.items():
+            if sums[column]:
+                found.setdefault(name, dict.fromkeys(_OUTCOMES, 0))[outcome] = sums[column]
+        return found
+
+    def _read(self, row: int) -> list[int]:
+        begin = row * self._width
+        version = self._cells[begin]
+        seen = self._seen.get(row)
+        if seen is None or seen[0] != version:
+            seen = self._seen[row] = (version, self._cells[begin : begin + self._width].tolist())
+        return seen[1]
+
+
+def _row() -> int:
+    """The row of this process: billiard gives a child that replaces another its place."""
+    index = getattr(current_process(), "index", None)
+    return 0 if index is None else min(index + 1, _ROWS - 1)
+
+
+def count(app: Celery) -> Counts:
+    """Count what becomes of the application's tasks from now on, in this process and its children."""
+    counts = Counts(app.tasks)
+
+    def received(request: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+        counts.add(request.name, RECEIVED)
+        if request.delivery_info.get("redelivered"):
+            counts.add(request.name, REDELIVERED)
+
+    def ended(outcome: str) -> Any:  # noqa: ANN401
+        return lambda sender, **_: counts.add(sender.name, outcome)
+
+    # weak references would drop these local functions at once
+    signals.task_received.connect(received, weak=False, dispatch_uid="repot-count-received")
+    signals.task_success.connect(ended(SUCCEEDED), weak=False, dispatch_uid="repot-count-succeeded")
+    signals.task_failure.connect(ended(FAILED), weak=False, dispatch_uid="repot-count-failed")
+    signals.task_retry.connect(ended(RETRIED), weak=False, dispatch_uid="repot-count-retried")
+    signals.worker_process_init.connect(lambda **_: counts.in_child(), weak=False, dispatch_uid="repot-count-child")
+    _TRACE_LOG.addFilter(_Deduplicated(counts))
+    return counts
+
+
+def sees_deduplicated() -> bool:
+    """Whether Celery's skipping of a task is seen: it says so in its log alone, on level INFO."""
+    return _TRACE_LOG.isEnabledFor(logging.INFO)
+
+
+class _Deduplicated(logging.Filter):
+    """Counts what Celery says it skips, and lets everything pass."""
+
+    def __init__(self, counts: Counts) -> None:
+        super().__init__()
+        self._counts = counts
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg == LOG_IGNORED and isinstance(record.args, dict):
+            description = str(record.args.get("description", ""))
+            if "already completed" in description:
+                self._counts.add(str(record.args.get("name", OTHER)), DEDUPLICATED)
+        return True

@@ -1,0 +1,213 @@
+"""A worker's pulse: one small file that its own event loop writes anew each second.
+
+It is how other processes know that the worker lives, without a broker between them.
+Reading it needs the standard library alone, so that a probe is quick. Times are
+seconds of the machine's monotonic clock, which all its processes share, those in
+containers included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from repot.errors import PulseUnreadable
+
+#: Seconds between two beats.
+INTERVAL_S = 1.0
+
+_SUFFIX = ".json"
+
+STARTING = "starting"
+#: Looking for its broker, for the first time or again.
+CONNECTING = "connecting"
+RUNNING = "running"
+#: Asked to leave; running tasks may go on.
+STOPPING = "stopping"
+STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Which process beats. `started` and `namespace` are Linux's, empty elsewhere; a process id alone is used again."""
+
+    pid: int
+    started: str
+    namespace: str
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A running task; `deadline` is the moment of its hard time limit, None without one."""
+
+    name: str
+    id: str
+    started: float
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What the worker holds.
+
+    `reserved` counts the active ones, too; `oldest` runs longest, `overdue` has the nearest deadline.
+    """
+
+    kind: str
+    processes: int
+    active: int = 0
+    reserved: int = 0
+    scheduled: int = 0
+    oldest: Task | None = None
+    overdue: Task | None = None
+
+    @property
+    def blocks_the_loop(self) -> bool:
+        """Whether a running task keeps the worker from beating, and from anything else."""
+        return self.kind == "solo"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The worker's side of its broker.
+
+    `url` and `write_url` are masked. `options` are its transport options as far as
+    they are plain and no secret: whoever talks to the same Redis must use the same.
+    `last_contact` is None where it cannot be known.
+    """
+
+    url: str
+    write_url: str
+    control_exchange: str
+    options: dict[str, Any]
+    queues: tuple[str, ...] = ()
+    cancelled: tuple[str, ...] = ()
+    last_contact: float | None = None
+    reconnects: int = 0
+
+    @property
+    def every_queue(self) -> tuple[str, ...]:
+        """The queues it consumes or did consume."""
+        return tuple(sorted({*self.queues, *self.cancelled}))
+
+    @property
+    def is_bridge(self) -> bool:
+        """Whether it reads one broker and writes to another, so that its answers to a ping go elsewhere."""
+        return self.url != self.write_url
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What a worker said at its last beat."""
+
+    node: str
+    process: Process
+    beat: float
+    phase: str
+    since: float
+    #: The kind of stop (warm, soft, cold) while it stops.
+    stop: str
+    started_at: float
+    #: When it first consumed; None before.
+    ready_at: float | None
+    #: When it last received a task; None before the first.
+    last_received: float | None
+    #: Seconds the last one had waited; None unless it said when it was sent.
+    last_wait_s: float | None
+    pool: Pool
+    link: Link
+    #: Whether the count of the deduplicated can be believed.
+    sees_deduplicated: bool = False
+    #: By name of the task: received, redelivered, succeeded, failed, retried, deduplicated.
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def written(self) -> str:
+        """The text of its file."""
+        return json.dumps(asdict(self))
+
+
+def default_folder() -> Path:
+    """Where pulses are, unless WORKER_PULSE_FOLDER says otherwise: of this user alone."""
+    return Path(tempfile.gettempdir()) / f"repot-{os.getuid()}"
+
+
+def path_of(folder: Path, node: str) -> Path:
+    """The file of one worker."""
+    return folder / (node.replace("/", "_") + _SUFFIX)
+
+
+def read(path: Path) -> Pulse:
+    """The pulse in a file.
+
+    Raises:
+        FileNotFoundError: no worker of that name has started here.
+        PulseUnreadable: it is no pulse, or may not be read.
+    """
+    try:
+        found = json.loads(path.read_text())
+        pool, link = found["pool"], found["link"]
+        tasks = {name: Task(**pool[name]) if pool[name] else None for name in ("oldest", "overdue")}
+        lists = {name: tuple(link[name]) for name in ("queues", "cancelled")}
+        return replace(
+            Pulse(**found),
+            process=Process(**found["process"]),
+            pool=Pool(**pool | tasks),
+            link=Link(**link | lists),
+        )
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"{path} is no pulse of a worker: {type(error).__name__}: {error}"
+        raise PulseUnreadable(message, hint="Worker and probe must be of the same version of repot.") from error
+
+
+def nodes(folder: Path) -> list[str]:
+    """The workers that have a pulse in the folder, those that ended included."""
+    return sorted(path.name.removesuffix(_SUFFIX) for path in folder.glob(f"[!.]*{_SUFFIX}"))
+
+
+def this_process() -> Process:
+    """What tells this process from any other."""
+    pid = os.getpid()
+    return Process(pid, started(pid), namespace(), boot())
+
+
+def started(pid: int) -> str:
+    """When a process started, in the kernel's ticks; empty if it is gone or cannot be asked."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def condition(pid: int) -> str:
+    """The kernel's letter for what a process does, T for stopped and Z for ended; empty if it cannot be asked."""
+    fields = _stat(pid)
+    return fields[0] if fields else ""
+
+
+def namespace() -> str:
+    """The kernel's name for the process ids one sees, another in each container; empty where there is no such thing."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def boot() -> str:
+    """The kernel's name for this boot: its clock begins anew with the next; empty where there is no such thing."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of proc(5)'s stat behind the name, which may hold anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
