@@ -47,6 +47,10 @@ class Proxy:
         """Open the link, or close it: its connections are reset and no new ones taken."""
         _call(self.server_url, "post", f"/proxies/{self.name}", json={"enabled": enabled})
 
+    def lead_to(self, upstream_port: int) -> None:
+        """Lead to another server from now on; connections to the one before are closed."""
+        _call(self.server_url, "post", f"/proxies/{self.name}", json={"upstream": f"127.0.0.1:{upstream_port}"})
+
     def add_toxic(self, kind: str, stream: str, attributes: dict[str, int]) -> str:
         """Spoil the link; `stream` is `upstream` or `downstream`. Return the toxic's name."""
         name = f"{kind}_{stream}"

@@ -12,6 +12,7 @@ from repot.config import child_environment
 from repot.errors import AppUnusable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from repot.config import WorkerSettings
@@ -42,8 +43,10 @@ def require_obedient(settings: WorkerSettings) -> None:
         )
 
 
-def start_worker(name: str, queue: str, settings: WorkerSettings, folder: Path, processes: int = 1) -> GuardedProcess:
-    """Start a prefork worker called `name` that consumes `queue`.
+def start_worker(
+    name: str, queue: str, settings: WorkerSettings, folder: Path, processes: int = 1, options: Sequence[str] = ()
+) -> GuardedProcess:
+    """Start a worker called `name` that consumes `queue`, with a prefork pool unless `options` say otherwise.
 
     With one process and a prefetch of one, a worker that is busy takes nothing else.
     """
@@ -55,15 +58,16 @@ def start_worker(name: str, queue: str, settings: WorkerSettings, folder: Path, 
         queue,
         "--concurrency",
         str(processes),
-        "--pool",
-        "prefork",
         "--loglevel",
         "INFO",
     ]
+    if "--pool" not in options:
+        # not twice: Celery prepares the process for the first one it reads
+        command += ["--pool", "prefork"]
     # whatever the application includes itself
     command += ["--include", "repot.worker.tasks"]
     # neither is needed for one task, and both cost a second
-    command += ["--without-mingle", "--without-gossip"]
+    command += ["--without-mingle", "--without-gossip", *options]
     # multiprocessing leaves a folder behind when it is killed: in ours, it goes with the experiment
     environment = child_environment(settings) | {"TMPDIR": str(folder)}
     return GuardedProcess(command, log=folder / f"{name}.log", environment=environment)

@@ -1,8 +1,9 @@
 """The worker's side of its pulse: written by its own event loop, and wherever that loop has to wait.
 
-Celery's event loop stands still while the worker looks for its broker and in a soft
-shutdown; what it waits in is wrapped on the one instance, so that a broker's absence
-never looks like a worker's death.
+Celery's event loop stands still while it looks for its broker, which it also does in
+the middle of publishing an event or the answer to a ping, for as long as the broker
+is away. So the worker's connections beat while they wait: a broker's absence must
+never look like a worker's death.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 import json
 import logging
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from threading import RLock
+from threading import RLock, current_thread, main_thread
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps, signals
 from celery.worker import state as worker_state
+from kombu import Connection
 
 from repot.config.masking import MASK, masked
 from repot.worker import contact, counts, pulse
@@ -68,6 +70,7 @@ class Heart:
             link=_link(worker.app),
         )
         self._follow()
+        worker.app.amqp.Connection = _beating_connection(self)
         self.beat()
 
     def beat(self) -> None:
@@ -98,9 +101,24 @@ class Heart:
         self.beat()
 
     def connecting(self) -> None:
-        """The broker is being looked for, for the first time or again."""
-        if self._now.phase not in (STOPPING, STOPPED):
+        """The broker is being looked for, for the first time or again; beats."""
+        if current_thread() is not main_thread():
+            # a task's own search says nothing about the event loop
+            return
+        if self._now.phase in (STOPPING, STOPPED):
+            self.beat()
+        else:
             self.change(phase=CONNECTING)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """While the event loop may have to wait for the broker in the middle of something else."""
+        phase = self._now.phase
+        try:
+            yield
+        finally:
+            if (phase, self._now.phase) == (RUNNING, CONNECTING) and current_thread() is main_thread():
+                self.change(phase=RUNNING)
 
     def consuming(self, consumer: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """The broker is there, and tasks may come."""
@@ -184,18 +202,17 @@ class Heart:
 
 
 class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Beats from the consumer's event loop while it consumes, and between attempts to reach the broker."""
+    """Beats from the consumer's event loop."""
 
     name = "repot pulse"
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
-        """Follow the consumer's search for its broker."""
+        """Take the worker's heart."""
         # given to the worker before its parts are made
         self._heart: Heart = c.controller.repot_heart
         self._timer_entry: Any = None
         self._waits = False
-        c.ensure_connected = self._beating(c.ensure_connected)
         super().__init__(c, **options)
 
     def start(self, c: Any) -> None:  # noqa: ANN401
@@ -228,25 +245,23 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._waits = False
         self._heart.look(c)
 
-    def _beating(self, ensure_connected: Any) -> Any:  # noqa: ANN401
-        """Wrap the consumer's wait for its broker: kombu calls back each second of it."""
 
-        def beating(connection: Any) -> Any:  # noqa: ANN401
-            ensure_connection = connection.ensure_connection
+def _beating_connection(heart: Heart) -> type[Connection]:
+    """The class of a worker's connections: kombu calls back in every second of a wait for the broker."""
 
-            def with_beats(*arguments: Any, callback: Any = None, **options: Any) -> Any:  # noqa: ANN401
-                def called_back() -> None:
-                    self._heart.connecting()
-                    self._heart.beat()
-                    if callback:
-                        callback()
+    class BeatingConnection(Connection):  # type: ignore[misc,unused-ignore]
+        def _ensure_connection(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - kombu's signature
+            callback = options.get("callback")
 
-                return ensure_connection(*arguments, callback=called_back, **options)
+            def called_back() -> None:
+                heart.connecting()
+                if callback:
+                    callback()
 
-            connection.ensure_connection = with_beats
-            return ensure_connected(connection)
+            with heart.away():
+                return super()._ensure_connection(*arguments, **options | {"callback": called_back})
 
-        return beating
+    return BeatingConnection
 
 
 def _make_own_folder(folder: Path) -> None:

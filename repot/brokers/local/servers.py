@@ -7,7 +7,7 @@ import secrets
 import socket
 import tempfile
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -41,7 +41,8 @@ class Server:
     """A private server that serves.
 
     `url` is what a client connects to, `management_url` RabbitMQ's HTTP API;
-    `folder` is deleted with the server, however it ends.
+    `folder` is deleted with the server, however it ends; `variables` are the
+    environment in which the server's own commands, rabbitmqctl for example, find it.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Server:
     process: GuardedProcess
     folder: Path
     started_in_s: float
+    variables: Mapping[str, str]
 
     def url_at(self, port: int) -> str:
         """The same address behind another loopback port, a proxy's for example."""
@@ -86,6 +88,7 @@ class _Launched:
     url: str
     identify: Callable[[], tuple[str, str]]
     management_url: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -143,7 +146,7 @@ def rabbitmq_server(*options: str) -> Iterator[Server]:
             with closing(open_broker(BrokerUrl.parse(url), management_url=address)) as broker:
                 return _if_ours(broker, node)
 
-        return _Launched(_start([program], folder, variables, epmd), port, url, identify, address)
+        return _Launched(_start([program], folder, variables, epmd), port, url, identify, address, variables)
 
     with _running("rabbitmq", launch) as server:
         yield server
@@ -196,6 +199,7 @@ def _running(name: str, launch: Callable[[Path], _Launched]) -> Iterator[Server]
                 launched.process,
                 folder,
                 started_in_s=monotonic() - begun,
+                variables=launched.variables,
             )
             return
 

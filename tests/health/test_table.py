@@ -1,0 +1,202 @@
+"""The table of docs/healthcheck.md, a test a cell: what each probe says in each state, on each broker."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pytest
+
+from installed import require
+from repot.brokers.local import programs, rabbitmq_server, redis_server
+from repot.config import inherited_environment
+from repot.waiting import wait_until
+from sidecars import PULSE_TIMEOUT_S, Patient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.brokers.local import Server
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def broker(request: pytest.FixtureRequest) -> str:
+    """Each broker in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def patient(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> Iterator[Patient]:
+    """A worker that takes tasks, on each broker in turn."""
+    with Patient(server, redis, toxiproxy, tmp_path) as found:
+        found.await_ready()
+        yield found
+
+
+def _stays(patient: Patient, path: str, expected: tuple[int, str]) -> None:
+    """For longer than a pulse may be old."""
+    until = monotonic() + PULSE_TIMEOUT_S + 2
+
+    def over() -> bool:
+        assert expected == patient.get(path).short
+        return monotonic() > until
+
+    wait_until(over, within_s=PULSE_TIMEOUT_S + 10, what="time passes", poll_s=0.2)
+
+
+def test_idle(patient: Patient) -> None:
+    with patient.watched("/live") as lives:
+        _stays(patient, "/ready", (200, "ready"))
+    assert {(200, "running")} == {one.short for one in lives}
+
+
+def test_busy(patient: Patient) -> None:
+    """Every process of its pool in a task of 60 s, and more tasks waiting: alive and ready."""
+    for _ in range(4):
+        patient.send("repot.run", 60)
+    wait_until(lambda: patient.pulse.pool.active == 2, within_s=20, what="both processes are busy")
+    with patient.watched("/live") as lives:
+        _stays(patient, "/ready", (200, "ready"))
+    assert {(200, "running")} == {one.short for one in lives}
+
+
+def test_stopped_by_a_signal(patient: Patient) -> None:
+    """SIGSTOP: at first it does not answer, and when its pulse is too old it is not alive."""
+    with patient.worker.frozen():
+        patient.await_state("/ready", (503, "not_answering"))
+        assert (200, "running") == patient.get("/live").short
+        patient.await_state("/live", (503, "frozen"))
+        patient.await_state("/ready", (503, "frozen"))
+    patient.await_state("/live", (200, "running"))
+    patient.await_ready()
+
+
+def test_child_killed_for_memory(patient: Patient) -> None:
+    """As the kernel does it: SIGKILL to the child that runs the task. The pool makes another."""
+    with patient.watched("/live") as lives, patient.watched("/ready") as readies:
+        patient.send("repot.die")
+        wait_until(
+            lambda: patient.pulse.counts.get("repot.die", {}).get("retried"), within_s=20, what="the task was lost"
+        )
+        _stays(patient, "/ready", (200, "ready"))
+    assert {(200, "running")} == {one.short for one in lives}
+    assert {(200, "ready")} == {one.short for one in readies}
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGTERM, "warm"), (signal.SIGQUIT, "soft")])
+def test_shutting_down(patient: Patient, number: signal.Signals, kind: str) -> None:
+    """Not ready, and alive until the process has gone, though a soft shutdown sends no beats."""
+    patient.send("repot.run", PULSE_TIMEOUT_S + 3)
+    wait_until(lambda: patient.pulse.pool.active, within_s=20, what="the task runs")
+    patient.worker.signal(number)
+    patient.await_state("/ready", (503, "stopping"), within_s=3)
+    begun = monotonic()
+
+    def gone() -> bool:
+        if patient.worker.exit_code is not None:
+            return True
+        found = patient.get("/live")
+        assert found.short in {(200, "stopping"), (503, "gone")}
+        assert f"({kind} shutdown)" in found.body["reason"]
+        return False
+
+    wait_until(gone, within_s=40, what="the worker leaves", poll_s=0.1)
+    assert monotonic() - begun > PULSE_TIMEOUT_S
+    patient.await_state("/live", (503, "gone"))
+    assert 503 == patient.get("/ready").status
+
+
+@contextmanager
+def _new(broker: str) -> Iterator[Server]:
+    """A server that a test may kill."""
+    require(programs.REDIS if broker == "redis" else programs.RABBITMQ)
+    with (redis_server if broker == "redis" else rabbitmq_server)() as server:
+        yield server
+
+
+def test_broker_killed_and_back(broker: str, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+    """Killed: alive all the time, whatever the pool, and not ready. Back, as a new server: ready, not restarted."""
+    with _new(broker) as first:
+        pools = [("--pool", pool) for pool in ("prefork", "threads", "solo", "gevent")]
+        patients = [Patient(first, redis, toxiproxy, tmp_path, options=pool, processes=2) for pool in pools]
+        with patients[0], patients[1], patients[2], patients[3]:
+            for patient in patients:
+                patient.await_ready()
+            pids = [patient.pulse.process.pid for patient in patients]
+            with (
+                patients[0].watched() as prefork,
+                patients[1].watched() as threads,
+                patients[2].watched() as solo,
+                patients[3].watched() as gevent,
+            ):
+                first.process.signal(signal.SIGKILL)
+                for patient in patients:
+                    patient.await_state("/ready", (503, "broker_unreachable"))
+                _stays(patients[0], "/ready", (503, "broker_unreachable"))
+                with _new(broker) as second:
+                    for patient in patients:
+                        patient.proxy.lead_to(second.port)
+                    for patient in patients:
+                        patient.await_ready()
+                    for patient in patients:
+                        assert 1 <= patient.pulse.link.reconnects
+                        assert {200} == {one.status for one in (*prefork, *threads, *solo, *gevent)}
+                    assert pids == [patient.pulse.process.pid for patient in patients]
+
+
+def test_broker_blackholed_and_back(patient: Patient) -> None:
+    """The link swallows everything in mid-task: alive, not ready; then it leads on, and the worker goes on."""
+    patient.send("repot.run", 2)
+    wait_until(lambda: patient.pulse.pool.active, within_s=20, what="the task runs")
+    with patient.watched() as lives:
+        toxics = [patient.proxy.add_toxic("timeout", stream, {"timeout": 0}) for stream in ("upstream", "downstream")]
+        patient.await_state("/ready", (503, "broker_unreachable"))
+        _stays(patient, "/ready", (503, "broker_unreachable"))
+        for toxic in toxics:
+            patient.proxy.remove_toxic(toxic)
+        patient.await_ready()
+    assert {200} == {one.status for one in lives}
+
+
+def test_rabbitmq_under_a_disk_alarm(rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+    """Nobody can publish, so ping hears nothing; the worker works on, and must be left alone."""
+    with Patient(rabbitmq, redis, toxiproxy, tmp_path) as patient:
+        patient.await_ready()
+        for _ in range(4):
+            patient.send("repot.run", 1)
+        with patient.watched() as lives, _disk_alarm(rabbitmq):
+            patient.await_state("/ready", (200, "broker_alarm"))
+            _stays(patient, "/ready", (200, "broker_alarm"))
+            assert 4 == patient.pulse.counts["repot.run"]["succeeded"]
+        patient.await_ready()
+        assert {(200, "running")} == {one.short for one in lives}
+
+
+@contextmanager
+def _disk_alarm(server: Server) -> Iterator[None]:
+    """No disk has that much room."""
+    _rabbitmqctl(server, "set_disk_free_limit", "100000000000000")
+    try:
+        yield
+    finally:
+        _rabbitmqctl(server, "set_disk_free_limit", "1000000")
+
+
+def _rabbitmqctl(server: Server, *words: str) -> None:
+    command = str(Path(programs.RABBITMQ.find()).with_name("rabbitmqctl"))
+    environment = inherited_environment(without=("RABBITMQ_", "ERL_")) | dict(server.variables)
+    subprocess.run([command, *words], env=environment, check=True, capture_output=True, timeout=60)
+
+
+def test_consumer_cancelled(patient: Patient) -> None:
+    """It answers pings, and takes nothing: by `celery control cancel_consumer`, as an operator does it."""
+    queue = patient.settings.queue_names[0]
+    patient.client.control.cancel_consumer(queue)
+    patient.await_state("/ready", (503, "not_consuming"))
+    assert (200, "running") == patient.get("/live").short
+    patient.client.control.add_consumer(queue)
+    patient.await_ready()
