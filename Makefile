@@ -4,7 +4,7 @@ SHELL := bash
 BIN := .venv/bin
 
 .NOTPARALLEL:
-.PHONY: help demo test check setup lint types contract unit apps servers chaos compose lock docs clean
+.PHONY: help demo test check setup lint types contract unit apps servers health chaos compose lock docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -12,7 +12,7 @@ help: ## List the targets
 demo: setup ## The story of the task that ran twice, on both brokers
 	@$(BIN)/repot demo
 
-test: check apps servers chaos compose ## Every check: lint, types, import contract, all tests
+test: check apps servers health chaos compose ## Every check: lint, types, import contract, all tests
 
 check: lint types contract unit ## The fast ones: no servers
 
@@ -37,6 +37,9 @@ apps: setup ## The doctor on whole projects, as tutorials write them and odder
 
 servers: setup ## Tests on private servers
 	$(BIN)/pytest tests/servers
+
+health: setup ## Tests of the health sidecar, on workers whose brokers fail
+	$(BIN)/pytest tests/health
 
 chaos: setup ## Tests of the scenarios
 	$(BIN)/pytest tests/chaos

@@ -17,9 +17,10 @@ from celery import Celery
 from repot.brokers.local import GuardedProcess, free_port
 from repot.chaos.proxies import Proxy
 from repot.chaos.workers import start_worker
-from repot.config import ExplicitSettings, Role, celery_config, child_environment
+from repot.config import ExplicitSettings, Role, child_environment
 from repot.waiting import wait_until
 from repot.worker import pulse
+from repot.worker.configure import configure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,12 +81,15 @@ class Patient:
         self.proxy = Proxy.create(toxiproxy.url, self.name, server.port)
         self.settings: WorkerSettings = ExplicitSettings(
             broker_url=server.url_at(self.proxy.port),
-            management_url=server.management_url or None,
             result_backend=results.results_url,
             queue_names=(f"q-{self.name}",),
             dead_letter_queue=f"q-{self.name}-dead",
-            pulse_folder=folder / f"pulse-{self.name}",
-            **QUICK | changes,
+            **{
+                "management_url": server.management_url or None,
+                "pulse_folder": folder / f"pulse-{self.name}",
+                **QUICK,
+                **changes,
+            },
         )
         self._folder = folder
         self._options = options
@@ -94,7 +98,7 @@ class Patient:
         self._stack = ExitStack()
         # through the server itself, whatever becomes of the link
         self.client = Celery("test", set_as_current=False)
-        self.client.conf.update(celery_config(self.settings.replace(broker_url=server.url), Role.CLIENT))
+        configure(self.client, self.settings.replace(broker_url=server.url), Role.CLIENT)
 
     def __enter__(self) -> Self:
         """Start both."""

@@ -29,7 +29,8 @@ def serve() -> None:
     from repot.config import load, load_healthcheck
     from repot.healthcheck.serve import serve as run
 
-    worker, health = load(), load_healthcheck()
+    worker = load()
+    health = load_healthcheck(worker)
     click.echo(f"serving http://{health.host}:{health.port} for {health.node or 'the only worker here'}", err=True)
     run(worker, health)
 
@@ -50,7 +51,8 @@ def probe(context: click.Context, /, *, live: bool, as_json: bool) -> None:
     from repot.config import load, load_healthcheck
     from repot.healthcheck.watch import Watch, ask_once
 
-    _say("ready", ask_once(Watch(load(), load_healthcheck())), as_json=as_json)
+    worker = load()
+    _say("ready", ask_once(Watch(worker, load_healthcheck(worker))), as_json=as_json)
 
 
 @healthcheck.command()

@@ -41,8 +41,8 @@ class HealthcheckSettings(EnvironmentSettings):
     )
     pulse_timeout: PositiveFloat = Field(
         DEFAULT_PULSE_TIMEOUT_S,
-        description="A worker whose pulse is older is not alive. Above twice WORKER_SOCKET_TIMEOUT and the times of "
-        "reconnecting, which may hold its event loop up.",
+        description="A worker whose pulse is older is not alive. At least four times WORKER_SOCKET_TIMEOUT: a dead "
+        "link holds its event loop up for as long.",
     )
     ping_timeout: PositiveFloat = Field(
         2, le=60, description="Wait this long for the worker's answer, and as long for the broker's."

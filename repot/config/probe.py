@@ -9,7 +9,7 @@ from pathlib import Path
 
 from repot.errors import ConfigInvalid
 
-DEFAULT_PULSE_TIMEOUT_S = 60.0
+DEFAULT_PULSE_TIMEOUT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,19 +74,13 @@ class Inquiry:
     def ask(self, node: str) -> Heard:
         """Ask once; where nothing comes back, once more on a new connection: the old one may be dead."""
         begun = monotonic()
-        try:
-            outcome = Outcome.BLOCKED if self._still_blocked() else self._ping(node)
-            if outcome is Outcome.SILENT:
-                self.close()
-                outcome = self._ping(node)
-        except self._errors() as first:
+        outcome, said = self._try(node)
+        if outcome in (Outcome.SILENT, Outcome.UNREACHABLE):
             self.close()
-            try:
-                outcome = self._ping(node)
-            except self._errors() as error:
-                self.close()
-                return Heard(Outcome.UNREACHABLE, monotonic() - begun, f"{type(error).__name__}: {error or first}")
-        return Heard(outcome, monotonic() - begun)
+            outcome, said = self._try(node)
+        if outcome is Outcome.UNREACHABLE:
+            self.close()
+        return Heard(outcome, monotonic() - begun, said)
 
     def waiting(self, queues: Iterable[str]) -> int | None:
         """How many tasks wait in these queues; None if the broker does not say."""
@@ -105,15 +99,22 @@ class Inquiry:
                 connection.collect(socket_timeout=self._timeout_s)
                 connection.close()
 
-    def _ping(self, node: str) -> Outcome:
-        connection = self._connected()
-        replies = self._mailbox._broadcast("ping", {}, [node], reply=True, timeout=self._timeout_s)  # noqa: SLF001 - as Celery's own Control does
+    def _try(self, node: str) -> tuple[Outcome, str]:
+        try:
+            if self._still_blocked():
+                return Outcome.BLOCKED, ""
+            self._connect()
+            # as Celery's own Control does
+            replies = self._mailbox._broadcast("ping", {}, [node], reply=True, timeout=self._timeout_s)  # noqa: SLF001
+        except self._errors() as error:
+            # once RabbitMQ has said that it takes nothing more, it does not answer either
+            outcome = Outcome.BLOCKED if self._is_blocked else Outcome.UNREACHABLE
+            return outcome, f"{type(error).__name__}: {error}".rstrip(": ")
         if any(node in reply for reply in replies or ()):
-            return Outcome.ANSWERED
-        del connection
-        return Outcome.BLOCKED if self._is_blocked else Outcome.SILENT
+            return Outcome.ANSWERED, ""
+        return Outcome.BLOCKED if self._is_blocked else Outcome.SILENT, ""
 
-    def _connected(self) -> Any:  # noqa: ANN401 - kombu's connection
+    def _connect(self) -> None:
         if self._connection is None:
             self._connection = Connection(
                 self._config.get("broker_read_url") or self._config["broker_url"],
@@ -126,7 +127,6 @@ class Inquiry:
             self._mailbox = _Mailbox(self._link.control_exchange, type="fanout", accept=["json"], serializer="json")(
                 self._connection
             )
-        return self._connection
 
     def _options(self) -> dict[str, Any]:
         """The worker's own transport options, over what the settings alone would give, with short waits."""
@@ -152,11 +152,15 @@ class Inquiry:
     def _still_blocked(self) -> bool:
         if self._is_blocked:
             with suppress(socket.timeout):
-                self._connected().drain_events(timeout=0.01)
+                self._connection.drain_events(timeout=0.01)
+            if not self._is_blocked:
+                # what was under way when it was blocked came to nothing
+                self.close()
         return self._is_blocked
 
     def _waiting(self, queue: str) -> int:
-        connection = self._connected()
+        self._connect()
+        connection = self._connection
         # the broker closes the channel on which it says no
         channel = connection.channel()
         try:

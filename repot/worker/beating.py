@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps, signals
 from celery.worker import state as worker_state
-from kombu import Connection
+from kombu import Connection, pools
 
 from repot.config.masking import MASK, masked
 from repot.worker import contact, counts, pulse
@@ -212,15 +212,16 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
         # given to the worker before its parts are made
         self._heart: Heart = c.controller.repot_heart
         self._timer_entry: Any = None
-        self._waits = False
+        _leave_unconfirmed(c)
         super().__init__(c, **options)
 
     def start(self, c: Any) -> None:  # noqa: ANN401
         """The consumer has its queues."""
         self._heart.consuming(c)
         if c.hub is None:
-            # gevent and eventlet: the timer is a greenlet of its own, so it only asks the loop to beat
-            self._timer_entry = c.timer.call_repeatedly(pulse.INTERVAL_S, partial(self._ask_for_beat, c))
+            # gevent and eventlet: their own loop turns the timer's greenlet, too. The consumer's cannot be asked: with
+            # heartbeats more often than its two seconds, its wait for a message does not end
+            self._timer_entry = c.timer.call_repeatedly(pulse.INTERVAL_S, partial(self._heart.look, c))
 
     def register_with_event_loop(self, c: Any, hub: Any) -> None:  # noqa: ANN401
         """The event loop begins."""
@@ -235,15 +236,6 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
             self._heart.connecting()
         else:
             self._heart.stopping()
-
-    def _ask_for_beat(self, c: Any) -> None:  # noqa: ANN401
-        if not self._waits:
-            self._waits = True
-            c.call_soon(self._beat_in_turn, c)
-
-    def _beat_in_turn(self, c: Any) -> None:  # noqa: ANN401
-        self._waits = False
-        self._heart.look(c)
 
 
 def _beating_connection(heart: Heart) -> type[Connection]:
@@ -262,6 +254,27 @@ def _beating_connection(heart: Heart) -> type[Connection]:
                 return super()._ensure_connection(*arguments, **options | {"callback": called_back})
 
     return BeatingConnection
+
+
+def _leave_unconfirmed(c: Any) -> None:  # noqa: ANN401 - celery's Consumer
+    """Let the worker's event loop never wait for a confirm.
+
+    It sends an event every two seconds and the answers to pings. With
+    `confirm_publish` each of them waits for RabbitMQ, which confirms nothing under a
+    memory or disk alarm, and kombu tries for ever: the worker stands still for as
+    long as the alarm lasts, where without it work goes on. Both may get lost.
+    """
+
+    def for_events(url: Any = None, heartbeat: Any = None) -> Any:  # noqa: ANN401
+        return c.ensure_connected(_unconfirmed(c.app.connection_for_write(url=url, heartbeat=heartbeat)))
+
+    c.connection_for_write = for_events
+    c.app.control.mailbox.producer_pool = pools.producers[_unconfirmed(c.app.connection_for_write())]
+
+
+def _unconfirmed(connection: Any) -> Any:  # noqa: ANN401 - kombu's Connection, not connected yet
+    connection.transport_options = {**(connection.transport_options or {}), "confirm_publish": False}
+    return connection
 
 
 def _make_own_folder(folder: Path) -> None:
