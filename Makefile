@@ -39,7 +39,7 @@ servers: setup ## Tests on private servers
 	$(BIN)/pytest tests/servers
 
 health: setup ## Tests of the health sidecar, on workers whose brokers fail
-	$(BIN)/pytest tests/health
+	$(BIN)/pytest tests/health --numprocesses 4
 
 chaos: setup ## Tests of the scenarios
 	$(BIN)/pytest tests/chaos

@@ -51,7 +51,7 @@ class Deployment:
 
     def command(self, line: str) -> tuple[list[str], dict[str, str]]:
         """A line for a shell that has read `.env`, with the environment of somebody who has activated the .venv."""
-        outside = inherited_environment(without=("WORKER_", "CELERY_"))
+        outside = inherited_environment(without=("WORKER_", "CELERY_", "HEALTHCHECK_", "START_", "BRIDGE_"))
         path = f"{Path(sys.executable).parent}:{outside['PATH']}"
         return ["bash", "-c", f"set -a; . ./.env; set +a; {line}"], outside | {"PATH": path}
 
@@ -75,6 +75,7 @@ class Deployment:
             for name, value in self.variables.items()
             if name.startswith(prefix)
         }
+        found.setdefault("queue_names", self.variables["CELERY_QUEUE_NAMES"])
         return ExplicitSettings.model_validate(found)
 
     def send(self, name: str, *arguments: object) -> AsyncResult[object]:

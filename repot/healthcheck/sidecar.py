@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request, Response
 from repot.healthcheck.metrics import Metrics
 from repot.healthcheck.queues import QueueCounter
 from repot.healthcheck.watch import Watch
+from repot.worker.pulse import STARTING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -92,9 +93,9 @@ class Sidecar:
         return self._probe(request, "ready", look.ready or look.live, look.at)
 
     async def startup(self, request: Request) -> Response:
-        """Whether the worker has once been ready; from then on the other probes judge."""
+        """Whether the worker has come up: its application imported, its pool there. No broker is needed for it."""
         look = await self._live.get()
-        begun = look.pulse is not None and look.pulse.ready_at is not None and look.live.ok
+        begun = look.pulse is not None and look.pulse.phase != STARTING and look.live.ok
         return self._probe(request, "started", _with(look.live, ok=begun), look.at)
 
     async def health(self, request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +12,6 @@ from redis.exceptions import AuthenticationError
 
 from deployment import Deployment
 from repot.brokers.local import free_port
-from repot.config import inherited_environment
 from repot.init import BROKERS
 
 if TYPE_CHECKING:
@@ -21,17 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UP = "docker compose up --detach --wait"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _engine() -> None:
-    command = ["docker", "compose", "ls"]
-    try:
-        asked = subprocess.run(command, env=inherited_environment(without=()), capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("no docker here")
-    if asked.returncode:
-        pytest.skip("no Docker engine with Compose answers")
 
 
 @pytest.fixture(params=BROKERS)

@@ -24,6 +24,7 @@ from repot.brokers.management import ManagementApi
 from repot.config import child_environment
 from repot.healthcheck.liveness import PAST_LIMIT_S, liveness
 from repot.waiting import wait_until
+from repot.worker.pulse import STARTING, path_of
 from sidecars import SIDECAR, Patient
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ def test_a_thousand_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: S
                 "connections": {one["name"] for one in api.get("/api/connections")},
             }
 
-        wait_until(lambda: there()["connections"], within_s=20, what="the broker has counted its connections")
+        # the worker's, that of its events, that of its answers, and the sidecar's
+        wait_until(lambda: len(there()["connections"]) == 4, within_s=20, what="the broker has counted its connections")
         before = there()
         for _ in range(1000):
             assert 200 == it.get("/ready").status
@@ -211,18 +213,30 @@ def test_health_says_what_is_wrong(patient: Patient) -> None:
     assert not found["details"]["live"]
 
 
-def test_startup_is_over_once_the_worker_was_ready(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
-    """While its broker is away it has not begun; when the broker is away later, it still has."""
+def test_startup_is_over_without_a_broker(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+    """A broker that is away while a worker starts must not get it restarted either."""
     patient = Patient(redis, redis, toxiproxy, tmp_path)
     patient.proxy.enable(enabled=False)
     with patient:
-        patient.await_state("/startup", (503, "connecting"))
-        assert 200 == patient.get("/live").status
+        patient.await_state("/startup", (200, "connecting"))
+        assert (200, "connecting") == patient.get("/live").short
+        assert (503, "broker_unreachable") == patient.get("/ready").short
         patient.proxy.enable(enabled=True)
-        patient.await_state("/startup", (200, "running"), within_s=40)
-        patient.proxy.enable(enabled=False)
-        patient.await_state("/ready", (503, "broker_unreachable"))
-        assert 200 == patient.get("/startup").status
+        patient.await_ready()
+        assert (200, "running") == patient.get("/startup").short
+
+
+def test_a_worker_that_does_not_come_up_has_not_started(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+    """Stopped before its pool is there."""
+    with Patient(redis, redis, toxiproxy, tmp_path) as patient:
+        patient.await_ready()
+        found = patient.pulse
+        assert patient.settings.pulse_folder
+        with patient.worker.frozen():
+            path = path_of(patient.settings.pulse_folder, found.node)
+            path.write_text(replace(found, phase=STARTING, ready_at=None, beat=monotonic()).written())
+            patient.await_state("/startup", (503, "starting"))
+            patient.await_state("/ready", (503, "starting"))
 
 
 def test_no_worker_has_begun(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:

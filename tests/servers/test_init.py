@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -14,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from deployment import Deployment, init
+from repot.brokers.local import free_port
 from repot.waiting import wait_until
 from repot.worker.journal import DELIVERED, EFFECT, READY, STARTED, Journal
 
@@ -31,9 +33,11 @@ def deployment(server: Server, redis: Server, tmp_path: Path) -> Deployment:
     made.rewrite(
         WORKER_BROKER_URL=server.url,
         WORKER_RESULT_BACKEND=redis.results_url,
-        WORKER_QUEUE_NAMES=queue,
+        CELERY_QUEUE_NAMES=queue,
         WORKER_DEAD_LETTER_QUEUE=f"{queue}-dead",
         WORKER_JOURNAL=str(made.folder / "journal"),
+        WORKER_PULSE_FOLDER=str(made.folder / "pulse"),
+        HEALTHCHECK_PORT=str(free_port()),
     )
     return made
 
@@ -71,6 +75,71 @@ def test_supervisord_runs_a_worker_and_stops_it_when_its_task_has_ended(deployme
         assert 0 == supervisord.exit_code
         assert "stopped: worker (exit status 0)" in supervisord.log_tail(40)
         assert "SIGKILL" not in supervisord.log_tail(1000)
+
+
+def test_the_sidecar_and_the_probe_judge_the_worker(deployment: Deployment) -> None:
+    """Ready while it consumes; with the worker stopped by hand, the sidecar still answers, and says so."""
+    port = int(deployment.variables["HEALTHCHECK_PORT"])
+    with _supervisord(deployment) as supervisord:
+        wait_until(lambda: _status(port, "/ready") == 200, within_s=60, what="it is ready", poll_s=0.2)
+        node = "HEALTHCHECK_NODE=worker@%h"
+        assert 0 == deployment.run(f"{node} repot healthcheck probe --ready").returncode
+        assert 0 == deployment.run("repot healthcheck live").returncode
+        stopped = deployment.run("supervisorctl -c supervisord.conf stop worker")
+        assert 0 == stopped.returncode, stopped.stdout + supervisord.log_tail(40)
+        assert (503, 503) == (_status(port, "/live"), _status(port, "/ready"))
+        assert 4 == deployment.run("repot healthcheck live").returncode
+        shown = deployment.run("supervisorctl -c supervisord.conf status").stdout
+        assert "healthcheck                      RUNNING" in shown
+        assert "flower                           STOPPED" in shown
+        assert "bridge                           STOPPED" in shown
+
+
+def _status(port: int, path: str) -> int:
+    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()
+
+
+def test_a_bridge_takes_what_waits_on_the_other_broker(redis: Server, rabbitmq: Server, tmp_path: Path) -> None:
+    """And sends the task's retry to the one that is moved to. Percent signs in an address arrive as they are."""
+    made = Deployment(tmp_path, "rabbitmq")
+    queue = f"q-{uuid4()}"
+    encoded = rabbitmq.url.replace("guest:guest@", "guest:gu%65st@")
+    assert encoded != rabbitmq.url
+    made.rewrite(
+        WORKER_BROKER_URL=redis.url,
+        WORKER_RESULT_BACKEND=redis.results_url,
+        CELERY_QUEUE_NAMES=queue,
+        WORKER_DEAD_LETTER_QUEUE=f"{queue}-dead",
+        WORKER_PULSE_FOLDER=str(made.folder / "pulse"),
+        WORKER_JOURNAL=str(made.folder / "journal"),
+        HEALTHCHECK_PORT=str(free_port()),
+    )
+    task = made.send("repot.retry", 1)
+    made.rewrite(WORKER_BROKER_URL=encoded, BRIDGE_READ_URL=redis.url, START_BRIDGE="true")
+    with _supervisord(made) as supervisord:
+        assert 2 == task.get(timeout=60), supervisord.log_tail(100)
+        effects = [line.worker for line in Journal(made.folder / "journal").read() if line.what == EFFECT]
+        assert ["bridge", "worker"] == [name.partition("@")[0] for name in effects]
+        judged = made.run("HEALTHCHECK_NODE=bridge@%h repot healthcheck live")
+        assert 0 == judged.returncode, judged.stderr
+
+
+def test_a_bridge_without_the_other_broker_does_not_start(deployment: Deployment) -> None:
+    """It would be a second ordinary worker."""
+    deployment.rewrite(START_BRIDGE="true", BRIDGE_READ_URL="")
+    with _supervisord(deployment) as supervisord:
+        wait_until(
+            lambda: "BRIDGE_READ_URL: is missing" in supervisord.log_tail(200),
+            within_s=30,
+            what="supervisord says what the bridge lacks",
+        )
 
 
 def test_supervisord_says_which_variable_is_missing(deployment: Deployment) -> None:

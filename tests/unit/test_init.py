@@ -58,6 +58,34 @@ def test_moving_the_mark_is_the_flip(tmp_path: Path, broker: str) -> None:
     assert {"redis", "amqp"} == schemes
 
 
+@pytest.mark.parametrize("broker", BROKERS)
+def test_the_bridge_reads_the_other_broker(tmp_path: Path, broker: str) -> None:
+    """Off until it is switched on; moving both marks turns it round."""
+    path = Deployment(tmp_path, broker).folder / ".env"
+    text = path.read_text()
+    flipped = re.sub(r"(?m)^(# )?(WORKER_BROKER_URL|BRIDGE_READ_URL)", lambda m: m[2] if m[1] else f"# {m[2]}", text)
+    for one in (text, flipped):
+        path.write_text(one)
+        found = dotenv_values(path)
+        addresses = {str(found[name]) for name in ("WORKER_BROKER_URL", "BRIDGE_READ_URL")}
+        assert {"redis", "amqp"} == {address.partition(":")[0] for address in addresses}
+        assert ("false", "false", "true") == (found["START_BRIDGE"], found["START_FLOWER"], found["START_HEALTHCHECK"])
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_supervisord_is_told_all_it_asks_for(tmp_path: Path, broker: str) -> None:
+    made = Deployment(tmp_path, broker)
+    asked = set(re.findall(r"%\(ENV_([A-Z_]+)\)s", (made.folder / "supervisord.conf").read_text()))
+    assert asked <= set(made.variables)
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_the_pool_is_a_fixed_one(tmp_path: Path, broker: str) -> None:
+    """Quorum queues and a pool that grows exclude each other."""
+    most, least = Deployment(tmp_path, broker).variables["CELERY_WORKER_AUTOSCALE"].split(",")
+    assert most == least
+
+
 def test_every_variable_in_the_files_exists() -> None:
     known = {variable(name) for name in WorkerSettings.model_fields}
     for path in (Path(str(files("repot.init"))) / "files").rglob("*"):

@@ -1,0 +1,155 @@
+"""The files at the root and under `compose/` and `kubernetes/`: what can be seen without an engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dotenv import dotenv_values
+
+from repot.config import load
+from repot.errors import ConfigInvalid
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose"
+
+#: Neither an address of a registry nor a path of one machine.
+_FOREIGN = re.compile(r"https?://(?!127\.0\.0\.1|prometheus:9090)\S+|/home/|/root/")
+
+
+def manifests() -> dict[str, dict[str, Any]]:
+    """Every Kubernetes object by its kind."""
+    found = [one for path in (ROOT / "kubernetes").glob("*.yaml") for one in yaml.safe_load_all(path.read_text())]
+    return {one["kind"]: one for one in found}
+
+
+def pod() -> dict[str, Any]:
+    template: dict[str, Any] = manifests()["Deployment"]["spec"]["template"]["spec"]
+    return template
+
+
+def test_the_file_at_the_root_is_the_one_that_init_writes() -> None:
+    assert Path("repot/init/files/supervisord.conf") == (ROOT / "supervisord.conf").readlink()
+
+
+def test_no_file_names_a_registry_or_this_machine() -> None:
+    folders = [*COMPOSE.rglob("*"), *(ROOT / "kubernetes").rglob("*"), *ROOT.glob("requirements*.txt")]
+    for path in [*folders, ROOT / "Dockerfile", ROOT / ".dockerignore"]:
+        # a person's own, made by compose/credentials
+        if path.is_file() and path.name != ".env":
+            assert not _FOREIGN.findall(path.read_text()), path
+
+
+def test_every_image_and_dependency_is_pinned() -> None:
+    images = re.findall(r"(?m)^(?:FROM|\s+image:) (\S+)", "\n".join(p.read_text() for p in _files_with_images()))
+    ours = {"base", "build", '"${REPOT_WORKER_IMAGE:-repot-worker}"', '"${REPOT_FLOWER_IMAGE:-repot-flower}"'}
+    assert not [image for image in set(images) - ours if not re.search(r":v?\d", image)]
+    for name in ("requirements.txt", "requirements-flower.txt", "requirements-build.txt"):
+        lines = (ROOT / name).read_text().replace("\\\n", " ").splitlines()
+        assert all("==" in line and "--hash=" in line for line in lines if not line.startswith("#")), name
+
+
+def _files_with_images() -> list[Path]:
+    return [ROOT / "Dockerfile", *COMPOSE.glob("*.yaml"), *(ROOT / "kubernetes").glob("*.yaml")]
+
+
+def test_credentials_are_made_once_and_are_nobody_elses(tmp_path: Path) -> None:
+    made = [_credentials(tmp_path / name) for name in ("a", "b")]
+    secrets = [value for found in made for name, value in found.items() if re.search("PASSWORD|TOKEN|COOKIE", name)]
+    assert 12 == len(secrets) == len(set(secrets))
+    assert all(re.fullmatch("[0-9a-f]{48}", str(secret)) for secret in secrets)
+    assert 0o600 == stat.S_IMODE((tmp_path / "a").stat().st_mode)
+
+
+def test_credentials_that_are_there_stay(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("REDIS_PASSWORD=mine\nREDIS_PORT=1\nOTHER=x\n")
+    found = _credentials(path)
+    assert ("mine", "1", "x") == (found["REDIS_PASSWORD"], found["REDIS_PORT"], found["OTHER"])
+    assert found["RABBITMQ_PASSWORD"]
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    before = path.read_text()
+    _credentials(path)
+    assert before == path.read_text()
+
+
+def _credentials(path: Path) -> dict[str, str | None]:
+    subprocess.run([COMPOSE / "credentials", path], check=True)
+    return dotenv_values(path)
+
+
+def test_credentials_are_ignored_by_git() -> None:
+    assert "/compose/.env" in (ROOT / ".gitignore").read_text().split()
+
+
+def test_every_variable_that_compose_must_have_is_written(tmp_path: Path) -> None:
+    needed = set(re.findall(r"\$\{([A-Z_]+):\?", "".join(path.read_text() for path in COMPOSE.glob("*.yaml"))))
+    assert needed == set(_credentials(tmp_path / ".env"))
+
+
+def test_every_alert_says_what_to_do() -> None:
+    groups = yaml.safe_load((COMPOSE / "prometheus" / "alerts.yml").read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) == len({rule["alert"] for rule in rules})
+    for rule in rules:
+        assert {"summary", "description"} == set(rule["annotations"]), rule["alert"]
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+
+
+def test_the_dashboard_asks_the_source_that_is_provisioned() -> None:
+    sources = yaml.safe_load((COMPOSE / "grafana/provisioning/datasources/prometheus.yml").read_text())["datasources"]
+    board = json.loads((COMPOSE / "grafana/dashboards/worker.json").read_text())
+    assert {"prometheus"} == {source["uid"] for source in sources}
+    assert {"prometheus"} == {target["datasource"]["uid"] for panel in board["panels"] for target in panel["targets"]}
+    places = [panel["gridPos"] for panel in board["panels"]]
+    cells = [(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])]
+    assert len(cells) == len(set(cells)), "panels overlap"
+
+
+@pytest.mark.parametrize("name", ["WORKER_BROKER_URL", "WORKER_RESULT_BACKEND"])
+def test_a_secret_that_was_not_filled_in_stops_the_worker(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for each, value in manifests()["Secret"]["stringData"].items():
+        monkeypatch.setenv(each, value)
+    with pytest.raises(ConfigInvalid, match=name):
+        load()
+
+
+def test_the_manifests_follow_kubernetes_own_schema() -> None:
+    """Where the schemas are installed; they are too large to be asked for."""
+    validator = pytest.importorskip("kubernetes_validate")
+    for manifest in manifests().values():
+        validator.validate(manifest, validator.latest_version(), strict=True)
+
+
+def test_the_pod_may_do_little() -> None:
+    (container,) = pod()["containers"]
+    assert pod()["securityContext"]["runAsNonRoot"]
+    assert {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    } == container["securityContext"]
+    assert not pod()["automountServiceAccountToken"]
+    assert {"memory"} <= set(container["resources"]["limits"])
+
+
+def test_no_probe_of_kubernetes_restarts_a_worker_for_its_broker() -> None:
+    (container,) = pod()["containers"]
+    assert ["repot", "healthcheck", "live"] == container["livenessProbe"]["exec"]["command"]
+    assert "/ready" == container["readinessProbe"]["httpGet"]["path"]
+    assert "/startup" == container["startupProbe"]["httpGet"]["path"]
+    longest = {one["name"]: one.get("value") for one in container["env"]}["WORKER_VISIBILITY_TIMEOUT"]
+    assert int(str(longest)) < pod()["terminationGracePeriodSeconds"]
+
+
+def test_the_image_restarts_nothing_for_a_broker() -> None:
+    """A HEALTHCHECK in an image ends containers on Swarm."""
+    check = re.search(r"HEALTHCHECK .*\n\s+CMD (.*)", (ROOT / "Dockerfile").read_text())
+    assert check
+    assert ["repot", "healthcheck", "probe", "--live"] == json.loads(check[1])
