@@ -47,7 +47,7 @@ chaos: setup ## Tests of the scenarios
 compose: setup ## Tests on Docker Compose, where an engine answers
 	$(BIN)/pytest tests/compose
 
-lock: ## Resolve requirements-dev.txt anew
+lock: ## Resolve the requirements files anew
 	scripts/lock
 
 docs: setup ## Write docs/settings.md and docs/rules/ from the settings and rules

@@ -113,12 +113,12 @@ class StallWatch:
         if not waiting or self._received != found.last_received or self._since is None:
             self._since, self._received = (now if waiting else None), found.last_received
             return False
-        return now - self._since >= self.CONFIRM_S
+        return now - self._since >= self.confirm_s
 
     @property
     def is_unsure(self) -> bool:
         """Whether only another look can tell."""
-        return self._since is not None and monotonic() - self._since < self.CONFIRM_S
+        return self._since is not None and monotonic() - self._since < self.confirm_s
 
 
 def stalled(found: Pulse, waiting: int) -> Answer:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from repot.config import HealthcheckSettings, WorkerSettings
 
 
+_ANOTHER_LOOK_WITHIN_S = 10
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What was seen at one moment; `at` is on the monotonic clock."""
@@ -105,7 +108,7 @@ def ask_once(watch: Watch) -> Answer:
     try:
         look = watch.ask()
         if watch.is_unsure:
-            wait_until(lambda: not watch.is_unsure, within_s=2 * StallWatch.CONFIRM_S, what="another look is due")
+            wait_until(lambda: not watch.is_unsure, within_s=_ANOTHER_LOOK_WITHIN_S, what="another look is due")
             look = watch.ask()
         return look.ready or look.live
     finally:

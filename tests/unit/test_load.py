@@ -8,7 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repot.config import ExplicitSettings, WorkerSettings, as_environment, child_environment, load, variable
+from repot.config import (
+    ExplicitSettings,
+    WorkerSettings,
+    as_environment,
+    child_environment,
+    load,
+    load_healthcheck,
+    variable,
+)
 from repot.errors import ConfigInvalid
 
 PLANTED = "hunter2-s3cret"
@@ -189,3 +197,43 @@ def test_a_child_gets_these_settings_and_no_others(monkeypatch: pytest.MonkeyPat
 def test_every_setting_says_what_it_means() -> None:
     for name, field in WorkerSettings.model_fields.items():
         assert field.description, variable(name)
+
+
+def test_the_queues_of_the_command_line_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One variable serves `celery worker -Q` and the queues' declaration; ours wins."""
+    monkeypatch.setenv("CELERY_QUEUE_NAMES", "high,low")
+    assert ("high", "low") == load().queue_names
+    monkeypatch.setenv("WORKER_QUEUE_NAMES", "mine")
+    assert ("mine",) == load().queue_names
+
+
+@pytest.mark.parametrize(
+    ("autoscale", "url", "kind", "refused"),
+    [
+        ("4,4", "amqp://h//", "quorum", False),
+        ("4,1", "amqp://h//", "quorum", True),
+        ("4", "amqp://h//", "quorum", True),
+        ("4,1", "amqp://h//", "classic", False),
+        ("4,1", "redis://h/0", "quorum", False),
+        ("", "amqp://h//", "quorum", False),
+    ],
+)
+def test_autoscale_and_quorum_queues_exclude_each_other(
+    monkeypatch: pytest.MonkeyPatch, autoscale: str, url: str, kind: str, *, refused: bool
+) -> None:
+    monkeypatch.setenv("CELERY_WORKER_AUTOSCALE", autoscale)
+    monkeypatch.setenv("WORKER_BROKER_URL", url)
+    monkeypatch.setenv("WORKER_QUEUE_TYPE", kind)
+    if not refused:
+        load()
+        return
+    with pytest.raises(ConfigInvalid, match="write 4,4 for a pool of one size"):
+        load()
+
+
+def test_a_sidecar_is_not_more_impatient_than_a_dead_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEALTHCHECK_PULSE_TIMEOUT", "60")
+    assert 60 == load_healthcheck(load()).pulse_timeout
+    monkeypatch.setenv("WORKER_SOCKET_TIMEOUT", "16")
+    with pytest.raises(ConfigInvalid, match="below 64 s"):
+        load_healthcheck(load())

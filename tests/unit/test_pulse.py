@@ -1,0 +1,234 @@
+"""The pulse as a file, and what probes make of it without a worker."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from repot.config.probe import probe_settings
+from repot.errors import ConfigInvalid, PulseUnreadable
+from repot.healthcheck.answer import Answer
+from repot.healthcheck.inquiry import Heard, Outcome
+from repot.healthcheck.liveness import PAST_LIMIT_S, find_pulse, liveness
+from repot.healthcheck.readiness import SILENT_S, StallWatch, after_asking, without_asking
+from repot.worker.counts import OTHER, Counts
+from repot.worker.pulse import (
+    CONNECTING,
+    RUNNING,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    Link,
+    Pool,
+    Pulse,
+    Task,
+    path_of,
+    read,
+    this_process,
+)
+
+LINK = Link("redis://h/0", "redis://h/0", "celery", {"visibility_timeout": 5}, queues=("q",))
+
+
+def _pulse(**changes: object) -> Pulse:
+    now = monotonic()
+    task = Task("shop.render", "1", now - 5, now + 5)
+    found = Pulse(
+        node="w@h",
+        process=this_process(),
+        beat=now,
+        phase=RUNNING,
+        since=now - 100,
+        stop="",
+        started_at=now - 100,
+        ready_at=now - 99,
+        last_received=now - 5,
+        last_wait_s=0.5,
+        pool=Pool("prefork", 2, active=1, reserved=1, oldest=task, overdue=task),
+        link=LINK,
+        counts={"shop.render": {"received": 1}},
+    )
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_a_pulse_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    found = _pulse()
+    path_of(tmp_path, found.node).write_text(found.written())
+    assert found == read(path_of(tmp_path, found.node))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"node": "w@h"}', "\x00" * 100])
+def test_what_is_no_pulse_is_said_and_not_taken_for_none(tmp_path: Path, text: str) -> None:
+    path = path_of(tmp_path, "w@h")
+    path.write_text(text)
+    with pytest.raises(PulseUnreadable):
+        read(path)
+    assert "pulse_unreadable" == liveness(find_pulse(tmp_path, "w@h"), 60).state
+
+
+def test_a_name_stays_in_its_folder(tmp_path: Path) -> None:
+    assert tmp_path == path_of(tmp_path, "../../etc/w@h").parent
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (True, RUNNING)),
+        ({"beat": monotonic() - 61}, (False, "frozen")),
+        ({"phase": STOPPED}, (False, "gone")),
+        ({"phase": STOPPING, "stop": "soft", "beat": monotonic() - 1000}, (True, STOPPING)),
+        ({"phase": CONNECTING}, (True, CONNECTING)),
+        ({"beat": monotonic() + 1000}, (False, "gone")),
+        ({"process": replace(this_process(), started="1")}, (False, "gone")),
+        ({"process": replace(this_process(), boot="another")}, (False, "gone")),
+        # of another container, whose process ids mean nothing here: its beat has to do
+        ({"process": replace(this_process(), pid=1, started="1", namespace="pid:[1]")}, (True, RUNNING)),
+        (
+            {"process": replace(this_process(), namespace="pid:[1]"), "beat": monotonic() - 61},
+            (False, "frozen"),
+        ),
+    ],
+)
+def test_liveness(changes: dict[str, object], expected: tuple[bool, str]) -> None:
+    found = liveness(_pulse(**changes), 60)
+    assert expected == (found.ok, found.state)
+
+
+def test_a_process_that_is_gone_is_not_alive() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    process = replace(this_process(), pid=child)
+    assert "gone" == liveness(_pulse(process=process), 60).state
+    os.waitpid(child, 0)
+    assert "gone" == liveness(_pulse(process=process), 60).state
+
+
+def test_a_blocked_solo_worker_is_busy_until_its_limit_is_long_over() -> None:
+    now = monotonic()
+    for deadline, expected in ((None, "busy"), (now - 1, "busy"), (now - PAST_LIMIT_S - 1, "pool_stuck")):
+        task = Task("shop.render", "1", now - 500, deadline)
+        pool = Pool("solo", 1, active=1, reserved=1, oldest=task, overdue=task if deadline else None)
+        found = liveness(_pulse(pool=pool, beat=now - 500), 60)
+        assert expected == found.state
+        assert found.ok is (expected == "busy")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"phase": STARTING}, (False, STARTING)),
+        ({"phase": STOPPING, "stop": "warm"}, (False, STOPPING)),
+        ({"phase": CONNECTING}, (False, "broker_unreachable")),
+        ({"link": replace(LINK, cancelled=("q",))}, (False, "not_consuming")),
+        (
+            {"pool": Pool("prefork", 2, 1, 1, overdue=Task("t", "1", 0, monotonic() - PAST_LIMIT_S - 1))},
+            (False, "pool_stuck"),
+        ),
+        ({"pool": Pool("prefork", 2, 1, 1, overdue=Task("t", "1", 0, monotonic() - 1))}, None),
+        ({"link": replace(LINK, write_url="amqp://h", last_contact=monotonic())}, (True, "ready")),
+        ({"link": replace(LINK, write_url="amqp://h", last_contact=None)}, (True, "ready")),
+        (
+            {"link": replace(LINK, write_url="amqp://h", last_contact=monotonic() - SILENT_S - 1)},
+            (False, "broker_unreachable"),
+        ),
+    ],
+)
+def test_readiness_that_the_pulse_knows(changes: dict[str, object], expected: tuple[bool, str] | None) -> None:
+    found = _pulse(**changes)
+    answer = without_asking(found, liveness(found, 60))
+    assert expected == (answer and (answer.ok, answer.state))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcome.ANSWERED, (True, "ready")),
+        (Outcome.SILENT, (False, "not_answering")),
+        (Outcome.BLOCKED, (True, "broker_alarm")),
+        (Outcome.UNREACHABLE, (False, "broker_unreachable")),
+    ],
+)
+def test_readiness_that_the_worker_knows(outcome: Outcome, expected: tuple[bool, str]) -> None:
+    answer = after_asking(_pulse(), Heard(outcome, 0.1))
+    assert expected == (answer.ok, answer.state)
+
+
+def test_a_stall_takes_two_looks_with_nothing_received_between() -> None:
+    now = monotonic()
+    watch = StallWatch(stall_s=60)
+    quiet = _pulse(last_received=now - 61, pool=Pool("prefork", 2))
+    assert watch.suspects(quiet)
+    assert not watch.suspects(_pulse(last_received=now - 61, pool=Pool("prefork", 2, 2, 2)))
+    assert not watch.suspects(_pulse(last_received=now - 59, pool=Pool("prefork", 2)))
+    # as long as it has not been up for so long itself
+    assert not watch.suspects(_pulse(last_received=None, since=now - 59, pool=Pool("prefork", 2)))
+    assert not watch.is_stalled(quiet, waiting=3)
+    assert watch.is_unsure
+    watch.confirm_s = 0
+    assert watch.is_stalled(quiet, waiting=3)
+    assert not watch.is_stalled(replace(quiet, last_received=now), waiting=3)
+    assert not watch.is_stalled(quiet, waiting=0)
+
+
+def test_no_pulse_and_no_name(tmp_path: Path) -> None:
+    found = find_pulse(tmp_path, "")
+    assert isinstance(found, Answer)
+    assert ("no_worker", str(tmp_path)) == (found.state, found.reason.split()[-2])
+    assert "w@h has not beaten" in liveness(find_pulse(tmp_path, "w@h"), 60).reason
+
+
+def test_the_one_that_lives_is_taken_and_two_are_too_many(tmp_path: Path) -> None:
+    for node, phase in (("a@h", STOPPED), ("b@h", RUNNING)):
+        path_of(tmp_path, node).write_text(_pulse(node=node, phase=phase).written())
+    found = find_pulse(tmp_path, "")
+    assert isinstance(found, Pulse)
+    assert "b@h" == found.node
+    path_of(tmp_path, "c@h").write_text(_pulse(node="c@h").written())
+    both = find_pulse(tmp_path, "")
+    assert isinstance(both, Answer)
+    assert "ambiguous" == both.state
+    assert "b@h, c@h" in both.reason
+
+
+def test_a_node_is_named_as_celery_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "web1.example.org")
+    for name, node in (("w@%h", "w@web1.example.org"), ("w@%n.%d", "w@web1.example.org"), ("%%w@x", "%w@x")):
+        path_of(tmp_path, node).write_text(_pulse(node=node).written())
+        found = find_pulse(tmp_path, name)
+        assert isinstance(found, Pulse)
+        assert node == found.node
+
+
+def test_counts_survive_the_process_that_made_them() -> None:
+    counts = Counts(["shop.render", "shop.mail"])
+    for _ in range(3):
+        child = os.fork()
+        if not child:
+            for _ in range(1000):
+                counts.add("shop.render", "succeeded")
+            counts.add("nobody.knows", "failed")
+            os._exit(0)
+        os.waitpid(child, 0)
+    found = counts.totals(2)
+    assert {"shop.render", OTHER} == set(found)
+    assert 3000 == found["shop.render"]["succeeded"]
+    assert 3 == found[OTHER]["failed"]
+
+
+def test_the_probe_reads_its_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (None, "", 90) == tuple(getattr(probe_settings(), name) for name in ("folder", "node", "pulse_timeout_s"))
+    monkeypatch.setenv("WORKER_PULSE_FOLDER", "/p")
+    monkeypatch.setenv("HEALTHCHECK_NODE", "w@%h")
+    monkeypatch.setenv("HEALTHCHECK_PULSE_TIMEOUT", "7")
+    found = probe_settings()
+    assert (Path("/p"), "w@%h", 7) == (found.folder, found.node, found.pulse_timeout_s)
+    for wrong in ("soon", "0", "-1", "nan", "inf"):
+        monkeypatch.setenv("HEALTHCHECK_PULSE_TIMEOUT", wrong)
+        with pytest.raises(ConfigInvalid, match="HEALTHCHECK_PULSE_TIMEOUT"):
+            probe_settings()
