@@ -91,11 +91,11 @@ class StallWatch:
     """Notices a worker that answers and does not take what waits.
 
     A look that finds work is not enough: it may have come this very moment. It has to
-    be there again `CONFIRM_S` later, with nothing received in between.
+    be there again `confirm_s` later, with nothing received in between.
     """
 
     stall_s: float
-    CONFIRM_S = 2.0
+    confirm_s: float = 2.0
     _since: float | None = None
     _received: float | None = None
 

@@ -130,8 +130,8 @@ def test_a_blocked_solo_worker_is_busy_until_its_limit_is_long_over() -> None:
             {"pool": Pool("prefork", 2, 1, 1, overdue=Task("t", "1", 0, monotonic() - PAST_LIMIT_S - 1))},
             (False, "pool_stuck"),
         ),
-        ({"pool": Pool("prefork", 2, 1, 1, overdue=Task("t", "1", 0, monotonic() - 1))}, None),
-        ({"link": replace(LINK, write_url="amqp://h", last_contact=monotonic())}, (True, "ready")),
+        ({"pool": Pool("prefork", 2, 1, 1, overdue=Task("t", "1", 0, monotonic() + 1000))}, None),
+        ({"link": replace(LINK, write_url="amqp://h", last_contact=monotonic() + 1000)}, (True, "ready")),
         ({"link": replace(LINK, write_url="amqp://h", last_contact=None)}, (True, "ready")),
         (
             {"link": replace(LINK, write_url="amqp://h", last_contact=monotonic() - SILENT_S - 1)},
