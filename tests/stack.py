@@ -83,6 +83,17 @@ class Stack:
         """Start, and wait until all is healthy; no image is fetched."""
         return self.compose("up", "--detach", "--wait", "--pull", "never", "--no-build", *arguments, **variables)
 
+    @contextmanager
+    def impatient(self, service: str) -> Iterator[None]:
+        """A service may take 15 s to become healthy, and not as long as a slow machine needs."""
+        path = self.env_file.with_suffix(".impatient.yaml")
+        path.write_text(f"services: {{{service}: {{healthcheck: {{start_period: 15s}}}}}}\n")
+        self._files.append(path)
+        try:
+            yield
+        finally:
+            self._files.remove(path)
+
     def flip(self, broker: str, *arguments: str) -> None:
         """Set the one variable, and start again what it concerns."""
         self.rewrite(BROKER=broker)

@@ -16,6 +16,11 @@ def healthcheck() -> None:
     """
 
 
+_HINTS = {
+    "no_worker": "Has it started, with repot.configure(app)? Both need the same user, or WORKER_PULSE_FOLDER.",
+    "misconfigured": "`repot config show` shows the address in use here.",
+}
+
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
 
@@ -31,8 +36,11 @@ def serve() -> None:
 
     worker = load()
     health = load_healthcheck(worker)
-    click.echo(f"serving http://{health.host}:{health.port} for {health.node or 'the only worker here'}", err=True)
-    run(worker, health)
+
+    def announce() -> None:
+        click.echo(f"serving http://{health.host}:{health.port} for {health.node or 'the only worker here'}", err=True)
+
+    run(worker, health, announce)
 
 
 @healthcheck.command()
@@ -78,4 +86,4 @@ def _say(question: str, answer: object, *, as_json: bool) -> None:
         click.echo(f"{question}: {answer.reason}")
     if not answer.ok:
         message = f"not {question}: {answer.reason}"
-        raise WorkerUnhealthy(message)
+        raise WorkerUnhealthy(message, hint=_HINTS.get(answer.state, ""))

@@ -12,14 +12,16 @@ from repot.errors import AddressTaken
 from repot.healthcheck.sidecar import create_app
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from repot.config import HealthcheckSettings, WorkerSettings
 
 #: What is being answered may take this long when somebody asks to stop.
 _GRACE_S = 1
 
 
-def serve(worker: WorkerSettings, health: HealthcheckSettings) -> None:
-    """Serve until SIGTERM or SIGINT.
+def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `announce` is called once the address is ours.
 
     Raises:
         AddressTaken: it cannot listen there.
@@ -34,6 +36,7 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings) -> None:
         server_header=False,
         lifespan="on",
     )
+    announce()
     with listening:
         uvicorn.Server(config).run(sockets=[listening])
 

@@ -54,58 +54,64 @@ class Heart:
         self._lock = RLock()
         self._changes = self._writing = 0
         self._complained = False
+        self._process = pulse.this_process()
         now = monotonic()
-        self._now = Pulse(
-            node=worker.hostname,
-            process=pulse.this_process(),
-            beat=now,
-            phase=STARTING,
-            since=now,
-            stop="",
-            started_at=now,
-            ready_at=None,
-            last_received=None,
-            last_wait_s=None,
-            pool=Pool(kind="", processes=0),
-            link=_link(worker.app),
-        )
+        # changed in place, field by field: a signal's handler may come between any two of them
+        self._said: dict[str, Any] = {
+            "phase": STARTING,
+            "since": now,
+            "stop": "",
+            "started_at": now,
+            "ready_at": None,
+            "last_received": None,
+            "last_wait_s": None,
+            "link": _link(worker.app),
+        }
         self._follow()
         worker.app.amqp.Connection = _beating_connection(self)
         self.beat()
 
     def beat(self) -> None:
         """Write the pulse."""
-        if os.getpid() != self._now.process.pid:
+        if os.getpid() != self._process.pid:
             return
         with self._lock:
             written = -1
-            # a signal's handler may have changed it in the middle of it, and be the last to write for long
+            # a handler that came in the middle of it may be the last to change something for long
             while written != self._changes:
                 written = self._changes
-                self._now = replace(
-                    self._now,
-                    beat=monotonic(),
-                    pool=_pool(self._worker),
-                    sees_deduplicated=counts.sees_deduplicated(),
-                    counts=self._counts.totals(getattr(self._worker, "max_concurrency", 0) or _processes(self._worker)),
-                )
-                self._write(self._now.written())
+                self._write(self._pulse().written())
 
     def change(self, **fields: Any) -> None:  # noqa: ANN401 - fields of Pulse
         """Say something new, at once."""
-        with self._lock:
-            if "phase" in fields and fields["phase"] != self._now.phase:
-                fields["since"] = monotonic()
-            self._now = replace(self._now, **fields)
-            self._changes += 1
+        if fields.get("phase", self._phase) != self._phase:
+            fields["since"] = monotonic()
+        self._said.update(fields)
+        self._changes += 1
         self.beat()
+
+    @property
+    def _phase(self) -> str:
+        return str(self._said["phase"])
+
+    def _pulse(self) -> Pulse:
+        processes = getattr(self._worker, "max_concurrency", 0) or _processes(self._worker)
+        return Pulse(
+            node=self._worker.hostname,
+            process=self._process,
+            beat=monotonic(),
+            pool=_pool(self._worker),
+            sees_deduplicated=counts.sees_deduplicated(),
+            counts=self._counts.totals(processes),
+            **self._said,
+        )
 
     def connecting(self) -> None:
         """The broker is being looked for, for the first time or again; beats."""
         if current_thread() is not main_thread():
             # a task's own search says nothing about the event loop
             return
-        if self._now.phase in (STOPPING, STOPPED):
+        if self._phase in (STOPPING, STOPPED):
             self.beat()
         else:
             self.change(phase=CONNECTING)
@@ -113,54 +119,51 @@ class Heart:
     @contextmanager
     def away(self) -> Iterator[None]:
         """While the event loop may have to wait for the broker in the middle of something else."""
-        phase = self._now.phase
+        phase = self._phase
         try:
             yield
         finally:
-            if (phase, self._now.phase) == (RUNNING, CONNECTING) and current_thread() is main_thread():
+            if (phase, self._phase) == (RUNNING, CONNECTING) and current_thread() is main_thread():
                 self.change(phase=RUNNING)
 
     def consuming(self, consumer: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """The broker is there, and tasks may come."""
-        if self._now.phase in (STOPPING, STOPPED):
+        if self._phase in (STOPPING, STOPPED):
             return
-        link = replace(self._now.link, reconnects=max(consumer.restart_count, 0))
-        self.change(phase=RUNNING, link=link, ready_at=self._now.ready_at or monotonic())
+        link = replace(self._said["link"], reconnects=max(consumer.restart_count, 0))
+        self.change(phase=RUNNING, link=link, ready_at=self._said["ready_at"] or monotonic())
         self.look(consumer)
 
     def look(self, consumer: Any) -> None:  # noqa: ANN401
         """Beat, after a look at what is consumed and when the broker was heard."""
         queues = tuple(sorted(queue.name for queue in consumer.task_consumer.queues)) if consumer.task_consumer else ()
-        link = self._now.link
-        with self._lock:
-            self._now = replace(
-                self._now,
-                link=replace(
-                    link,
-                    queues=queues,
-                    cancelled=tuple(sorted({*link.every_queue} - {*queues})),
-                    last_contact=contact.last_contact(self._peers) or link.last_contact,
-                ),
-            )
+        link: Link = self._said["link"]
+        self._said["link"] = replace(
+            link,
+            queues=queues,
+            cancelled=tuple(sorted({*link.every_queue} - {*queues})),
+            last_contact=contact.last_contact(self._peers) or link.last_contact,
+        )
         self.beat()
 
     def stopping(self, how: str = "") -> None:
         """It was asked to leave: warm, soft or cold; a second word only if it is a colder one."""
-        coldest = max(self._now.stop, how, "warm", key=("", "warm", "cold", "soft").index)
-        if self._now.phase != STOPPED and (self._now.phase, self._now.stop) != (STOPPING, coldest):
+        coldest = max(self._said["stop"], how, "warm", key=("", "warm", "cold", "soft").index)
+        if self._phase != STOPPED and (self._phase, self._said["stop"]) != (STOPPING, coldest):
             self.change(phase=STOPPING, stop=coldest)
 
     def _follow(self) -> None:
         """Hear of deliveries and of the ways to stop."""
 
         def received(request: Any, **_: Any) -> None:  # noqa: ANN401
-            self._now = replace(self._now, last_received=monotonic(), last_wait_s=_waited_s(request))
+            self._said.update(last_received=monotonic(), last_wait_s=_waited_s(request))
 
         def shutting_down(how: str, **_: Any) -> None:  # noqa: ANN401
             self.stopping(how.lower())
 
         def blocked(**_: Any) -> None:  # noqa: ANN401
-            if self._now.pool.blocks_the_loop:
+            # no other pool runs tasks in the thread of the event loop
+            if _kind(self._worker) == pulse.SOLO:
                 self.beat()
 
         def left(**_: Any) -> None:  # noqa: ANN401
@@ -327,11 +330,16 @@ def _processes(worker: Any) -> int:  # noqa: ANN401 - WorkController
         return 0
 
 
-def _pool(worker: Any) -> Pool:  # noqa: ANN401
+def _kind(worker: Any) -> str:  # noqa: ANN401
+    """The pool's kind, as the module of Celery it stands in is called; empty before there is one."""
     pool = getattr(worker, "pool", None)
+    return type(pool).__module__.rpartition(".")[2] if pool else ""
+
+
+def _pool(worker: Any) -> Pool:  # noqa: ANN401
     running = [_task(request, worker) for request in tuple(_state.active_requests)]
     return Pool(
-        kind=type(pool).__module__.rpartition(".")[2] if pool else "",
+        kind=_kind(worker),
         processes=_processes(worker),
         active=len(running),
         reserved=len(_state.reserved_requests),

@@ -22,6 +22,9 @@ INTERVAL_S = 1.0
 
 _SUFFIX = ".json"
 
+#: The pool that runs its tasks in the thread of the event loop.
+SOLO = "solo"
+
 STARTING = "starting"
 #: Looking for its broker, for the first time or again.
 CONNECTING = "connecting"
@@ -69,7 +72,7 @@ class Pool:
     @property
     def blocks_the_loop(self) -> bool:
         """Whether a running task keeps the worker from beating, and from anything else."""
-        return self.kind == "solo"
+        return self.kind == SOLO
 
 
 @dataclass(frozen=True, slots=True)
