@@ -30,13 +30,13 @@ contract: setup ## Which package may import which
 	$(BIN)/lint-imports
 
 unit: setup ## Tests without servers
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit --numprocesses 2
 
 apps: setup ## The doctor on whole projects, as tutorials write them and odder
-	$(BIN)/pytest tests/apps
+	$(BIN)/pytest tests/apps --numprocesses 2
 
 servers: setup ## Tests on private servers
-	$(BIN)/pytest tests/servers
+	$(BIN)/pytest tests/servers --numprocesses 3
 
 health: setup ## Tests of the health sidecar, on workers whose brokers fail
 	$(BIN)/pytest tests/health --numprocesses 4

@@ -13,7 +13,7 @@ from repot.errors import FactUnknown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.doctor.facts import Facts
+    from repot.doctor.facts import Facts, StartCommand
 
 
 @rule(
@@ -220,7 +220,7 @@ def delayed_tasks_block(facts: Facts) -> Iterator[Finding]:
     ERROR,
     brokers=RABBITMQ,
     versions="quorum queues on any RabbitMQ; every queue on RabbitMQ 4.0 and newer with kombu 5.7",
-    fix="celery -A shop worker --concurrency 8  # instead of --autoscale",
+    fix="celery -A shop worker --concurrency 8  # instead of --autoscale; --autoscale=8,8 is a pool of one size, too",
     evidence=(
         "https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/rabbitmq.html",
         "https://github.com/rabbitmq/rabbitmq-server/issues/11948",
@@ -235,12 +235,26 @@ def autoscale_with_static_prefetch(facts: Facts) -> Iterator[Finding]:
     if not quorum and (not facts.has_version("kombu", 5, 7) or facts.is_before_rabbitmq_4):
         return
     for worker in facts.workers():
-        if worker.has("autoscale"):
+        if _grows(worker):
             if not quorum:
                 # only the server can say that it is 4.0 or newer
                 known(facts.rabbitmq.mechanisms)
             because = f"{quorum[0]!r} is a quorum queue" if quorum else "this is RabbitMQ 4"
             yield Finding(f"a worker starts with --autoscale, and {because}", place=worker.place)
+
+
+def _grows(worker: StartCommand) -> bool:
+    """Whether its --autoscale names two different numbers.
+
+    Raises:
+        FactUnknown: it takes them from a variable.
+    """
+    given = str(worker.options.get("autoscale") or "")
+    if any(sign in given for sign in "%$"):
+        message = "a start command takes its --autoscale from a variable"
+        raise FactUnknown(message, hint='State it: [tool.repot.doctor] worker = "celery ..." in pyproject.toml')
+    most, _, fewest = (part.strip() for part in given.partition(","))
+    return most != fewest
 
 
 @rule(

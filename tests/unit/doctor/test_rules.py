@@ -585,6 +585,11 @@ CASES = [
     ),
     Case(
         "RPT310",
+        lambda: on_rabbitmq(workers=worker(autoscale="10")),
+        lambda: on_rabbitmq(workers=worker(autoscale="10,10")),
+    ),
+    Case(
+        "RPT310",
         lambda: facts(classic(), workers=worker(autoscale="10,2"), live=QUORUM_4),
         lambda: on_rabbitmq(workers=worker(concurrency="8")),
         "this is RabbitMQ 4",
