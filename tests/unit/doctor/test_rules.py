@@ -587,6 +587,8 @@ CASES = [
         "RPT310",
         lambda: on_rabbitmq(workers=worker(autoscale="10")),
         lambda: on_rabbitmq(workers=worker(autoscale="10,10")),
+        "",
+        "one number",
     ),
     Case(
         "RPT310",
