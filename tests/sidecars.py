@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -103,17 +104,18 @@ class Patient:
     def __enter__(self) -> Self:
         """Start both."""
         self._stack.callback(self.proxy.delete)
-        self.worker = self._stack.enter_context(
-            start_worker(
-                self.name, self.settings.queue_names[0], self.settings, self._folder, self._processes, self._options
-            )
-        )
+        self.worker = self._stack.enter_context(self.start_worker())
         self.sidecar = self._stack.enter_context(self.start_sidecar())
         return self
 
     def __exit__(self, *_: object) -> None:
         """End both."""
         self._stack.close()
+
+    def start_worker(self) -> GuardedProcess:
+        """Another worker of the same name; the one before must have left."""
+        queue = self.settings.queue_names[0]
+        return start_worker(self.name, queue, self.settings, self._folder, self._processes, self._options)
 
     def start_sidecar(self, **variables: str) -> GuardedProcess:
         """Another sidecar for the same worker; `port` becomes its."""
@@ -137,6 +139,12 @@ class Patient:
         task = str(uuid4())
         self.client.send_task(name, arguments, task_id=task, **options)
         return task
+
+    def send_by_worker(self, name: str, *arguments: Any) -> None:
+        """Send a task as the worker's own application does, whatever its code configures."""
+        call = f"load_app({self.settings.app!r}).send_task({name!r}, {arguments!r})"
+        code = f"from repot.worker.apps import load_app; {call}"
+        subprocess.run([sys.executable, "-c", code], env=child_environment(self.settings), check=True)
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
         """Ask the sidecar."""

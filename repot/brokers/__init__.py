@@ -24,13 +24,15 @@ def open_broker(
     management_url: str = "",
     depth_lag_s: float | None = None,
     tls: Mapping[str, Any] | None = None,
+    transport_options: Mapping[str, Any] | None = None,
     timeout_s: float = 5,
 ) -> Broker:
     """Open the adapter for an address; its scheme decides which.
 
     `management_url` is the address of RabbitMQ's management API, port 15672 of the
     broker without it, and `depth_lag_s` the age its counts may have; both mean
-    nothing to Redis. `tls` is Celery's `broker_use_ssl`.
+    nothing to Redis. `tls` is Celery's `broker_use_ssl`, `transport_options` its
+    `broker_transport_options`: on Redis they name the keys.
 
     Raises:
         BrokerUnreachable: it does not answer.
@@ -38,7 +40,7 @@ def open_broker(
     if url.is_redis:
         from repot.brokers.redis import RedisBroker
 
-        return RedisBroker(url, tls=tls, timeout_s=timeout_s)
+        return RedisBroker(url, tls=tls, transport_options=transport_options, timeout_s=timeout_s)
     from repot.brokers.rabbitmq import DEFAULT_DEPTH_LAG_S, RabbitBroker
 
     lag_s = DEFAULT_DEPTH_LAG_S if depth_lag_s is None else depth_lag_s

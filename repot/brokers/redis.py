@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-#: kombu keeps one list for each step of priority: `queue`, `queue\x06\x163`, ...
-_SEPARATOR = "\x06\x16"
-_PRIORITY_STEPS = (0, 3, 6, 9)
+#: How kombu calls its keys unless its transport options say otherwise: one list for each step of priority, `queue`,
+#: `queue\x06\x163`, ..., and one hash for what is reserved, of all queues.
+_KEYS = {"global_keyprefix": "", "sep": "\x06\x16", "priority_steps": (0, 3, 6, 9), "unacked_key": "unacked"}
 
 
 def product_and_version(info: Mapping[str, Any]) -> tuple[str, str]:
@@ -67,12 +67,22 @@ class RedisBroker:
     #: Redis counts at the moment it is asked.
     depth_lag_s = 0.0
 
-    def __init__(self, url: BrokerUrl, *, tls: Mapping[str, Any] | None = None, timeout_s: float = 5) -> None:
-        """Connect to the first server of the address.
+    def __init__(
+        self,
+        url: BrokerUrl,
+        *,
+        tls: Mapping[str, Any] | None = None,
+        transport_options: Mapping[str, Any] | None = None,
+        timeout_s: float = 5,
+    ) -> None:
+        """Connect to the first server of the address; `transport_options` are kombu's, which may name keys.
 
         Raises:
             BrokerUnreachable: it does not answer.
         """
+        self._keys: dict[str, Any] = _KEYS | {
+            name: value for name, value in (transport_options or {}).items() if name in _KEYS
+        }
         self._endpoint = endpoints(url.reveal())[0]
         self._client = open_client(self._endpoint, tls=tls, timeout_s=timeout_s)
         server = self._ask(lambda: self._client.info("server"))
@@ -81,7 +91,8 @@ class RedisBroker:
 
     def depth(self, queue: str) -> Depth:
         """Count a queue's lists, and those of the shared hash `unacked` that came from it."""
-        lists = [queue, *(f"{queue}{_SEPARATOR}{step}" for step in _PRIORITY_STEPS[1:])]
+        prefix, separator = self._keys["global_keyprefix"], self._keys["sep"]
+        lists = [f"{prefix}{queue}{f'{separator}{step}' if step else ''}" for step in self._keys["priority_steps"]]
 
         def count() -> Depth:
             with self._client.pipeline(transaction=True) as pipeline:
@@ -89,7 +100,7 @@ class RedisBroker:
                     pipeline.llen(name)
                     # taken from the right: the oldest
                     pipeline.lindex(name, -1)
-                pipeline.hvals("unacked")
+                pipeline.hvals(f"{prefix}{self._keys['unacked_key']}")
                 *found, reserved = pipeline.execute()
             lengths, oldest = found[::2], [message for message in found[1::2] if message]
             unacked = sum(_routing_key(entry) == queue for entry in reserved)

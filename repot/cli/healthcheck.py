@@ -60,7 +60,8 @@ def probe(context: click.Context, /, *, live: bool, as_json: bool) -> None:
     from repot.healthcheck.watch import Watch, ask_once
 
     worker = load()
-    _say("ready", ask_once(Watch(worker, load_healthcheck(worker))), as_json=as_json)
+    health = load_healthcheck(worker)
+    _say("ready", ask_once(Watch(worker, health), health.deadline_s), as_json=as_json)
 
 
 @healthcheck.command()

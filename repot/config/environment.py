@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from repot.config.healthcheck import HealthcheckSettings
+from repot.config.probe import impatience
 from repot.config.settings import PREFIX, EnvironmentSettings, ExplicitSettings, WorkerSettings, variable
 from repot.errors import ConfigInvalid
 
@@ -29,10 +30,6 @@ _OVERRIDING = {
 _QUEUE_NAMES = "CELERY_QUEUE_NAMES"
 #: What deployments call the pair behind `celery worker --autoscale`: the most processes, and the fewest.
 _AUTOSCALE = "CELERY_WORKER_AUTOSCALE"
-
-#: So many reads and writes may time out one after the other before a worker takes its link for dead: measured, 45 s of
-#: silence for a socket timeout of 15 s on Redis, 34 s on RabbitMQ.
-TIMEOUTS_IN_A_ROW = 4
 
 #: What Kubernetes puts into every container beside a Service called `worker`, behind that prefix.
 _SERVICE_LINK = re.compile(r"^(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?)$")
@@ -60,12 +57,7 @@ def load_healthcheck(worker: WorkerSettings) -> HealthcheckSettings:
     """
 
     def too_impatient(health: HealthcheckSettings) -> list[str]:
-        least_s = TIMEOUTS_IN_A_ROW * worker.socket_timeout
-        if health.pulse_timeout >= least_s:
-            return []
-        why = f"which a worker may need to give a dead link up ({TIMEOUTS_IN_A_ROW} x WORKER_SOCKET_TIMEOUT)"
-        found = f"HEALTHCHECK_PULSE_TIMEOUT is {health.pulse_timeout:g} s, below {least_s:g} s, {why}"
-        return [f"{found}; it would be restarted because of its broker"]
+        return list(filter(None, [impatience(health.pulse_timeout, worker.socket_timeout)]))
 
     return _load(HealthcheckSettings, contradictions=too_impatient)
 

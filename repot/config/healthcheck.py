@@ -52,3 +52,8 @@ class HealthcheckSettings(EnvironmentSettings):
         description="A worker with a free process that received nothing for this long, while tasks wait in its queues, "
         "does not consume.",
     )
+
+    @property
+    def deadline_s(self) -> float:
+        """No answer takes longer: a question, another on a new connection, and what belongs to them."""
+        return 3 * self.ping_timeout

@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from repot.config.probe import DEFAULT_SOCKET_TIMEOUT_S
 from repot.config.urls import REDIS_SCHEMES, BrokerUrl, ServiceUrl
 
 #: What every variable's name begins with.
@@ -179,7 +180,7 @@ class WorkerSettings(EnvironmentSettings):
     send_task_events: bool = Field(False, description="Send the events that Flower and exporters read.")
 
     socket_timeout: PositiveFloat = Field(
-        15,
+        DEFAULT_SOCKET_TIMEOUT_S,
         description="Give up a read or a write on a broker connection after this long. Without it one ACK into a dead "
         "link freezes the worker.",
     )
@@ -293,6 +294,8 @@ def _default(settings: type[EnvironmentSettings], name: str) -> str:
     default = settings.model_fields[name].default
     if isinstance(default, tuple):
         return ",".join(default)
+    if isinstance(default, float):
+        return f"{default:g}"
     return "" if default is None else str(default)
 
 

@@ -78,6 +78,11 @@ class ServiceUrl:
         """The scheme of the first server, `redis` or `amqp` for example."""
         return self.servers[0].partition("://")[0]
 
+    def beginning_with(self, address: str) -> Self:
+        """The same servers, the one at `address` (host:port) first; as they are if it is none of them."""
+        first = [server for server in self.servers if _address(server) == address.lower()]
+        return type(self)((*first, *(server for server in self.servers if server not in first)))
+
     def reveal(self) -> str:
         """The address as given, passwords included; for connecting only."""
         return ";".join(self.servers)
@@ -133,6 +138,13 @@ class BrokerUrl(ServiceUrl):
     def is_redis(self) -> bool:
         """Whether a Redis (or Valkey) serves this address; otherwise a RabbitMQ does."""
         return self.scheme in REDIS_SCHEMES
+
+
+def _address(server: str) -> str:
+    """A server's host and port, those of its scheme where it names none."""
+    parts = urlsplit(server)
+    default = 6379 if parts.scheme in REDIS_SCHEMES else 5671 if parts.scheme == "amqps" else 5672
+    return f"{parts.hostname}:{parts.port or default}"
 
 
 def _check_form(server: str, number: int) -> None:

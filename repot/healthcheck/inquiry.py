@@ -17,7 +17,7 @@ from kombu import Connection, Producer
 from kombu.exceptions import KombuError, OperationalError
 from kombu.pidbox import Mailbox
 
-from repot.config import Role, celery_config
+from repot.config import Role, ServiceUrl, celery_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -116,8 +116,10 @@ class Inquiry:
 
     def _connect(self) -> None:
         if self._connection is None:
+            url = ServiceUrl.parse(self._config.get("broker_read_url") or self._config["broker_url"])
             self._connection = Connection(
-                self._config.get("broker_read_url") or self._config["broker_url"],
+                # the server that the worker listens on, of several
+                url.beginning_with(self._link.server).reveal(),
                 ssl=self._config.get("broker_use_ssl") or False,
                 connect_timeout=self._timeout_s,
                 transport_options=self._options(),
@@ -137,6 +139,8 @@ class Inquiry:
             **self._config.get("broker_transport_options", {}),
             **self._link.options,
             **waits,
+            # redis-py would ask before each question whether it may
+            "health_check_interval": 0,
             # a question needs no confirm, and would wait for it as long as an alarm lasts
             "confirm_publish": False,
             "on_blocked": self._blocked,

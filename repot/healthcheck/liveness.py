@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Longer than this past its hard time limit, a task will not be killed by its worker any more.
 PAST_LIMIT_S = 30
 
+#: A worker of another container that has not beaten for longer is not counted among those that live here.
+STALE_S = 60
+
 #: States in which there is no worker to ask.
 NO_WORKER = "no_worker"
 UNREADABLE = "pulse_unreadable"
@@ -40,6 +43,10 @@ def find_pulse(folder: Path | None, node: str) -> Pulse | Answer:
     place = folder or pulse.default_folder()
     names = [_expanded(node)] if node else _living_or_last(place)
     if len(names) != 1:
+        if not names and pulse.nodes(place):
+            # all there is cannot be read; one of them says why
+            names = pulse.nodes(place)[:1]
+            return find_pulse(place, names[0].replace("%", "%%"))
         if not names:
             return Answer(ok=False, state=NO_WORKER, reason=f"no worker has beaten in {place} yet")
         reason = f"several workers beat in {place}: {', '.join(names)}; name one in HEALTHCHECK_NODE"
@@ -114,8 +121,14 @@ def _is_held(found: Pulse) -> bool:
 def _living_or_last(folder: Path) -> list[str]:
     """The workers that beat in a folder; if none lives, the one that did last."""
     beaten = sorted(_beaten(folder), key=lambda found: found.beat)
-    living = sorted(found.node for found in beaten if not _gone(found, monotonic() - found.beat))
+    living = sorted(found.node for found in beaten if _may_live(found))
     return living or [found.node for found in beaten[-1:]]
+
+
+def _may_live(found: Pulse) -> bool:
+    """Whether a pulse is a living worker's; of one in another container, which may be gone, only its age can tell."""
+    age = monotonic() - found.beat
+    return not _gone(found, age) and (found.process.namespace == pulse.namespace() or age < STALE_S)
 
 
 def _beaten(folder: Path) -> Iterator[Pulse]:
@@ -126,6 +139,9 @@ def _beaten(folder: Path) -> Iterator[Pulse]:
 
 def _expanded(node: str) -> str:
     """A node's name with its abbreviations, as `celery worker -n` takes them: %h, %n, %d and %%."""
+    if "@" not in node:
+        # as `celery worker -n` completes it
+        node = f"celery@{node}"
     host = socket.gethostname()
     name, _, domain = host.partition(".")
     full = {"h": host, "n": name, "d": domain, "%": "%"}

@@ -135,7 +135,7 @@ def _tasks(found: Pulse) -> Iterator[Metric]:
             continue
         family = CounterMetricFamily(name, meaning, labels=["node", "task"])
         for task, counts in found.counts.items():
-            family.add_metric([found.node, task], counts[outcome])
+            family.add_metric([found.node, task], counts.get(outcome, 0))
         yield family
 
 

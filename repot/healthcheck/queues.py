@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repot.brokers import open_broker
 from repot.config import Role, celery_config
 from repot.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Mapping
 
     from repot.brokers import Broker, Depth
     from repot.config import BrokerUrl, WorkerSettings
+    from repot.worker.pulse import Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,17 @@ class QueueCounter:
         self._timeout_s = timeout_s
         self._tls = celery_config(settings, Role.CLIENT).get("broker_use_ssl")
         self._open: dict[str, Broker] = {}
+        self._options: Mapping[str, Any] = {}
 
-    def count(self, queues: Iterable[str]) -> list[Counted]:
-        """Count these queues, and that of the dead letters."""
+    def count(self, link: Link) -> list[Counted]:
+        """Count a worker's queues, and that of the dead letters."""
+        if link.options != self._options:
+            self.close()
+            self._options = link.options
         dead = self._settings.dead_letter_queue
-        names = [*queues, *([dead] if dead else [])]
-        urls = dict.fromkeys((self._settings.read_url, self._settings.write_url))
+        names = [*link.every_queue, *([dead] if dead else [])]
+        reads = self._settings.read_url.beginning_with(link.server)
+        urls = dict.fromkeys((reads, self._settings.write_url if link.is_bridge else reads))
         return [counted for url in urls for counted in self._on(url, names)]
 
     def close(self) -> None:
@@ -69,6 +75,10 @@ class QueueCounter:
         if where not in self._open:
             address = self._settings.management_url
             self._open[where] = open_broker(
-                url, management_url=address.reveal() if address else "", tls=self._tls, timeout_s=self._timeout_s
+                url,
+                management_url=address.reveal() if address else "",
+                tls=self._tls,
+                transport_options=self._options,
+                timeout_s=self._timeout_s,
             )
         return self._open[where]

@@ -21,7 +21,8 @@ NOT_CONSUMING = "not_consuming"
 POOL_STUCK = "pool_stuck"
 READY = "ready"
 
-#: A bridge's broker that sent nothing for longer is not there: heartbeats and polls come every few seconds.
+#: Where a worker cannot be asked, a broker that sent nothing for longer is not there: heartbeats and polls come every
+#: few seconds.
 SILENT_S = 60
 
 
@@ -29,7 +30,7 @@ def without_asking(found: Pulse, live: Answer) -> Answer | None:
     """The answer where the pulse alone knows it; None where the worker must be asked."""
     if not live.ok or found.phase in (STARTING, STOPPING):
         return Answer(ok=False, state=live.state, reason=live.reason)
-    checks = (_searching(found), _stuck(found), _cancelled(found), live if live.state == BUSY else None, _bridge(found))
+    checks = (_searching(found), _stuck(found), _cancelled(found), live if live.state == BUSY else None, _mute(found))
     return next((answer for answer in checks if answer), None)
 
 
@@ -57,14 +58,17 @@ def _cancelled(found: Pulse) -> Answer | None:
     return Answer(ok=False, state=NOT_CONSUMING, reason=reason)
 
 
-def _bridge(found: Pulse) -> Answer | None:
-    """A bridge's answers go to the broker it writes to, so that its pulse has to do."""
-    if not found.link.is_bridge:
+def _mute(found: Pulse) -> Answer | None:
+    """Whoever cannot be asked is judged by its pulse: a bridge's answers go to the broker it writes to."""
+    if found.link.answers and not found.link.is_bridge:
         return None
     heard = found.link.last_contact
     silent_s = 0 if heard is None else monotonic() - heard
     said = "" if heard is None else f", heard {silent_s:.0f} s ago"
-    reason = f"{found.node} consumes from {found.link.url}{said}; a bridge cannot be asked, its answers go elsewhere"
+    why = "a bridge cannot be asked, its answers go elsewhere"
+    if not found.link.is_bridge:
+        why = "it cannot be asked: remote control is off, or answers are not JSON"
+    reason = f"{found.node} consumes from {found.link.url}{said}; {why}"
     if silent_s > SILENT_S:
         return Answer(ok=False, state=BROKER_UNREACHABLE, reason=reason)
     return Answer(ok=True, state=READY, reason=reason)
@@ -102,7 +106,8 @@ class StallWatch:
     def suspects(self, found: Pulse) -> bool:
         """Whether it is worth a look into the queues: a process is free, and nothing came for long."""
         quiet_since = max(found.last_received or 0, found.since)
-        suspected = found.pool.reserved < found.pool.processes and monotonic() - quiet_since >= self.stall_s
+        is_free = found.pool.reserved < found.pool.processes and not found.pool.limited
+        suspected = is_free and monotonic() - quiet_since >= self.stall_s
         if not suspected:
             self._since = None
         return suspected

@@ -34,6 +34,8 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
         log_level="warning",
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
+        # who asks decides what is shown, and a header could say anything
+        proxy_headers=False,
         lifespan="on",
     )
     announce()

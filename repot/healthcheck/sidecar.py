@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 
 from repot.healthcheck.metrics import Metrics
 from repot.healthcheck.queues import QueueCounter
-from repot.healthcheck.watch import Watch
+from repot.healthcheck.watch import Watch, too_slow
 from repot.worker.pulse import STARTING
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Sidecar:
 
     async def ready(self, request: Request) -> Response:
         """Whether the worker takes tasks."""
-        look = await self._ready.get()
+        look = await self._asked()
         return self._probe(request, "ready", look.ready or look.live, look.at)
 
     async def startup(self, request: Request) -> Response:
@@ -100,7 +100,7 @@ class Sidecar:
 
     async def health(self, request: Request) -> Response:
         """For people: healthy if alive and ready, and what is known about it."""
-        look = await self._ready.get()
+        look = await self._asked()
         ready = look.ready or look.live
         healthy = look.live.ok and ready.ok
         body: dict[str, Any] = {"status": "healthy" if healthy else "unhealthy"}
@@ -117,7 +117,7 @@ class Sidecar:
 
     async def metrics(self, _: Request) -> Response:
         """What Prometheus reads."""
-        self._seen = await self._ready.get()
+        self._seen = await self._asked()
         return Response(await self._scraped.get(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def close(self) -> None:
@@ -125,10 +125,17 @@ class Sidecar:
         for shared in (self._live, self._ready, self._scraped):
             shared.close()
 
+    async def _asked(self) -> Look:
+        """What the worker answered, in time for whoever asks: a slow link makes each of many steps slow."""
+        try:
+            return await asyncio.wait_for(self._ready.get(), self._health.deadline_s)
+        except TimeoutError:
+            return too_slow(await self._live.get(), self._health.deadline_s)
+
     def _scrape(self) -> bytes:
         assert self._seen is not None
-        queues = self._seen.pulse.link.every_queue if self._seen.pulse else ()
-        return self._metrics.render(self._seen, self._counter.count(queues))
+        counted = self._counter.count(self._seen.pulse.link) if self._seen.pulse else ()
+        return self._metrics.render(self._seen, counted)
 
     def _timed(self, probe: str, call: Callable[[], Look]) -> Callable[[], Look]:
         def timed() -> Look:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from repot.config.masking import masked
 from repot.healthcheck.answer import Answer
 from repot.healthcheck.inquiry import Heard, Inquiry, Outcome
 from repot.healthcheck.liveness import find_pulse, liveness
-from repot.healthcheck.readiness import StallWatch, after_asking, stalled, without_asking
+from repot.healthcheck.readiness import BROKER_UNREACHABLE, StallWatch, after_asking, stalled, without_asking
 from repot.waiting import wait_until
 from repot.worker.pulse import Pulse
 
@@ -63,6 +64,11 @@ class Watch:
         return Look(seen.at, seen.pulse, seen.live, ready)
 
     @property
+    def confirm_s(self) -> float:
+        """How much later another look has to be."""
+        return self._stall.confirm_s
+
+    @property
     def is_unsure(self) -> bool:
         """Whether only another look, a little later, tells a stall from a task that has just come."""
         return self._stall.is_unsure
@@ -95,21 +101,38 @@ class Watch:
         return after_asking(found, heard)
 
     def _inquiry_for(self, found: Pulse) -> Inquiry:
-        """A new one for each worker process: its options may be others than the last one's."""
-        if self._inquiry is None or self._asked is None or self._asked.process != found.process:
+        """A new one for each start of the worker, and for each server it turns to: its options may be others."""
+        known = self._asked and (self._asked.process, self._asked.started_at, self._asked.link.server)
+        if self._inquiry is None or known != (found.process, found.started_at, found.link.server):
             self.close()
             self._inquiry = Inquiry(self._worker, found.link, self._health.ping_timeout)
             self._asked = found
         return self._inquiry
 
 
-def ask_once(watch: Watch) -> Answer:
+def too_slow(look: Look, deadline_s: float) -> Look:
+    """The look of somebody who could not wait any longer for the worker's answer."""
+    if look.pulse is None:
+        return replace(look, ready=look.live)
+    reason = f"{look.pulse.link.url} and {look.pulse.node} did not answer within {deadline_s:g} s in all"
+    return replace(look, ready=Answer(ok=False, state=BROKER_UNREACHABLE, reason=reason))
+
+
+def ask_once(watch: Watch, deadline_s: float) -> Answer:
     """The answer for somebody who keeps nothing between two probes; looks twice where one look cannot tell."""
-    try:
+    looks: list[Look] = []
+
+    def ask() -> None:
         look = watch.ask()
         if watch.is_unsure:
             wait_until(lambda: not watch.is_unsure, within_s=_ANOTHER_LOOK_WITHIN_S, what="another look is due")
             look = watch.ask()
-        return look.ready or look.live
-    finally:
+        looks.append(look)
         watch.close()
+
+    # it dies with the process, wherever it waits
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(deadline_s + watch.confirm_s)
+    look = looks[0] if looks else too_slow(watch.look(), deadline_s)
+    return look.ready or look.live

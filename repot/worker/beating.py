@@ -22,7 +22,7 @@ from celery import bootsteps, signals
 from celery.worker import state as worker_state
 from kombu import Connection, pools
 
-from repot.config.masking import MASK, masked
+from repot.config.masking import masked
 from repot.worker import contact, counts, pulse
 from repot.worker.pulse import CONNECTING, RUNNING, STARTING, STOPPED, STOPPING, Link, Pool, Pulse, Task
 
@@ -48,7 +48,8 @@ class Heart:
         """Begin with the worker's start; beats once."""
         self._worker = worker
         self._path = pulse.path_of(settings.pulse_folder or pulse.default_folder(), worker.hostname)
-        self._peers = contact.addresses(settings.read_url)
+        self._url = settings.read_url
+        self._peers = contact.addresses(self._url)
         self._counts = counts.count(worker.app)
         # signals interrupt the thread that writes, and a pool's threads write, too
         self._lock = RLock()
@@ -95,7 +96,8 @@ class Heart:
         return str(self._said["phase"])
 
     def _pulse(self) -> Pulse:
-        processes = getattr(self._worker, "max_concurrency", 0) or _processes(self._worker)
+        # `celery control autoscale` and `pool_grow` change one of them
+        processes = max(getattr(self._worker, "max_concurrency", None) or 0, _processes(self._worker))
         return Pulse(
             node=self._worker.hostname,
             process=self._process,
@@ -130,7 +132,14 @@ class Heart:
         """The broker is there, and tasks may come."""
         if self._phase in (STOPPING, STOPPED):
             return
-        link = replace(self._said["link"], reconnects=max(consumer.restart_count, 0))
+        # a name may lead elsewhere by now
+        self._peers = contact.addresses(self._url)
+        connection = consumer.connection
+        link = replace(
+            self._said["link"],
+            server=f"{connection.hostname}:{connection.port}",
+            reconnects=max(consumer.restart_count, 0),
+        )
         self.change(phase=RUNNING, link=link, ready_at=self._said["ready_at"] or monotonic())
         self.look(consumer)
 
@@ -169,11 +178,11 @@ class Heart:
         def left(**_: Any) -> None:  # noqa: ANN401
             self.change(phase=STOPPED)
 
-        signals.task_received.connect(received, weak=False, dispatch_uid="repot-pulse-received")
-        signals.worker_shutting_down.connect(shutting_down, weak=False, dispatch_uid="repot-pulse-stopping")
-        signals.worker_shutdown.connect(left, weak=False, dispatch_uid="repot-pulse-left")
-        signals.task_prerun.connect(blocked, weak=False, dispatch_uid="repot-pulse-prerun")
-        signals.task_postrun.connect(blocked, weak=False, dispatch_uid="repot-pulse-postrun")
+        signals.task_received.connect(received, weak=False, dispatch_uid=f"repot-pulse-received-{id(self)}")
+        signals.worker_shutting_down.connect(shutting_down, weak=False, dispatch_uid=f"repot-pulse-stopping-{id(self)}")
+        signals.worker_shutdown.connect(left, weak=False, dispatch_uid=f"repot-pulse-left-{id(self)}")
+        signals.task_prerun.connect(blocked, weak=False, dispatch_uid=f"repot-pulse-prerun-{id(self)}")
+        signals.task_postrun.connect(blocked, weak=False, dispatch_uid=f"repot-pulse-postrun-{id(self)}")
         # Celery sends worker_shutting_down only after the wait
         wait = self._worker.wait_for_soft_shutdown
 
@@ -192,6 +201,8 @@ class Heart:
             beside.write_text(text)
             beside.replace(self._path)
         except OSError as error:
+            if _overwrite(self._path, text):
+                return
             if not self._complained:
                 log.warning(
                     "the worker's pulse cannot be written to %s: %s; probes will call it dead (WORKER_PULSE_FOLDER)",
@@ -212,11 +223,14 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Take the worker's heart."""
-        # given to the worker before its parts are made
         self._heart: Heart = c.controller.repot_heart
         self._timer_entry: Any = None
         _leave_unconfirmed(c)
         super().__init__(c, **options)
+
+    def include_if(self, c: Any) -> bool:  # noqa: ANN401
+        """Only with a heart, which a worker is given before its parts are made."""
+        return hasattr(c.controller, "repot_heart")
 
     def start(self, c: Any) -> None:  # noqa: ANN401
         """The consumer has its queues."""
@@ -280,6 +294,17 @@ def _unconfirmed(connection: Any) -> Any:  # noqa: ANN401 - kombu's Connection, 
     return connection
 
 
+def _overwrite(path: Path, text: str) -> bool:
+    """Write into the file that is there, which takes no room on a disk that is full; whether it worked."""
+    try:
+        with path.open("r+b") as file:
+            file.write(text.encode())
+            file.truncate()
+    except OSError:
+        return False
+    return True
+
+
 def _make_own_folder(folder: Path) -> None:
     """Make a folder that nobody else can write to.
 
@@ -299,6 +324,9 @@ def _link(app: Celery) -> Link:
         write_url=_shown(write),
         control_exchange=str(app.conf.control_exchange),
         options=dict(_plain(app.conf.broker_transport_options or {})),
+        answers=bool(app.conf.worker_enable_remote_control)
+        and app.conf.task_serializer == "json"
+        and bool({"json", "application/json"} & set(app.conf.accept_content)),
     )
 
 
@@ -310,10 +338,12 @@ def _shown(url: object) -> str:
 def _plain(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Options that another process can be told: JSON has them, and they are no secret."""
     for name, value in options.items():
-        if not isinstance(value, str | int | float | list | tuple | None) or masked(value, name) == MASK:
+        if not isinstance(value, str | int | float | list | tuple | None):
             continue
         with suppress(TypeError, ValueError):
-            yield name, json.loads(json.dumps(value))
+            plain = json.loads(json.dumps(value))
+            if masked(plain, name) == plain:
+                yield name, plain
 
 
 def _waited_s(request: Any) -> float | None:  # noqa: ANN401 - celery's Request
@@ -344,6 +374,7 @@ def _pool(worker: Any) -> Pool:  # noqa: ANN401
         active=len(running),
         reserved=len(_state.reserved_requests),
         scheduled=len(_state.scheduled_requests),
+        limited=_limited(worker),
         oldest=min(running, key=lambda task: task.started, default=None),
         overdue=min(
             (task for task in running if task.deadline is not None),
@@ -351,6 +382,12 @@ def _pool(worker: Any) -> Pool:  # noqa: ANN401
             default=None,
         ),
     )
+
+
+def _limited(worker: Any) -> int:  # noqa: ANN401
+    """Tasks that wait in the worker for their rate limit."""
+    buckets = getattr(getattr(worker, "consumer", None), "task_buckets", None) or {}
+    return sum(len(bucket.contents) for bucket in tuple(buckets.values()) if bucket)
 
 
 def _task(request: Any, worker: Any) -> Task:  # noqa: ANN401 - celery's Request

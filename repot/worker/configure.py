@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from celery import signals
 from celery.app.amqp import Queues
 from celery.app.defaults import NAMESPACES, Option, flatten
+from celery.local import Proxy
 from pydantic import ValidationError
 
 from repot.config import Role, entries, explain, load, refuse_overriding
@@ -44,6 +45,9 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
         ConfigInvalid: the environment, or the address the application configured, is wrong.
     """
     refuse_overriding()
+    if isinstance(app, Proxy):
+        # `celery.current_app` for example
+        app = app._get_current_object()  # noqa: SLF001 - its way to say which
     settings = settings or load()
     _forget(app)
     given = settings.model_fields_set

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 import mmap
+from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from billiard.exceptions import TimeLimitExceeded
 from billiard.process import current_process
 from celery import signals
 from celery.app.trace import LOG_IGNORED
@@ -104,12 +106,25 @@ def count(app: Celery) -> Counts:
     def ended(outcome: str) -> Any:  # noqa: ANN401
         return lambda sender, **_: counts.add(sender.name, outcome)
 
+    # Celery says twice that a task was killed at its hard limit (celery/worker/request.py: on_timeout, on_failure)
+    killed: deque[str] = deque(maxlen=1000)
+
+    def failed(sender: Any, task_id: str, exception: object, **_: Any) -> None:  # noqa: ANN401
+        if isinstance(exception, TimeLimitExceeded):
+            if task_id in killed:
+                killed.remove(task_id)
+                return
+            killed.append(task_id)
+        counts.add(sender.name, FAILED)
+
     # weak references would drop these local functions at once
-    signals.task_received.connect(received, weak=False, dispatch_uid="repot-count-received")
-    signals.task_success.connect(ended(SUCCEEDED), weak=False, dispatch_uid="repot-count-succeeded")
-    signals.task_failure.connect(ended(FAILED), weak=False, dispatch_uid="repot-count-failed")
-    signals.task_retry.connect(ended(RETRIED), weak=False, dispatch_uid="repot-count-retried")
-    signals.worker_process_init.connect(lambda **_: counts.in_child(), weak=False, dispatch_uid="repot-count-child")
+    signals.task_received.connect(received, weak=False, dispatch_uid=f"repot-count-received-{id(counts)}")
+    signals.task_success.connect(ended(SUCCEEDED), weak=False, dispatch_uid=f"repot-count-succeeded-{id(counts)}")
+    signals.task_failure.connect(failed, weak=False, dispatch_uid=f"repot-count-failed-{id(counts)}")
+    signals.task_retry.connect(ended(RETRIED), weak=False, dispatch_uid=f"repot-count-retried-{id(counts)}")
+    signals.worker_process_init.connect(
+        lambda **_: counts.in_child(), weak=False, dispatch_uid=f"repot-count-child-{id(counts)}"
+    )
     _TRACE_LOG.addFilter(_Deduplicated(counts))
     return counts
 

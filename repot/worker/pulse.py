@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -58,7 +59,8 @@ class Task:
 class Pool:
     """What the worker holds.
 
-    `reserved` counts the active ones, too; `oldest` runs longest, `overdue` has the nearest deadline.
+    `reserved` counts the active ones, too, `limited` waits for its rate limit; `oldest` runs longest, `overdue` has
+    the nearest deadline.
     """
 
     kind: str
@@ -66,6 +68,7 @@ class Pool:
     active: int = 0
     reserved: int = 0
     scheduled: int = 0
+    limited: int = 0
     oldest: Task | None = None
     overdue: Task | None = None
 
@@ -79,15 +82,18 @@ class Pool:
 class Link:
     """The worker's side of its broker.
 
-    `url` and `write_url` are masked. `options` are its transport options as far as
-    they are plain and no secret: whoever talks to the same Redis must use the same.
-    `last_contact` is None where it cannot be known.
+    `url` and `write_url` are masked; `server` is the one of the list in use, as
+    host:port. `options` are its transport options as far as they are plain and no
+    secret: whoever talks to the same Redis must use the same.
+    `answers` is whether it can be pinged at all. `last_contact` is None where it cannot be known.
     """
 
     url: str
     write_url: str
     control_exchange: str
     options: dict[str, Any]
+    answers: bool = True
+    server: str = ""
     queues: tuple[str, ...] = ()
     cancelled: tuple[str, ...] = ()
     last_contact: float | None = None
@@ -141,7 +147,8 @@ def default_folder() -> Path:
 
 def path_of(folder: Path, node: str) -> Path:
     """The file of one worker."""
-    return folder / (node.replace("/", "_") + _SUFFIX)
+    # a name is one segment of a path, and no hidden one
+    return folder / (re.sub(r"^\.|[/\x00]", lambda found: f"%{ord(found[0]):02x}", node) + _SUFFIX)
 
 
 def read(path: Path) -> Pulse:
@@ -152,7 +159,10 @@ def read(path: Path) -> Pulse:
         PulseUnreadable: it is no pulse, or may not be read.
     """
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(), parse_constant=_refuse)
+        for name in ("beat", "since", "started_at"):
+            found[name] = float(found[name])
+        found["process"]["pid"] = int(found["process"]["pid"])
         pool, link = found["pool"], found["link"]
         tasks = {name: Task(**pool[name]) if pool[name] else None for name in ("oldest", "overdue")}
         lists = {name: tuple(link[name]) for name in ("queues", "cancelled")}
@@ -164,14 +174,20 @@ def read(path: Path) -> Pulse:
         )
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         message = f"{path} is no pulse of a worker: {type(error).__name__}: {error}"
         raise PulseUnreadable(message, hint="Worker and probe must be of the same version of repot.") from error
 
 
+def _refuse(constant: str) -> None:
+    message = f"{constant} is no time"
+    raise ValueError(message)
+
+
 def nodes(folder: Path) -> list[str]:
     """The workers that have a pulse in the folder, those that ended included."""
-    return sorted(path.name.removesuffix(_SUFFIX) for path in folder.glob(f"[!.]*{_SUFFIX}"))
+    found = (path.name.removesuffix(_SUFFIX) for path in folder.glob(f"[!.]*{_SUFFIX}"))
+    return sorted(re.sub("%(00|2e|2f)", lambda escaped: chr(int(escaped[1], 16)), name) for name in found)
 
 
 def this_process() -> Process:

@@ -24,7 +24,7 @@ from repot.brokers.management import ManagementApi
 from repot.config import child_environment
 from repot.healthcheck.liveness import PAST_LIMIT_S, liveness
 from repot.waiting import wait_until
-from repot.worker.pulse import STARTING, path_of
+from repot.worker.pulse import RUNNING, STARTING, path_of
 from sidecars import SIDECAR, Patient
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def test_many_who_ask_cost_one_ping_a_second(server: Server, redis: Server, toxi
 def test_details_are_for_this_machine_and_for_the_token(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """Others learn that it is healthy, and no names."""
     here = _address_of_this_machine()
-    variables = {"HEALTHCHECK_HOST": "0.0.0.0", "HEALTHCHECK_TOKEN": PLANTED}
+    variables = {"HEALTHCHECK_HOST": "0.0.0.0", "HEALTHCHECK_TOKEN": PLANTED, "FORWARDED_ALLOW_IPS": "*"}
     with Patient(redis, redis, toxiproxy, tmp_path, sidecar=variables) as patient:
         patient.await_ready()
         local = json.loads(patient.text("/health")[1])
@@ -192,6 +192,7 @@ def test_details_are_for_this_machine_and_for_the_token(redis: Server, toxiproxy
         shown = patient.text("/health", {"Authorization": f"Bearer {PLANTED}"}, here)[1]
         assert patient.name in shown
         assert patient.name not in patient.text("/ready", host=here)[1]
+        assert patient.name not in patient.text("/health", {"X-Forwarded-For": "127.0.0.1"}, here)[1]
         assert PLANTED not in shown + patient.text("/metrics")[1] + patient.sidecar.log_tail(100)
 
 
@@ -380,9 +381,12 @@ def test_the_metrics_are_right_with_prefork_children(patient: Patient) -> None:
     patient.send("repot.fail")
     patient.send("repot.retry", 2)
     patient.send("repot.die")
+    patient.send("repot.run", 30, time_limit=1)
     expected = {
-        ("received", "repot.run"): 20,
+        ("received", "repot.run"): 21,
         ("succeeded", "repot.run"): 20,
+        # killed at its hard limit, which Celery says twice
+        ("failed", "repot.run"): 1,
         ("failed", "repot.fail"): 1,
         ("received", "repot.retry"): 3,
         ("retried", "repot.retry"): 2,
@@ -404,6 +408,84 @@ def test_the_metrics_are_right_with_prefork_children(patient: Patient) -> None:
     assert 1 == patient.metric("repot_worker_up")
     assert 1 == patient.metric("repot_worker_ready")
     assert 0 == patient.metric("repot_queue_unknown", queue=patient.settings.queue_names[0])
+
+
+def test_counts_follow_a_pool_that_is_made_larger(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+    with Patient(redis, redis, toxiproxy, tmp_path, options=("--autoscale=2,1",)) as patient:
+        patient.await_ready()
+        patient.client.control.autoscale(6, 6)
+        wait_until(lambda: patient.pulse.pool.processes == 6, within_s=20, what="the pool has grown")
+        for _ in range(24):
+            patient.send("repot.run", 0.2)
+        wait_until(
+            lambda: patient.pulse.counts.get("repot.run", {}).get("succeeded") == 24,
+            within_s=30,
+            what="all are counted",
+        )
+
+
+def test_queues_behind_a_prefix_are_counted(
+    redis: Server, toxiproxy: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application's own transport options name other keys; 0 would be a lie."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "prefixed.py").write_text(
+        "import repot\n"
+        "from celery import Celery\n"
+        "app = Celery('prefixed', include=['repot.worker.tasks'])\n"
+        "app.conf.broker_transport_options = {'global_keyprefix': 'shop:'}\n"
+        "repot.configure(app)\n"
+    )
+    with Patient(redis, redis, toxiproxy, tmp_path, app="prefixed") as patient:
+        patient.await_ready()
+        queue = patient.settings.queue_names[0]
+        for _ in range(5):
+            patient.send_by_worker("repot.run", 20)
+        wait_until(
+            lambda: (
+                patient.metric("repot_queue_messages_unacked", queue=queue) == 2
+                and patient.metric("repot_queue_messages_ready", queue=queue) == 3
+            ),
+            within_s=20,
+            what="2 of 5 run and 3 wait",
+            poll_s=0.3,
+        )
+
+
+def test_the_server_in_use_of_a_list_is_asked(toxiproxy: Server, tmp_path: Path) -> None:
+    """The first one went away and came back; the worker stays with the second, and a new sidecar must know."""
+    with redis_server() as first, redis_server() as second, Patient(first, second, toxiproxy, tmp_path) as patient:
+        patient.leave()
+        patient.sidecar.stop()
+        urls = f"{patient.settings.broker_url.reveal()};{second.url}"
+        patient.settings = patient.settings.replace(broker_url=urls)
+        patient.proxy.enable(enabled=False)
+        with patient.start_worker() as patient.worker:
+            wait_until(lambda: patient.pulse.phase == RUNNING, within_s=30, what="it runs on the second")
+            patient.proxy.enable(enabled=True)
+            with patient.start_sidecar() as patient.sidecar:
+                patient.await_ready()
+                assert str(second.port) in patient.pulse.link.server
+
+
+def test_a_slow_link_is_waited_for_no_longer_than_said(patient: Patient) -> None:
+    """However many steps a question has, each of them slow: three times the ping's timeout."""
+    patient.sidecar.stop()
+    for stream in ("upstream", "downstream"):
+        patient.proxy.add_toxic("latency", stream, {"latency": 700})
+    with patient.start_sidecar() as patient.sidecar:
+        wait_until(lambda: _live(patient), within_s=20, what="the sidecar is up")
+        for _ in range(3):
+            begun = monotonic()
+            patient.get("/ready")
+            assert monotonic() - begun < 4
+        assert 200 == patient.get("/live").status
+
+
+def _live(patient: Patient) -> bool:
+    with suppress(OSError):
+        return patient.get("/live").status == 200
+    return False
 
 
 def test_redeliveries_and_prevented_duplicates_are_counted_by_name(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from celery import Celery
+from celery.local import Proxy
 from kombu import Queue
 
 import repot
 from repot.config import ExplicitSettings
 from repot.errors import AppUnusable, ConfigInvalid
 from repot.worker.apps import load_app, load_configured_app
+from repot.worker.configure import configure, configured_with
 from repot.worker.effective import CELERY_DEFAULT, effective_config
 
 if TYPE_CHECKING:
@@ -155,6 +157,7 @@ def project(folder: Path, text: str, package: str = "config") -> None:
 
 ADOPTED = """
 from celery import Celery
+from celery.local import Proxy
 import repot
 app = Celery("shop")
 repot.configure(app)
@@ -205,3 +208,10 @@ def test_repots_own_application_is_found() -> None:
     app = load_app("repot.worker.app")
     app.loader.import_default_modules()
     assert {"repot.run", "repot.fail", "repot.die", "repot.retry"} <= set(app.tasks)
+
+
+def test_a_proxy_of_an_application_is_the_application() -> None:
+    """`celery.current_app`, which a worker is not started with."""
+    app = Celery("shop", set_as_current=False)
+    configure(cast("Celery", Proxy(lambda: app)), ExplicitSettings())
+    assert configured_with(app) is not None

@@ -26,6 +26,7 @@ from repot.worker.pulse import (
     Pool,
     Pulse,
     Task,
+    nodes,
     path_of,
     read,
     this_process,
@@ -61,7 +62,23 @@ def test_a_pulse_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert found == read(path_of(tmp_path, found.node))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"node": "w@h"}', "\x00" * 100])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"node": "w@h"}',
+        "\x00" * 100,
+        "[" * 100_000,
+        _pulse().written().replace('"beat": ', '"beat": "x", "old": '),
+        _pulse(beat=float("nan")).written(),
+        _pulse(process=replace(this_process(), pid="one")).written(),  # type: ignore[arg-type]
+    ],
+    ids=[f"text {number}" for number in range(11)],
+)
 def test_what_is_no_pulse_is_said_and_not_taken_for_none(tmp_path: Path, text: str) -> None:
     path = path_of(tmp_path, "w@h")
     path.write_text(text)
@@ -70,8 +87,16 @@ def test_what_is_no_pulse_is_said_and_not_taken_for_none(tmp_path: Path, text: s
     assert "pulse_unreadable" == liveness(find_pulse(tmp_path, "w@h"), 60).state
 
 
-def test_a_name_stays_in_its_folder(tmp_path: Path) -> None:
-    assert tmp_path == path_of(tmp_path, "../../etc/w@h").parent
+def test_a_name_stays_in_its_folder_and_is_found_there(tmp_path: Path) -> None:
+    names = ["../../etc/w@h", ".hidden@h", "..@h", "a/b@h", "a_b@h"]
+    assert len(names) == len({path_of(tmp_path, name) for name in names})
+    for name in names:
+        assert tmp_path == path_of(tmp_path, name).parent
+        path_of(tmp_path, name).write_text(_pulse(node=name).written())
+        found = find_pulse(tmp_path, name)
+        assert isinstance(found, Pulse)
+        assert name == found.node
+    assert sorted(names) == nodes(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +191,8 @@ def test_a_stall_takes_two_looks_with_nothing_received_between() -> None:
     assert watch.suspects(quiet)
     assert not watch.suspects(_pulse(last_received=now - 61, pool=Pool("prefork", 2, 2, 2)))
     assert not watch.suspects(_pulse(last_received=now - 59, pool=Pool("prefork", 2)))
+    # what waits for its rate limit holds the prefetch
+    assert not watch.suspects(_pulse(last_received=now - 61, pool=Pool("prefork", 2, limited=1)))
     # as long as it has not been up for so long itself
     assert not watch.suspects(_pulse(last_received=None, since=now - 59, pool=Pool("prefork", 2)))
     assert not watch.is_stalled(quiet, waiting=3)
@@ -196,9 +223,39 @@ def test_the_one_that_lives_is_taken_and_two_are_too_many(tmp_path: Path) -> Non
     assert "b@h, c@h" in both.reason
 
 
+def test_what_a_killed_container_left_does_not_count(tmp_path: Path) -> None:
+    """In a folder that containers share, one that was killed cannot be told from a living one but by its age."""
+    other = replace(this_process(), namespace="pid:[1]")
+    path_of(tmp_path, "old@h").write_text(_pulse(node="old@h", process=other, beat=monotonic() - 61).written())
+    path_of(tmp_path, "new@h").write_text(_pulse(node="new@h").written())
+    found = find_pulse(tmp_path, "")
+    assert isinstance(found, Pulse)
+    assert "new@h" == found.node
+
+
+def test_a_pulse_that_cannot_be_read_is_not_none(tmp_path: Path) -> None:
+    path_of(tmp_path, "w@h").write_text("of another version")
+    found = find_pulse(tmp_path, "")
+    assert isinstance(found, Answer)
+    assert "pulse_unreadable" == found.state
+
+
+def test_a_worker_that_cannot_be_asked_is_judged_by_its_pulse() -> None:
+    for link in (replace(LINK, answers=False), replace(LINK, write_url="amqp://h")):
+        found = _pulse(link=replace(link, last_contact=monotonic()))
+        answer = without_asking(found, liveness(found, 60))
+        assert answer is not None
+        assert (True, "ready") == (answer.ok, answer.state)
+
+
 def test_a_node_is_named_as_celery_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "web1.example.org")
-    for name, node in (("w@%h", "w@web1.example.org"), ("w@%n.%d", "w@web1.example.org"), ("%%w@x", "%w@x")):
+    for name, node in (
+        ("w", "celery@w"),
+        ("w@%h", "w@web1.example.org"),
+        ("w@%n.%d", "w@web1.example.org"),
+        ("%%w@x", "%w@x"),
+    ):
         path_of(tmp_path, node).write_text(_pulse(node=node).written())
         found = find_pulse(tmp_path, name)
         assert isinstance(found, Pulse)
@@ -223,12 +280,12 @@ def test_counts_survive_the_process_that_made_them() -> None:
 
 def test_the_probe_reads_its_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (None, "", 90) == tuple(getattr(probe_settings(), name) for name in ("folder", "node", "pulse_timeout_s"))
-    monkeypatch.setenv("WORKER_PULSE_FOLDER", "/p")
+    monkeypatch.setenv("worker_pulse_folder", "/p")
     monkeypatch.setenv("HEALTHCHECK_NODE", "w@%h")
-    monkeypatch.setenv("HEALTHCHECK_PULSE_TIMEOUT", "7")
+    monkeypatch.setenv("HEALTHCHECK_PULSE_TIMEOUT", "70")
     found = probe_settings()
-    assert (Path("/p"), "w@%h", 7) == (found.folder, found.node, found.pulse_timeout_s)
-    for wrong in ("soon", "0", "-1", "nan", "inf"):
+    assert (Path("/p"), "w@%h", 70) == (found.folder, found.node, found.pulse_timeout_s)
+    for wrong in ("soon", "0", "-1", "nan", "inf", "59"):
         monkeypatch.setenv("HEALTHCHECK_PULSE_TIMEOUT", wrong)
         with pytest.raises(ConfigInvalid, match="HEALTHCHECK_PULSE_TIMEOUT"):
             probe_settings()

@@ -116,3 +116,10 @@ def test_a_word_alone_before_the_host_is_masked() -> None:
 def test_a_secret_option_of_a_result_address_is_masked() -> None:
     shown = ServiceUrl.parse(f"db+postgresql://host/results?sslpassword={PLANTED}&x=1").masked()
     assert "db+postgresql://host/results?sslpassword=**&x=1" == shown
+
+
+def test_a_list_begins_with_the_server_in_use() -> None:
+    url = BrokerUrl.parse("amqp://u:p@a//;amqp://u:p@B:5673//")
+    assert "amqp://u:p@B:5673//;amqp://u:p@a//" == url.beginning_with("b:5673").reveal()
+    assert url.reveal() == url.beginning_with("a:5672").reveal()
+    assert url.reveal() == url.beginning_with("elsewhere:1").reveal()
