@@ -234,6 +234,9 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, c: Any) -> None:  # noqa: ANN401
         """The consumer has its queues."""
+        # answers go to the server they are listened for on, of several; nobody would send heartbeats on this connection
+        answers = _unconfirmed(c.connection.clone(heartbeat=0))
+        c.app.control.mailbox.producer_pool = pools.producers[answers]
         self._heart.consuming(c)
         if c.hub is None:
             # gevent and eventlet: their own loop turns the timer's greenlet, too. The consumer's cannot be asked: with
@@ -286,7 +289,6 @@ def _leave_unconfirmed(c: Any) -> None:  # noqa: ANN401 - celery's Consumer
         return c.ensure_connected(_unconfirmed(c.app.connection_for_write(url=url, heartbeat=heartbeat)))
 
     c.connection_for_write = for_events
-    c.app.control.mailbox.producer_pool = pools.producers[_unconfirmed(c.app.connection_for_write())]
 
 
 def _unconfirmed(connection: Any) -> Any:  # noqa: ANN401 - kombu's Connection, not connected yet

@@ -455,6 +455,7 @@ def test_queues_behind_a_prefix_are_counted(
 def test_the_server_in_use_of_a_list_is_asked(toxiproxy: Server, tmp_path: Path) -> None:
     """The first one went away and came back; the worker stays with the second, and a new sidecar must know."""
     with redis_server() as first, redis_server() as second, Patient(first, second, toxiproxy, tmp_path) as patient:
+        patient.await_ready()
         patient.leave()
         patient.sidecar.stop()
         urls = f"{patient.settings.broker_url.reveal()};{second.url}"
