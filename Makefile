@@ -45,7 +45,7 @@ chaos: setup ## Tests of the scenarios
 	$(BIN)/pytest tests/chaos
 
 compose: setup ## Tests on Docker Compose, where an engine answers
-	$(BIN)/pytest tests/compose
+	$(BIN)/pytest tests/compose --numprocesses 2 --dist loadfile
 
 lock: ## Resolve the requirements files anew
 	scripts/lock

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps, signals
 from celery.worker import state as worker_state
-from kombu import Connection, pools
+from kombu import pools
 
 from repot.config.masking import masked
 from repot.worker import contact, counts, pulse
@@ -69,7 +69,7 @@ class Heart:
             "link": _link(worker.app),
         }
         self._follow()
-        worker.app.amqp.Connection = _beating_connection(self)
+        worker.app.amqp.Connection = _beating_connection(self, worker.app.amqp.Connection)
         self.beat()
 
     def beat(self) -> None:
@@ -258,10 +258,10 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
             self._heart.stopping()
 
 
-def _beating_connection(heart: Heart) -> type[Connection]:
-    """The class of a worker's connections: kombu calls back in every second of a wait for the broker."""
+def _beating_connection(heart: Heart, kind: Any) -> Any:  # noqa: ANN401 - kombu's Connection, or the application's own
+    """A worker's connections: kombu calls back in every second of a wait for the broker."""
 
-    class BeatingConnection(Connection):  # type: ignore[misc,unused-ignore]
+    class BeatingConnection(kind):  # type: ignore[misc,unused-ignore]
         def _ensure_connection(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - kombu's signature
             callback = options.get("callback")
 
