@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from repot.healthcheck.answer import Answer
 
 
 @click.group()
@@ -46,15 +50,14 @@ def serve() -> None:
 @healthcheck.command()
 @click.option("--live/--ready", default=True, help="Is the worker alive?  [default]  Does it take tasks?")
 @_JSON
-@click.pass_context
-def probe(context: click.Context, /, *, live: bool, as_json: bool) -> None:
+def probe(*, live: bool, as_json: bool) -> None:
     """Look once, without the sidecar; exit code 0 for yes, 4 for no.
 
     --live reads the worker's pulse and asks no broker. --ready asks the worker over
     its broker, which takes a connection each time: the sidecar's /ready costs less.
     """
     if live:
-        context.invoke(globals()["live"], as_json=as_json)
+        _probe_live(as_json=as_json)
         return
     from repot.config import load, load_healthcheck
     from repot.healthcheck.watch import Watch, ask_once
@@ -68,6 +71,10 @@ def probe(context: click.Context, /, *, live: bool, as_json: bool) -> None:
 @_JSON
 def live(*, as_json: bool) -> None:
     """Is the worker alive? The same as `probe --live`."""
+    _probe_live(as_json=as_json)
+
+
+def _probe_live(*, as_json: bool) -> None:
     from repot.config.probe import probe_settings
     from repot.healthcheck.liveness import find_pulse, liveness
 
@@ -76,11 +83,9 @@ def live(*, as_json: bool) -> None:
     _say("live", liveness(found, settings.pulse_timeout_s), as_json=as_json)
 
 
-def _say(question: str, answer: object, *, as_json: bool) -> None:
+def _say(question: str, answer: Answer, *, as_json: bool) -> None:
     from repot.errors import WorkerUnhealthy
-    from repot.healthcheck.answer import Answer
 
-    assert isinstance(answer, Answer)
     if as_json:
         click.echo(json.dumps({question: answer.ok, "state": answer.state, "reason": answer.reason}))
     elif answer.ok:

@@ -57,7 +57,8 @@ def load_healthcheck(worker: WorkerSettings) -> HealthcheckSettings:
     """
 
     def too_impatient(health: HealthcheckSettings) -> list[str]:
-        return list(filter(None, [impatience(health.pulse_timeout, worker.socket_timeout)]))
+        problem = impatience(health.pulse_timeout, worker.socket_timeout)
+        return [problem] if problem else []
 
     return _load(HealthcheckSettings, contradictions=too_impatient)
 

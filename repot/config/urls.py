@@ -20,6 +20,8 @@ REDIS_SCHEMES = ("redis", "rediss", "sentinel")
 AMQP_SCHEMES = ("amqp", "amqps", "pyamqp")
 BROKER_SCHEMES = REDIS_SCHEMES + AMQP_SCHEMES
 
+_DEFAULT_PORTS = {"amqps": 5671, "sentinel": 26379} | dict.fromkeys(("redis", "rediss"), 6379)
+
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*$")
 _BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -80,8 +82,20 @@ class ServiceUrl:
 
     def beginning_with(self, address: str) -> Self:
         """The same servers, the one at `address` (host:port) first; as they are if it is none of them."""
-        first = [server for server in self.servers if _address(server) == address.lower()]
+        theirs = zip(self.servers, self.addresses, strict=True)
+        first = [server for server, (host, port) in theirs if f"{host}:{port}" == address.lower()]
         return type(self)((*first, *(server for server in self.servers if server not in first)))
+
+    @property
+    def default_port(self) -> int:
+        """The port of a server that names none."""
+        return _DEFAULT_PORTS.get(self.scheme, 5672)
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of each server."""
+        parts = map(urlsplit, self.servers)
+        return tuple((one.hostname or "", one.port or self.default_port) for one in parts)
 
     def reveal(self) -> str:
         """The address as given, passwords included; for connecting only."""
@@ -138,13 +152,6 @@ class BrokerUrl(ServiceUrl):
     def is_redis(self) -> bool:
         """Whether a Redis (or Valkey) serves this address; otherwise a RabbitMQ does."""
         return self.scheme in REDIS_SCHEMES
-
-
-def _address(server: str) -> str:
-    """A server's host and port, those of its scheme where it names none."""
-    parts = urlsplit(server)
-    default = 6379 if parts.scheme in REDIS_SCHEMES else 5671 if parts.scheme == "amqps" else 5672
-    return f"{parts.hostname}:{parts.port or default}"
 
 
 def _check_form(server: str, number: int) -> None:

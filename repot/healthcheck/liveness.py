@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Longer than this past its hard time limit, a task will not be killed by its worker any more.
-PAST_LIMIT_S = 30
-
 #: A worker of another container that has not beaten for longer is not counted among those that live here.
 STALE_S = 60
 
@@ -36,19 +33,17 @@ GONE = "gone"
 FROZEN = "frozen"
 #: A solo worker in its task.
 BUSY = "busy"
+POOL_STUCK = "pool_stuck"
 
 
 def find_pulse(folder: Path | None, node: str) -> Pulse | Answer:
     """The pulse of the named worker, or of the only one here; an answer of "no" where there is none to be had."""
     place = folder or pulse.default_folder()
-    names = [_expanded(node)] if node else _living_or_last(place)
-    if len(names) != 1:
-        if not names and pulse.nodes(place):
-            # all there is cannot be read; one of them says why
-            names = pulse.nodes(place)[:1]
-            return find_pulse(place, names[0].replace("%", "%%"))
-        if not names:
-            return Answer(ok=False, state=NO_WORKER, reason=f"no worker has beaten in {place} yet")
+    # where none can be read, any of them says why
+    names = [_expanded(node)] if node else _living_or_last(place) or pulse.nodes(place)[:1]
+    if not names:
+        return Answer(ok=False, state=NO_WORKER, reason=f"no worker has beaten in {place} yet")
+    if len(names) > 1:
         reason = f"several workers beat in {place}: {', '.join(names)}; name one in HEALTHCHECK_NODE"
         return Answer(ok=False, state=AMBIGUOUS, reason=reason)
     try:
@@ -83,10 +78,9 @@ def liveness(found: Pulse | Answer, timeout_s: float) -> Answer:
 
 def _blocked(found: Pulse, name: str, for_s: float) -> Answer:
     """A solo worker in its task: it cannot beat, and Celery cannot enforce a time limit there."""
-    overdue = found.pool.overdue
-    if overdue and overdue.deadline is not None and monotonic() - overdue.deadline > PAST_LIMIT_S:
+    if found.pool.is_stuck:
         reason = f"{found.node} runs {name} for {for_s:.0f} s, past its hard time limit, and cannot stop it (solo pool)"
-        return Answer(ok=False, state="pool_stuck", reason=reason)
+        return Answer(ok=False, state=POOL_STUCK, reason=reason)
     reason = f"{found.node} runs {name} for {for_s:.0f} s and cannot beat meanwhile (solo pool)"
     return Answer(ok=True, state=BUSY, reason=reason)
 

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One queue of one broker; `depth` is None where the broker did not say, and `why` says why."""
+    """One queue of one broker; `depth` is None where the broker did not say."""
 
     broker: str
     queue: str
     depth: Depth | None
-    why: str = ""
 
 
 class QueueCounter:
@@ -47,7 +46,7 @@ class QueueCounter:
         dead = self._settings.dead_letter_queue
         names = [*link.every_queue, *([dead] if dead else [])]
         reads = self._settings.read_url.beginning_with(link.server)
-        urls = dict.fromkeys((reads, self._settings.write_url if link.is_bridge else reads))
+        urls = [reads, self._settings.write_url] if link.is_bridge else [reads]
         return [counted for url in urls for counted in self._on(url, names)]
 
     def close(self) -> None:
@@ -63,12 +62,12 @@ class QueueCounter:
             for queue in queues:
                 yield Counted(where, queue, broker.depth(queue))
                 queues = queues[1:]
-        except BrokerUnreachable as error:
+        except BrokerUnreachable:
             broken = self._open.pop(where, None)
             if broken:
                 with suppress(BrokerUnreachable):
                     broken.close()
-            yield from (Counted(where, queue, None, error.message) for queue in queues)
+            yield from (Counted(where, queue, None) for queue in queues)
 
     def _broker(self, url: BrokerUrl) -> Broker:
         where = url.masked()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from repot.healthcheck.answer import Answer
 from repot.healthcheck.inquiry import Outcome
-from repot.healthcheck.liveness import BUSY, PAST_LIMIT_S
+from repot.healthcheck.liveness import BUSY, POOL_STUCK
 from repot.worker.pulse import CONNECTING, STARTING, STOPPING, Pulse
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ BROKER_UNREACHABLE = "broker_unreachable"
 BROKER_ALARM = "broker_alarm"
 NOT_ANSWERING = "not_answering"
 NOT_CONSUMING = "not_consuming"
-POOL_STUCK = "pool_stuck"
 READY = "ready"
 
 #: Where a worker cannot be asked, a broker that sent nothing for longer is not there: heartbeats and polls come every
@@ -44,9 +43,9 @@ def _searching(found: Pulse) -> Answer | None:
 
 def _stuck(found: Pulse) -> Answer | None:
     task = found.pool.overdue
-    if task is None or task.deadline is None or monotonic() - task.deadline <= PAST_LIMIT_S:
+    if not found.pool.is_stuck or task is None:
         return None
-    past_s = monotonic() - task.deadline
+    past_s = monotonic() - (task.deadline or 0)
     reason = f"{found.node} runs {task.name} {past_s:.0f} s past its hard time limit"
     return Answer(ok=False, state=POOL_STUCK, reason=reason)
 

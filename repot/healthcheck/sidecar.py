@@ -7,6 +7,7 @@ import hmac
 import ipaddress
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from json import dumps
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -96,7 +97,7 @@ class Sidecar:
         """Whether the worker has come up: its application imported, its pool there. No broker is needed for it."""
         look = await self._live.get()
         begun = look.pulse is not None and look.pulse.phase != STARTING and look.live.ok
-        return self._probe(request, "started", _with(look.live, ok=begun), look.at)
+        return self._probe(request, "started", replace(look.live, ok=begun), look.at)
 
     async def health(self, request: Request) -> Response:
         """For people: healthy if alive and ready, and what is known about it."""
@@ -212,10 +213,6 @@ def _details(found: Pulse) -> dict[str, Any]:
         },
         "tasks": found.counts,
     }
-
-
-def _with(answer: Answer, *, ok: bool) -> Answer:
-    return type(answer)(ok=ok, state=answer.state, reason=answer.reason)
 
 
 def _json(status: int, body: dict[str, Any]) -> Response:

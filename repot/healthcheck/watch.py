@@ -43,6 +43,8 @@ class Watch:
     ) -> None:
         """Watch the worker with the settings `worker`; `heard` is told of each question's outcome."""
         self._worker = worker
+        config = celery_config(worker, Role.CLIENT)
+        self._url = str(masked(config.get("broker_read_url") or config["broker_url"]))
         self._health = health
         self._told = heard
         self._stall = StallWatch(health.stall)
@@ -80,12 +82,10 @@ class Watch:
 
     def _misled(self, found: Pulse) -> Answer | None:
         """The answer where the worker listens on another broker than these settings name."""
-        config = celery_config(self._worker, Role.CLIENT)
-        ours = str(masked(config.get("broker_read_url") or config["broker_url"]))
-        if ours == found.link.url:
+        if self._url == found.link.url:
             return None
         reason = (
-            f"{found.node} listens on {found.link.url}, but WORKER_BROKER_URL here is {ours}; "
+            f"{found.node} listens on {found.link.url}, but WORKER_BROKER_URL here is {self._url}; "
             "give this process the worker's environment"
         )
         return Answer(ok=False, state="misconfigured", reason=reason)

@@ -49,7 +49,7 @@ class Heart:
         self._worker = worker
         self._path = pulse.path_of(settings.pulse_folder or pulse.default_folder(), worker.hostname)
         self._url = settings.read_url
-        self._peers = contact.addresses(self._url)
+        self._peers: frozenset[tuple[str, int]] = frozenset()
         self._counts = counts.count(worker.app)
         # signals interrupt the thread that writes, and a pool's threads write, too
         self._lock = RLock()
@@ -63,7 +63,6 @@ class Heart:
             "since": now,
             "stop": "",
             "started_at": now,
-            "ready_at": None,
             "last_received": None,
             "last_wait_s": None,
             "link": _link(worker.app),
@@ -137,10 +136,10 @@ class Heart:
         connection = consumer.connection
         link = replace(
             self._said["link"],
-            server=f"{connection.hostname}:{connection.port}",
+            server=f"{connection.hostname}:{connection.port or self._url.default_port}",
             reconnects=max(consumer.restart_count, 0),
         )
-        self.change(phase=RUNNING, link=link, ready_at=self._said["ready_at"] or monotonic())
+        self.change(phase=RUNNING, link=link)
         self.look(consumer)
 
     def look(self, consumer: Any) -> None:  # noqa: ANN401

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,20 +18,14 @@ _DESCRIPTORS = Path("/proc/self/fd")
 #: `tcpi_last_data_recv` in `struct tcp_info` (linux/tcp.h): milliseconds since data came.
 _LAST_DATA = struct.Struct("=I")
 _LAST_DATA_AT = 52
-_DEFAULT_PORTS = {"amqps": 5671, "redis": 6379, "rediss": 6379, "sentinel": 26379}
 
 
 def addresses(url: BrokerUrl) -> frozenset[tuple[str, int]]:
     """The servers' addresses as connections know them; without those that cannot be resolved."""
     found = set()
-    for server in url.servers:
-        parts = urlsplit(server)
-        port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 5672)
+    for host, port in url.addresses:
         with suppress(OSError):
-            found |= {
-                (str(answer[4][0]), port)
-                for answer in socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-            }
+            found |= {(str(answer[4][0]), port) for answer in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     return frozenset(found)
 
 

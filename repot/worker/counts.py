@@ -45,10 +45,10 @@ class Counts:
 
     def __init__(self, names: Iterable[str]) -> None:
         """Make room for these tasks."""
-        self._names = (*sorted(names), OTHER)
+        known = (*sorted(names), OTHER)
         self._column = {
             (name, outcome): 1 + place
-            for place, (name, outcome) in enumerate((name, what) for name in self._names for what in _OUTCOMES)
+            for place, (name, outcome) in enumerate((name, what) for name in known for what in _OUTCOMES)
         }
         # the first column grows with every count of its row, so that rows without news need not be added up again
         self._width = 1 + len(self._column)

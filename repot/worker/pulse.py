@@ -14,12 +14,16 @@ import re
 import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from repot.errors import PulseUnreadable
 
 #: Seconds between two beats.
 INTERVAL_S = 1.0
+
+#: Longer than this past its hard time limit, a task will not be killed by its worker any more.
+PAST_LIMIT_S = 30
 
 _SUFFIX = ".json"
 
@@ -73,6 +77,12 @@ class Pool:
     overdue: Task | None = None
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether a task runs so long past its hard limit that the worker will not kill it any more."""
+        deadline = self.overdue.deadline if self.overdue else None
+        return deadline is not None and monotonic() - deadline > PAST_LIMIT_S
+
+    @property
     def blocks_the_loop(self) -> bool:
         """Whether a running task keeps the worker from beating, and from anything else."""
         return self.kind == SOLO
@@ -122,8 +132,6 @@ class Pulse:
     #: The kind of stop (warm, soft, cold) while it stops.
     stop: str
     started_at: float
-    #: When it first consumed; None before.
-    ready_at: float | None
     #: When it last received a task; None before the first.
     last_received: float | None
     #: Seconds the last one had waited; None unless it said when it was sent.

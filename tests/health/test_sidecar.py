@@ -22,9 +22,9 @@ from redis import Redis
 from repot.brokers.local import rabbitmq_server, redis_server
 from repot.brokers.management import ManagementApi
 from repot.config import child_environment
-from repot.healthcheck.liveness import PAST_LIMIT_S, liveness
+from repot.healthcheck.liveness import liveness
 from repot.waiting import wait_until
-from repot.worker.pulse import RUNNING, STARTING, path_of
+from repot.worker.pulse import PAST_LIMIT_S, RUNNING, STARTING, path_of
 from sidecars import SIDECAR, Patient
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def test_a_worker_that_does_not_come_up_has_not_started(redis: Server, toxiproxy
         assert patient.settings.pulse_folder
         with patient.worker.frozen():
             path = path_of(patient.settings.pulse_folder, found.node)
-            path.write_text(replace(found, phase=STARTING, ready_at=None, beat=monotonic()).written())
+            path.write_text(replace(found, phase=STARTING, beat=monotonic()).written())
             patient.await_state("/startup", (503, "starting"))
             patient.await_state("/ready", (503, "starting"))
 

@@ -28,11 +28,16 @@ if TYPE_CHECKING:
 @pytest.fixture
 def deployment(server: Server, redis: Server, tmp_path: Path) -> Deployment:
     """A folder for each broker, on a private server."""
-    made = Deployment(tmp_path, "redis" if server is redis else "rabbitmq")
+    return _deployed(tmp_path, "redis" if server is redis else "rabbitmq", server, redis)
+
+
+def _deployed(folder: Path, kind: str, broker: Server, results: Server) -> Deployment:
+    """A folder for one kind of broker, with a queue, a port and files of its own."""
+    made = Deployment(folder, kind)
     queue = f"q-{uuid4()}"
     made.rewrite(
-        WORKER_BROKER_URL=server.url,
-        WORKER_RESULT_BACKEND=redis.results_url,
+        WORKER_BROKER_URL=broker.url,
+        WORKER_RESULT_BACKEND=results.results_url,
         CELERY_QUEUE_NAMES=queue,
         WORKER_DEAD_LETTER_QUEUE=f"{queue}-dead",
         WORKER_JOURNAL=str(made.folder / "journal"),
@@ -108,19 +113,9 @@ def _status(port: int, path: str) -> int:
 
 def test_a_bridge_takes_what_waits_on_the_other_broker(redis: Server, rabbitmq: Server, tmp_path: Path) -> None:
     """And sends the task's retry to the one that is moved to. Percent signs in an address arrive as they are."""
-    made = Deployment(tmp_path, "rabbitmq")
-    queue = f"q-{uuid4()}"
+    made = _deployed(tmp_path, "rabbitmq", redis, redis)
     encoded = rabbitmq.url.replace("guest:guest@", "guest:gu%65st@")
     assert encoded != rabbitmq.url
-    made.rewrite(
-        WORKER_BROKER_URL=redis.url,
-        WORKER_RESULT_BACKEND=redis.results_url,
-        CELERY_QUEUE_NAMES=queue,
-        WORKER_DEAD_LETTER_QUEUE=f"{queue}-dead",
-        WORKER_PULSE_FOLDER=str(made.folder / "pulse"),
-        WORKER_JOURNAL=str(made.folder / "journal"),
-        HEALTHCHECK_PORT=str(free_port()),
-    )
     task = made.send("repot.retry", 1)
     made.rewrite(WORKER_BROKER_URL=encoded, BRIDGE_READ_URL=redis.url, START_BRIDGE="true")
     with _supervisord(made) as supervisord:

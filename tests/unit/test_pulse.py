@@ -13,11 +13,12 @@ from repot.config.probe import probe_settings
 from repot.errors import ConfigInvalid, PulseUnreadable
 from repot.healthcheck.answer import Answer
 from repot.healthcheck.inquiry import Heard, Outcome
-from repot.healthcheck.liveness import PAST_LIMIT_S, find_pulse, liveness
+from repot.healthcheck.liveness import find_pulse, liveness
 from repot.healthcheck.readiness import SILENT_S, StallWatch, after_asking, without_asking
 from repot.worker.counts import OTHER, Counts
 from repot.worker.pulse import (
     CONNECTING,
+    PAST_LIMIT_S,
     RUNNING,
     STARTING,
     STOPPED,
@@ -46,7 +47,6 @@ def _pulse(**changes: object) -> Pulse:
         since=now - 100,
         stop="",
         started_at=now - 100,
-        ready_at=now - 99,
         last_received=now - 5,
         last_wait_s=0.5,
         pool=Pool("prefork", 2, active=1, reserved=1, oldest=task, overdue=task),

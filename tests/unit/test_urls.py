@@ -120,6 +120,7 @@ def test_a_secret_option_of_a_result_address_is_masked() -> None:
 
 def test_a_list_begins_with_the_server_in_use() -> None:
     url = BrokerUrl.parse("amqp://u:p@a//;amqp://u:p@B:5673//")
+    assert (("a", 5672), ("b", 5673)) == url.addresses
     assert "amqp://u:p@B:5673//;amqp://u:p@a//" == url.beginning_with("b:5673").reveal()
     assert url.reveal() == url.beginning_with("a:5672").reveal()
     assert url.reveal() == url.beginning_with("elsewhere:1").reveal()
