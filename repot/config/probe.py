@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 DEFAULT_PULSE_TIMEOUT_S = 90.0
 DEFAULT_SOCKET_TIMEOUT_S = 15.0
 
-#: So many reads and writes may time out one after the other before a worker takes its link for dead: measured, 45 s of
-#: silence for a socket timeout of 15 s on Redis, 34 s on RabbitMQ.
+#: So many reads and writes may time out one after the other before a worker takes its link for dead, and one more:
+#: benchmarks/blackhole.py found 31 to 45 s of silence for a socket timeout of 15 s on Redis, less on RabbitMQ.
 TIMEOUTS_IN_A_ROW = 4
 
 
