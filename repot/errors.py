@@ -21,12 +21,26 @@
     ├── ReportUnwritable       exit 2   a report's file cannot be written
     ├── FilesExist             exit 2   files that would be written are there already
     ├── FolderUnusable         exit 2   a folder, or a file in it, cannot be read or written
+    ├── KeyUnusable            exit 2   no idempotency key can be made of a call's arguments
+    ├── StoreUnreachable       exit 3   the lease store did not answer
+    ├── AlreadyRunning         exit 5   another run holds the claim on a key
+    ├── LeaseLost              exit 5   a run's claim is not its own any more
+    ├── OutcomeUnknown         exit 5   nobody knows whether an earlier run had its effect
+    ├── PayloadMismatch        exit 5   a key came again with another payload
+    ├── FailedBefore           exit 5   an earlier run with this key failed for good
+    ├── ResultExpired          exit 1   the effect is done, its result is not kept any more
+    ├── ClaimNotFound          exit 1   nobody has claimed this key
+    ├── LetterNotFound         exit 1   there is no such dead letter
+    ├── ScopeTaken             exit 5   a scope has an active job already
+    ├── JobNotFound            exit 1   there is no such job, or it is another tenant's
+    ├── JobEnded               exit 5   a job that has ended cannot be cancelled
+    ├── SubmissionFailed       exit 3   a job could not be sent, and its scope is free again
     ├── ExperimentFailed       exit 1   an experiment could not be carried out
     ├── VerdictUnexpected      exit 4   an experiment found something else than expected
     └── Interrupted            exit 130 somebody asked to stop
 
 Exit codes of the command: 0 done, 1 failed, 2 usage, 3 broker unreachable,
-4 a check or a verdict said no, 6 application not found, 7 application fails on
+4 a check or a verdict said no, 5 a claim or a job stands against it, 6 application not found, 7 application fails on
 import, 8 access refused, 9 TLS failed, 130 interrupted.
 
 Names say what happened and carry no `Error` suffix.
@@ -159,6 +173,83 @@ class FolderUnusable(RepotError):
     """A folder that files should go into, or a file in it, cannot be read or written."""
 
     exit_code = 2
+
+
+class KeyUnusable(RepotError):
+    """No idempotency key can be made of the arguments of a call."""
+
+    exit_code = 2
+
+
+class StoreUnreachable(RepotError):
+    """The lease store did not answer in time."""
+
+    exit_code = 3
+
+
+class AlreadyRunning(RepotError):
+    """Another run holds the claim on this key; `retry_after_s` says when it could be free."""
+
+    exit_code = 5
+    retry_after_s: float = 0
+
+
+class LeaseLost(RepotError):
+    """The claim of this run is not its own any more: its lease ran out."""
+
+    exit_code = 5
+
+
+class OutcomeUnknown(RepotError):
+    """An earlier run died or was cut short; nobody knows whether it had its effect."""
+
+    exit_code = 5
+
+
+class PayloadMismatch(RepotError):
+    """A key that was used before came again with another payload."""
+
+    exit_code = 5
+
+
+class FailedBefore(RepotError):
+    """An earlier run with this key failed for good, by the policy of its task."""
+
+    exit_code = 5
+
+
+class ResultExpired(RepotError):
+    """The effect is done; its result was too large to keep, or is not kept any more."""
+
+
+class ClaimNotFound(RepotError):
+    """Nobody has claimed this key, or it is forgotten."""
+
+
+class LetterNotFound(RepotError):
+    """There is no such dead letter."""
+
+
+class ScopeTaken(RepotError):
+    """A scope has an active job already."""
+
+    exit_code = 5
+
+
+class JobNotFound(RepotError):
+    """There is no such job, or it is another tenant's."""
+
+
+class JobEnded(RepotError):
+    """A job that has ended cannot be cancelled."""
+
+    exit_code = 5
+
+
+class SubmissionFailed(RepotError):
+    """A job could not be sent; its scope is free again."""
+
+    exit_code = 3
 
 
 class ExperimentFailed(RepotError):

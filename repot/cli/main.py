@@ -65,8 +65,9 @@ _TRACEBACK = click.option("--traceback", is_flag=True, help="Show Python's trace
     cls=_Repot,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 usage or settings, 3 broker unreachable, "
-    "4 a check or a verdict said no, 6 application not found, 7 application fails on import, 8 access refused, "
-    "9 TLS failed, 130 interrupted. Data goes to standard output, messages to standard error.",
+    "4 a check or a verdict said no, 5 a claim or a job stands against it, 6 application not found, "
+    "7 application fails on import, 8 access refused, 9 TLS failed, 130 interrupted. "
+    "Data goes to standard output, messages to standard error.",
 )
 @click.version_option(package_name="repot", prog_name="repot")
 @_TRACEBACK

@@ -64,9 +64,9 @@ def queues(settings: WorkerSettings) -> tuple[Queue, ...]:
     from repot.config.queues import TaskQueue
 
     exchange = Exchange(settings.queue_names[0], type=_exchange_type(settings))
-    arguments = _queue_arguments(settings)
     return tuple(
-        TaskQueue(name, exchange, routing_key=name, queue_arguments=dict(arguments)) for name in settings.queue_names
+        TaskQueue(name, exchange, routing_key=name, queue_arguments=_queue_arguments(settings, name))
+        for name in settings.queue_names
     )
 
 
@@ -74,11 +74,11 @@ def _exchange_type(settings: WorkerSettings) -> str:
     return "topic" if settings.queue_type == "quorum" else "direct"
 
 
-def _queue_arguments(settings: WorkerSettings) -> dict[str, str]:
+def _queue_arguments(settings: WorkerSettings, name: str) -> dict[str, str]:
     arguments = {"x-queue-type": "quorum"} if settings.queue_type == "quorum" else {}
     if settings.dead_letter_queue:
         # through the default exchange, so that only the queue must exist
-        arguments |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": settings.dead_letter_queue}
+        arguments |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": settings.dead_letters_of(name)}
         if settings.queue_type == "quorum":
             # keep a dead letter until its queue has confirmed it
             arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}

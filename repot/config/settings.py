@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from repot.config.probe import DEFAULT_SOCKET_TIMEOUT_S
-from repot.config.urls import REDIS_SCHEMES, BrokerUrl, ServiceUrl
+from repot.config.urls import REDIS_SCHEMES, STORE_SCHEMES, BrokerUrl, ServiceUrl
 
 #: What every variable's name begins with.
 PREFIX = "WORKER_"
@@ -41,6 +41,19 @@ def _result_url(value: object) -> ServiceUrl:
     url = ServiceUrl.parse(text)
     if len(url.servers) > 1 and url.scheme != "sentinel":
         message = "lists several servers; Celery's Redis backend takes one, or a list of sentinel:// addresses"
+        raise ValueError(message)
+    return url
+
+
+def _store_url(value: object) -> ServiceUrl:
+    if isinstance(value, ServiceUrl):
+        return value
+    url = ServiceUrl.parse(str(value))
+    if url.scheme not in STORE_SCHEMES:
+        message = f"has the scheme {url.scheme!r}; claims are kept on one of {', '.join(STORE_SCHEMES)}"
+        raise ValueError(message)
+    if len(url.servers) > 1 and url.scheme in ("redis", "rediss"):
+        message = "lists several servers; a list is for sentinel:// and redis+cluster:// only"
         raise ValueError(message)
     return url
 
@@ -70,6 +83,7 @@ _reveal = PlainSerializer(lambda url: url and url.reveal(), return_type=str)
 Broker = Annotated[BrokerUrl, BeforeValidator(_broker_url), _reveal]
 OptionalBroker = Annotated[BrokerUrl | None, BeforeValidator(lambda v: _broker_url(v) if v else None), _reveal]
 ManagementUrl = Annotated[ServiceUrl | None, BeforeValidator(lambda v: _http_url(v) if v else None), _reveal]
+OptionalStore = Annotated[ServiceUrl | None, BeforeValidator(lambda v: _store_url(v) if v else None), _reveal]
 Results = Annotated[ServiceUrl, BeforeValidator(_result_url), _reveal]
 OptionalPath = Annotated[Path | None, BeforeValidator(empty_is_none)]
 OptionalSeconds = Annotated[PositiveFloat | None, BeforeValidator(empty_is_none)]
@@ -149,8 +163,14 @@ class WorkerSettings(EnvironmentSettings):
         "tasks in the broker, but cannot be combined with --autoscale.",
     )
     dead_letter_queue: str = Field(
-        "celery.dead",
-        description="RabbitMQ: where rejected tasks and those delivered too often go; empty for nowhere (they vanish).",
+        "{queue}.dead",
+        description="Where messages go that failed for good, are rejected, cannot be read or were delivered too often; "
+        "{queue} stands for the name of the queue they were in. Empty for nowhere: they vanish.",
+    )
+    dead_letter_failures: bool = Field(
+        True,
+        description="Keep the message of a task that failed for good as a dead letter, on either broker; tasks with "
+        "`dead_letter = False` are left out.",
     )
 
     task_acks_late: bool = Field(True, description="Acknowledge a task after it ran, not before.")
@@ -226,6 +246,35 @@ class WorkerSettings(EnvironmentSettings):
     tls_certificate: OptionalPath = Field(None, description="File of the client certificate.")
     tls_key: OptionalPath = Field(None, description="File of the client certificate's key.")
 
+    guard: bool = Field(
+        True, description="Claim the key of an IdempotentTask before it runs. Off: such tasks run unguarded."
+    )
+    lease_store: OptionalStore = Field(
+        None,
+        description="Redis or Valkey that keeps claims and jobs: redis://, rediss://, sentinel://, redis+cluster://, "
+        "rediss+cluster://. Without it the result backend's, which must be one then. It must not evict keys.",
+    )
+    lease: float = Field(
+        30,
+        ge=0.2,
+        le=86400,
+        description="How long a claim holds unless its worker renews it, which it does three times as often. A dead "
+        "worker's claim is in doubt after this long.",
+    )
+    lease_kept: PositiveFloat = Field(
+        604800,
+        description="How long it is remembered that a task has been done, or may have been. Must exceed the longest "
+        "time in which a delivery or a submission can come again.",
+    )
+    lease_prefix: str = Field(
+        "repot",
+        pattern=r"^[!-z|~]+$",
+        description="Beginning of all keys in the lease store; another for each deployment that shares it.",
+    )
+    result_limit: PositiveInt = Field(
+        65536, description="Keep the result of a guarded task with its claim up to so many bytes."
+    )
+
     pulse_folder: OptionalPath = Field(
         None,
         description="Folder in which each worker says once a second that it lives, for `repot healthcheck`; without it "
@@ -252,6 +301,17 @@ class WorkerSettings(EnvironmentSettings):
     def write_url(self) -> BrokerUrl:
         """The broker that is published to."""
         return self.broker_write_url or self.broker_url
+
+    @property
+    def store_url(self) -> ServiceUrl | None:
+        """Where claims are kept; None if no setting names a Redis for them."""
+        if self.lease_store or self.result_backend.scheme not in STORE_SCHEMES:
+            return self.lease_store
+        return self.result_backend
+
+    def dead_letters_of(self, queue: str) -> str:
+        """The queue for the dead letters of another; empty if there is none."""
+        return self.dead_letter_queue.replace("{queue}", queue)
 
     def replace(self, **changes: Any) -> WorkerSettings:  # noqa: ANN401 - values of any field
         """The same settings with some changed, checked again.
@@ -335,11 +395,12 @@ def _queue_name_problems(settings: WorkerSettings) -> list[str]:
     found = []
     if len(set(names)) < len(names):
         found.append("WORKER_QUEUE_NAMES names a queue twice")
-    if settings.dead_letter_queue in names:
-        found.append(
-            f"WORKER_DEAD_LETTER_QUEUE is {settings.dead_letter_queue!r}, which WORKER_QUEUE_NAMES consumes; "
-            "dead letters would run again at once"
-        )
+    found += [
+        f"WORKER_DEAD_LETTER_QUEUE is {settings.dead_letter_queue!r}, which for {name!r} is a queue that "
+        "WORKER_QUEUE_NAMES consumes; dead letters would run again at once"
+        for name in names
+        if settings.dead_letters_of(name) in names
+    ]
     for name in names:
         if any(word in ("*", "#") for word in name.split(".")):
             found.append(f"WORKER_QUEUE_NAMES: {name!r} holds a wildcard of topic exchanges; use other characters")

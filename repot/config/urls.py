@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 REDIS_SCHEMES = ("redis", "rediss", "sentinel")
 AMQP_SCHEMES = ("amqp", "amqps", "pyamqp")
 BROKER_SCHEMES = REDIS_SCHEMES + AMQP_SCHEMES
+#: Where claims can be kept; Celery has no broker on a cluster.
+STORE_SCHEMES = (*REDIS_SCHEMES, "redis+cluster", "rediss+cluster")
 
-_DEFAULT_PORTS = {"amqps": 5671, "sentinel": 26379} | dict.fromkeys(("redis", "rediss"), 6379)
+_DEFAULT_PORTS = {"amqps": 5671, "sentinel": 26379} | dict.fromkeys(
+    ("redis", "rediss", "redis+cluster", "rediss+cluster"), 6379
+)
 
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*$")
 _BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")

@@ -43,8 +43,8 @@ class QueueCounter:
         if link.options != self._options:
             self.close()
             self._options = link.options
-        dead = self._settings.dead_letter_queue
-        names = [*link.every_queue, *([dead] if dead else [])]
+        dead = (self._settings.dead_letters_of(queue) for queue in link.every_queue)
+        names = list(dict.fromkeys([*link.every_queue, *filter(None, dead)]))
         reads = self._settings.read_url.beginning_with(link.server)
         urls = [reads, self._settings.write_url] if link.is_bridge else [reads]
         return [counted for url in urls for counted in self._on(url, names)]

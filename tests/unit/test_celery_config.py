@@ -60,7 +60,7 @@ def test_rabbitmq_gets_what_long_tasks_need(scheme: str) -> None:
     for queue in config["task_queues"]:
         assert "topic" == queue.exchange.type
         assert "quorum" == queue.queue_arguments["x-queue-type"]
-        assert "celery.dead" == queue.queue_arguments["x-dead-letter-routing-key"]
+        assert f"{queue.name}.dead" == queue.queue_arguments["x-dead-letter-routing-key"]
     assert ["high", "low"] == [queue.name for queue in config["task_queues"]]
 
 
