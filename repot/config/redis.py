@@ -35,7 +35,7 @@ def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
     yield transport_option("socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
     yield transport_option("socket_keepalive", settings.socket_keepalive, "socket_keepalive")
     if settings.socket_keepalive:
-        yield transport_option("socket_keepalive_options", _keepalive(settings), *_KEEPALIVE_FIELDS)
+        yield transport_option("socket_keepalive_options", keepalive(settings), *_KEEPALIVE_FIELDS)
     yield transport_option("health_check_interval", settings.health_check_interval, "health_check_interval")
     yield transport_option("client_name", settings.client_name, "client_name")
     if settings.sentinel_master:
@@ -51,7 +51,7 @@ def result_entries(settings: WorkerSettings) -> Iterator[Entry]:
     if settings.sentinel_master and settings.result_backend.scheme == "sentinel":
         yield entry("result_backend_transport_options.master_name", settings.sentinel_master, "sentinel_master")
     if settings.result_backend.scheme == "rediss":
-        yield entry("redis_backend_use_ssl", _result_tls(settings), *TLS_FIELDS)
+        yield entry("redis_backend_use_ssl", client_tls(settings), *TLS_FIELDS)
 
 
 def with_tls(url: ServiceUrl, settings: WorkerSettings) -> ServiceUrl:
@@ -75,7 +75,7 @@ def with_tls(url: ServiceUrl, settings: WorkerSettings) -> ServiceUrl:
     return url.with_options(options | {name: str(path) for name, path in files.items() if path})
 
 
-def _keepalive(settings: WorkerSettings) -> dict[int, int]:
+def keepalive(settings: WorkerSettings) -> dict[int, int]:
     """Keepalive options; the keys must be the integers of the socket module.
 
     macOS calls the first one TCP_KEEPALIVE.
@@ -88,7 +88,8 @@ def _keepalive(settings: WorkerSettings) -> dict[int, int]:
     }
 
 
-def _result_tls(settings: WorkerSettings) -> dict[str, object]:
+def client_tls(settings: WorkerSettings) -> dict[str, object]:
+    """redis-py's TLS options."""
     options: dict[str, object] = {
         "ssl_cert_reqs": ssl.CERT_REQUIRED if settings.tls_verify else ssl.CERT_NONE,
         "ssl_check_hostname": settings.tls_verify,

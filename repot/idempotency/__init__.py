@@ -1,1 +1,27 @@
 """Guarding an effect: the key of a call, the claim on it, and the task that holds it while it runs."""
+
+from __future__ import annotations
+
+from repot.idempotency.fingerprint import ARGUMENTS, TASK_ID, Fingerprint, fingerprint
+from repot.idempotency.function import idempotent
+from repot.idempotency.guard import Guard, Lease, guard_of
+from repot.idempotency.policy import FAIL_CLOSED, FAIL_OPEN, PARK, RERUN, Backoff, Policy
+from repot.idempotency.task import IdempotentTask
+
+__all__ = [
+    "ARGUMENTS",
+    "FAIL_CLOSED",
+    "FAIL_OPEN",
+    "PARK",
+    "RERUN",
+    "TASK_ID",
+    "Backoff",
+    "Fingerprint",
+    "Guard",
+    "IdempotentTask",
+    "Lease",
+    "Policy",
+    "fingerprint",
+    "guard_of",
+    "idempotent",
+]

@@ -1,0 +1,115 @@
+"""A client of the lease store: one server, behind Sentinel, or a cluster; Redis or Valkey."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import redis
+from redis.backoff import FullJitterBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel
+
+from repot.config.endpoints import endpoints
+from repot.config.redis import client_tls, keepalive
+from repot.errors import ConfigInvalid, StoreUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.config import ServiceUrl, WorkerSettings
+
+#: What a client may be; commands and scripts are called alike.
+Client = redis.Redis | RedisCluster
+
+#: Attempts after the first, each 0 to 1 s after the one before. Every script may run twice to the same effect, so a
+#: lost answer is asked for again.
+_RETRIES = 2
+_BACKOFF_BASE_S, _BACKOFF_CAP_S = 0.05, 1.0
+
+#: A store that answers so is there, but cannot be used now: it loads, fails over, or has no room.
+_NOT_NOW = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.ClusterError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.MasterDownError,
+    MasterNotFoundError,
+    OSError,
+)
+
+
+def open_client(settings: WorkerSettings) -> Client:
+    """A client of the store that the settings name; a single server is connected to on first use.
+
+    Raises:
+        ConfigInvalid: no setting names a Redis.
+        StoreUnreachable: no node of a cluster answers.
+    """
+    url = settings.store_url
+    if url is None:
+        message = "claims need a Redis or Valkey: WORKER_LEASE_STORE is not set, and WORKER_RESULT_BACKEND is none"
+        raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=redis://host:6379/0.")
+    options = _options(settings, url)
+    if url.scheme == "sentinel":
+        # the settings refuse sentinel:// without the master's name
+        sentinel = Sentinel(list(url.addresses), sentinel_kwargs=_timeouts(settings))  # type: ignore[no-untyped-call]
+        master: redis.Redis = sentinel.master_for(settings.sentinel_master or "", **options)  # type: ignore[no-untyped-call]
+        return master
+    host, port = url.addresses[0]
+    if url.scheme.endswith("+cluster"):
+        # a cluster has one database
+        del options["db"]
+        nodes = [ClusterNode(host, port) for host, port in url.addresses]  # type: ignore[no-untyped-call]
+        try:
+            return RedisCluster(startup_nodes=nodes, **options)
+        except redis.RedisError as error:
+            raise unreachable(url, error) from error
+    return redis.Redis(host=host or "localhost", port=port, **options)
+
+
+def is_unreachable(error: Exception) -> bool:
+    """Whether an error means that the store cannot be used now; otherwise a command is wrong."""
+    return isinstance(error, _NOT_NOW) and not isinstance(error, redis.AuthenticationError)
+
+
+def unreachable(url: ServiceUrl, error: Exception) -> StoreUnreachable:
+    """The error for a store that did not answer."""
+    message = f"the lease store {url} did not answer: {type(error).__name__}: {error}"
+    return StoreUnreachable(message, hint="WORKER_LEASE_STORE names it; without it WORKER_RESULT_BACKEND.")
+
+
+def _options(settings: WorkerSettings, url: ServiceUrl) -> dict[str, Any]:
+    server = endpoints(url.servers[0].replace("+cluster://", "://"))[0]
+    encrypted = {"ssl": True, **client_tls(settings), **(server.tls or {})} if server.is_encrypted else {}
+    return {
+        "db": int(server.path or 0),
+        "username": server.user or None,
+        "password": server.password or None,
+        "decode_responses": True,
+        # a PING before a command would be a round trip more
+        "health_check_interval": 0,
+        "client_name": f"{settings.client_name}-leases",
+        "retry": Retry(FullJitterBackoff(cap=_BACKOFF_CAP_S, base=_BACKOFF_BASE_S), _RETRIES),
+        **encrypted,
+        **_timeouts(settings),
+        **dict(_keepalives(settings)),
+    }
+
+
+def _timeouts(settings: WorkerSettings) -> dict[str, float]:
+    # a renewal that takes longer than the time between two comes too late
+    longest = settings.lease / 3
+    return {
+        "socket_timeout": min(settings.socket_timeout, longest),
+        "socket_connect_timeout": min(settings.socket_connect_timeout, longest),
+    }
+
+
+def _keepalives(settings: WorkerSettings) -> Iterator[tuple[str, Any]]:
+    if settings.socket_keepalive:
+        yield "socket_keepalive", True
+        yield "socket_keepalive_options", keepalive(settings)

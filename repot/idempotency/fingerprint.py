@@ -1,0 +1,112 @@
+"""The idempotency key of a call: SHA-256, in full, of what makes it the same work."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+from repot.errors import KeyUnusable
+from repot.idempotency.canonical import VERSION, canonical
+
+
+class Whole(Enum):
+    """Keys that need nothing but a word."""
+
+    #: All arguments, as the function sees them: positional or by name, with defaults filled in.
+    ARGUMENTS = "arguments"
+    #: The id of the task: guards against redelivery, not against a second submission.
+    TASK_ID = "task id"
+
+
+ARGUMENTS, TASK_ID = Whole.ARGUMENTS, Whole.TASK_ID
+
+#: What makes the key: a word, names of arguments (with dots into mappings, `order.id`), or a function that is called
+#: with the task's arguments.
+Key = Whole | tuple[str, ...] | Callable[..., object]
+
+#: A text, or a function of the arguments that returns one: tenant, version of the effect.
+Namespace = str | Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The key, and the digest of all arguments where a caller chose the key; "" elsewhere.
+
+    Both in hexadecimal.
+    """
+
+    key: str
+    payload: str = ""
+
+
+def fingerprint(
+    name: str,
+    function: Callable[..., object],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    key: Key = ARGUMENTS,
+    namespace: Namespace = "",
+    given: object = None,
+    task_id: str = "",
+) -> Fingerprint:
+    """Make the key of a call of the task `name`, whose code is `function`.
+
+    A key that the caller `given` wins over `key`; the same one with other arguments is
+    an error, which the payload's digest shows.
+
+    Raises:
+        KeyUnusable: the arguments do not fit the function, lack a field, or cannot be written.
+    """
+    bound = _bind(name, function, args, kwargs)
+    where = namespace(**bound) if callable(namespace) else namespace
+    if given is not None:
+        return Fingerprint(_digest(name, where, "given", given), _digest("payload", bound))
+    if key is TASK_ID:
+        return Fingerprint(_digest(name, where, "task id", task_id))
+    if key is ARGUMENTS:
+        return Fingerprint(_digest(name, where, "arguments", bound))
+    if callable(key):
+        return Fingerprint(_digest(name, where, "function", key(**bound)))
+    assert isinstance(key, tuple)
+    return Fingerprint(_digest(name, where, "fields", {field: _field(bound, field, name) for field in key}))
+
+
+def _digest(*parts: object) -> str:
+    return sha256(canonical([VERSION, *parts])).hexdigest()
+
+
+def _bind(
+    name: str, function: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    try:
+        bound = _signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        message = f"the arguments do not fit {name}: {error}"
+        raise KeyUnusable(message) from error
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            arguments |= arguments.pop(parameter.name)
+    return arguments
+
+
+@lru_cache(maxsize=1024)
+def _signature(function: Callable[..., object]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _field(arguments: Mapping[str, Any], path: str, name: str) -> object:
+    found: Any = arguments
+    for step in path.split("."):
+        if not isinstance(found, Mapping) or step not in found:
+            message = f"{name} was called without {path!r}, which its idempotency key is made of"
+            raise KeyUnusable(message, hint="Name arguments of the task, with dots into mappings: ('order.id',).")
+        found = found[step]
+    return found

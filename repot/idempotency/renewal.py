@@ -1,0 +1,130 @@
+"""Renewing leases while tasks run: one thread of each process, whatever its pool.
+
+Under gevent and eventlet the thread is a greenlet, as their patches make it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from threading import Condition, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from repot.errors import RepotError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+#: What could not be said to the store is said later; beyond so many, the oldest are given up.
+_MOST_UNSAID = 1000
+
+
+class Renewable(Protocol):
+    """Something that is held for a while, and for longer when renewed."""
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two renewals: a third of what it holds for."""
+        ...
+
+    def renew(self) -> bool:
+        """Hold on to it; False if it is lost, or over. What fails for now raises a RepotError."""
+        ...
+
+
+class Renewer:
+    """Renews what is held, and says later what could not be said; a forked child begins anew."""
+
+    def __init__(self) -> None:
+        """Begin without a thread."""
+        self._begin()
+
+    def hold(self, lease: Renewable) -> None:
+        """Renew this from now on."""
+        if os.getpid() != self._pid:
+            self._begin()
+        with self._changed:
+            self._due[id(lease)] = (monotonic() + lease.interval_s, lease)
+            self._look_before(lease.interval_s)
+
+    def drop(self, lease: Renewable) -> None:
+        """Renew it no more."""
+        # the thread finds out by itself; waking it would cost each task a switch of threads
+        with self._changed:
+            self._due.pop(id(lease), None)
+
+    def say_later(self, what: Callable[[], object], every_s: float) -> None:
+        """Call this until it raises no RepotError."""
+        if os.getpid() != self._pid:
+            self._begin()
+        with self._changed:
+            self._unsaid.append(what)
+            self._look_before(every_s)
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._due: dict[int, tuple[float, Renewable]] = {}
+        self._unsaid: deque[Callable[[], object]] = deque(maxlen=_MOST_UNSAID)
+        self._changed = Condition()
+        #: When the thread looks next; None while it has nothing to do.
+        self._next: float | None = None
+        self._thread: Thread | None = None
+
+    def _look_before(self, interval_s: float) -> None:
+        """Let the thread look within half an interval: what is due between two looks waits for the second."""
+        look = monotonic() + interval_s / 2
+        if self._next is None or look < self._next:
+            self._next = look
+            self._changed.notify()
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Thread(target=self._run, name="repot-renewal", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while self._next is None or self._next > monotonic():
+                    self._changed.wait(None if self._next is None else self._next - monotonic())
+                now = monotonic()
+                due = [lease for moment, lease in self._due.values() if moment <= now]
+                unsaid = [self._unsaid.popleft() for _ in range(len(self._unsaid))]
+            for lease in due:
+                self._renew(lease)
+            for what in unsaid:
+                self._say(what)
+            with self._changed:
+                self._plan()
+
+    def _plan(self) -> None:
+        """Look again within half the shortest interval, or not at all."""
+        intervals = [lease.interval_s for _, lease in self._due.values()]
+        intervals += [1.0] if self._unsaid else []
+        self._next = monotonic() + min(intervals) / 2 if intervals else None
+
+    def _renew(self, lease: Renewable) -> None:
+        try:
+            held = lease.renew()
+        except RepotError as error:
+            log.warning("a lease could not be renewed, trying again: %s", error, extra={"action": "lease_not_renewed"})
+            # soon: the lease runs out
+            moment: float | None = monotonic() + lease.interval_s / 4
+        else:
+            moment = monotonic() + lease.interval_s if held else None
+        with self._changed:
+            if id(lease) not in self._due:
+                return
+            if moment is None:
+                del self._due[id(lease)]
+            else:
+                self._due[id(lease)] = (moment, lease)
+
+    def _say(self, what: Callable[[], object]) -> None:
+        try:
+            what()
+        except RepotError:
+            with self._changed:
+                self._unsaid.append(what)

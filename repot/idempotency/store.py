@@ -1,0 +1,200 @@
+"""Claims on a Redis or Valkey: a hash a key, changed by one script a step, by the server's clock."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import redis
+
+from repot.errors import StoreUnreachable
+from repot.idempotency.claims import (
+    Claimed,
+    Done,
+    Failed,
+    Mismatch,
+    Outcome,
+    Parked,
+    Record,
+    Running,
+    State,
+    Verdict,
+)
+from repot.idempotency.connection import is_unreachable, open_client, unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from redis.commands.core import Script
+
+    from repot.config import WorkerSettings
+    from repot.idempotency.claims import Answer, Claimant, Ending
+    from repot.idempotency.connection import Client
+    from repot.idempotency.fingerprint import Fingerprint
+
+T = TypeVar("T")
+
+
+class RedisStore:
+    """The `Store` on a Redis; threads may share it, and a forked child connects anew."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Use the store that the settings name; connects on first use."""
+        self._settings = settings
+        self._prefix = f"{settings.lease_prefix}:claim:"
+
+    @cached_property
+    def client(self) -> Client:
+        """The connection."""
+        return open_client(self._settings)
+
+    def name_of(self, key: str) -> str:
+        """The name of a key's record; a hash tag, so that what belongs to it can lie beside it on a cluster."""
+        return f"{self._prefix}{{{key}}}"
+
+    def claim(self, fingerprint: Fingerprint, claimant: Claimant) -> Answer:
+        """Claim a key for a run."""
+        verdict, *more = self._run(
+            self._claim,
+            fingerprint.key,
+            claimant.owner,
+            _ms(claimant.lease_s),
+            _ms(claimant.kept_s),
+            fingerprint.payload,
+            claimant.task,
+            claimant.task_id,
+            claimant.worker,
+            claimant.replay,
+            "1" if claimant.parks else "",
+            claimant.most_doubts,
+        )
+        return _ANSWERS[verdict](*more)
+
+    def renew(self, key: str, claimant: Claimant) -> bool:
+        """Hold it for longer."""
+        return bool(self._run(self._renew, key, claimant.owner, _ms(claimant.lease_s), _ms(claimant.kept_s)))
+
+    def finish(self, key: str, owner: str, ending: Ending, how: str = "") -> Verdict:
+        """End a claim."""
+        verdict, _ = self._run(
+            self._finish,
+            key,
+            owner,
+            ending.outcome.value,
+            _ms(ending.kept_s),
+            "" if ending.result is None else "1",
+            ending.result or "",
+            ending.error,
+            _ms(ending.hold_s),
+            ending.held_for,
+            how,
+        )
+        return Verdict(verdict)
+
+    def inspect(self, key: str) -> Record | None:
+        """What is on record of a key."""
+        return self._record(self.name_of(key), key)
+
+    def records(self) -> Iterator[Record]:
+        """Everything on record, in no order; what changes meanwhile may be missed."""
+        names = self._ask(lambda: self.client.scan_iter(match=f"{self._prefix}*", count=500))
+        while True:
+            name = self._ask(lambda: next(names, None))
+            if name is None:
+                return
+            found = self._record(name, name.rpartition("{")[2].removesuffix("}"))
+            if found:
+                yield found
+
+    def close(self) -> None:
+        """Give the connections back."""
+        if "client" in self.__dict__:
+            self.client.close()
+            del self.client
+
+    def _record(self, name: str, key: str) -> Record | None:
+        def ask() -> tuple[dict[str, str], float]:
+            # the time of the node that has the key, asked for after it
+            found: Any = self.client.hgetall(name)
+            moment = self.client.eval("local t = redis.call('TIME') return t[1] .. '.' .. t[2]", 1, name)
+            seconds, micro = moment.split(".")
+            return found, int(seconds) + int(micro) / 1e6
+
+        found, now = self._ask(ask)
+        return _recorded(key, found, now) if found else None
+
+    @cached_property
+    def _claim(self) -> Script:
+        return self._script("claim")
+
+    @cached_property
+    def _renew(self) -> Script:
+        return self._script("renew")
+
+    @cached_property
+    def _finish(self) -> Script:
+        return self._script("finish")
+
+    def _script(self, name: str) -> Script:
+        text = (files("repot.idempotency") / "scripts" / f"{name}.lua").read_text()
+        return self.client.register_script(text)
+
+    def _run(self, script: Script, key: str, *arguments: Any) -> Any:  # noqa: ANN401 - what the script returns
+        return self._ask(lambda: script(keys=[self.name_of(key)], args=list(arguments)))
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        try:
+            return question()
+        except StoreUnreachable:
+            raise
+        except (redis.RedisError, OSError) as error:
+            url = self._settings.store_url
+            if url is None or not is_unreachable(error):
+                raise
+            raise unreachable(url, error) from error
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _seconds(ms: object) -> float:
+    return float(str(ms or 0)) / 1000
+
+
+_ANSWERS: dict[str, Callable[..., Answer]] = {
+    "claimed": lambda fence, runs, state: Claimed(int(fence), int(runs), State(state) if state else None),
+    "done": lambda task_id, kept, result, note: Done(task_id, result if kept else None, note),
+    "failed": Failed,
+    "running": lambda ms, task_id, worker: Running(_seconds(ms), task_id, worker),
+    "unknown": lambda task_id, worker, began, doubts, first: Parked(
+        task_id, worker, _seconds(began), int(doubts), bool(first)
+    ),
+    "mismatch": Mismatch,
+}
+
+
+def _recorded(key: str, found: dict[str, str], now: float) -> Record:
+    state = State(found.get("state", Outcome.UNKNOWN.value))
+    remaining_s = max(_seconds(found.get("until")) - now, 0) if state in (State.RUNNING, State.RELEASED) else 0
+    if state is State.RUNNING and not remaining_s:
+        state = State.UNKNOWN
+    return Record(
+        key=key,
+        state=state,
+        owner=found.get("owner", ""),
+        fence=int(found.get("fence") or 0),
+        task=found.get("task", ""),
+        task_id=found.get("id", ""),
+        worker=found.get("worker", ""),
+        runs=int(found.get("runs") or 0),
+        doubts=int(found.get("doubts") or 0),
+        replay=int(found.get("replay") or 0),
+        began=_seconds(found.get("began")),
+        ended=_seconds(found["ended"]) if "ended" in found else None,
+        remaining_s=remaining_s,
+        parked="parked" in found,
+        has_result=found.get("kept") == "1",
+        error=found.get("error", ""),
+    )
