@@ -92,16 +92,16 @@ class _Launched:
 
 
 @contextmanager
-def redis_server(*options: str) -> Iterator[Server]:
+def redis_server(*options: str, program: str = "") -> Iterator[Server]:
     """A private `redis-server` (or `valkey-server`) that keeps nothing on disk.
 
-    `options` are added to its command line.
+    `options` are added to its command line; `program` names the one to start.
 
     Raises:
         ProgramMissing: neither is installed.
         ServerFailed: it did not come up; with the last lines of its log.
     """
-    program = programs.REDIS.find()
+    program = program or programs.REDIS.find()
 
     def launch(folder: Path) -> _Launched:
         port = free_port()

@@ -52,9 +52,10 @@ end
 local fence = tonumber(found.fence) or 0
 -- the clock as the floor: a store that lost its last writes in a failover does not hand out a fence twice
 fence = string.format('%.0f', math.max(fence + 1, time[1] * 1000000 + time[2]))
-redis.call('DEL', KEYS[1])
+-- HSET comes first: after any other write a script goes on in a store that has no room left
 redis.call('HSET', KEYS[1], 'state', 'running', 'owner', owner, 'fence', fence, 'until', now + lease, 'payload', payload,
   'replay', math.max(replay, tonumber(found.replay) or 0), 'task', ARGV[5], 'id', id, 'worker', ARGV[7],
   'runs', runs + 1, 'doubts', doubts, 'began', now)
+redis.call('HDEL', KEYS[1], 'result', 'kept', 'error', 'ended', 'held_for', 'parked')
 redis.call('PEXPIRE', KEYS[1], lease + kept)
 return {'claimed', fence, runs + 1, state}

@@ -24,9 +24,9 @@ end
 if how == 'person' and live then
   return {'live', state}
 end
-redis.call('HDEL', KEYS[1], 'parked')
 redis.call('HSET', KEYS[1], 'state', outcome, 'ended', now, 'kept', ARGV[4], 'result', ARGV[5], 'error', ARGV[6],
   'until', now + ARGV[7], 'held_for', ARGV[8])
+redis.call('HDEL', KEYS[1], 'parked')
 if outcome == 'unknown' then
   redis.call('HINCRBY', KEYS[1], 'doubts', 1)
 end
