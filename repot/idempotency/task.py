@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from celery import Task, states
 from celery.exceptions import Ignore, Reject, Retry
 from celery.result import AsyncResult
+from kombu.exceptions import OperationalError
 
 from repot.errors import FailedBefore, LeaseLost, OutcomeUnknown, PayloadMismatch, ResultExpired, StoreUnreachable
 from repot.idempotency import events
@@ -94,11 +96,16 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         return super().apply_async(*args, **options)
 
     def retry(self, *args: Any, **options: Any) -> Any:
-        """Celery's retry, but for a broker that is away: the message stays, where Celery drops it."""
+        """Celery's retry, which loses nothing: where it drops a message that it cannot send, this one stays.
+
+        A countdown is rounded up to whole seconds, as RabbitMQ delays by no less.
+        """
+        if options.get("countdown"):
+            options["countdown"] = math.ceil(options["countdown"])
         try:
             return super().retry(*args, **options)
         except Reject as error:
-            raise Reject(error.args[0] if error.args else None, requeue=True) from error
+            raise _unsent(error.args[0]) from error
 
     @property
     def lease(self) -> Lease | None:
@@ -270,18 +277,15 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         if request.is_eager:
             return cause or Reject("its key is taken", requeue=True)
         headers = {**(request.headers or {}), WAITS_HEADER: self._waits + 1}
+        countdown = math.ceil(delay_s)
         try:
-            self.signature_from_request(request, countdown=delay_s, headers=headers).apply_async()
-        except Exception as error:  # noqa: BLE001 - of any transport; the message stays where it is
+            self.signature_from_request(request, countdown=countdown, headers=headers).apply_async()
+        except Exception as error:  # noqa: BLE001 - of any transport, or what it cannot carry
             log.warning(
-                "%s[%s] could not be sent again, and goes back to its queue: %s",
-                self.name,
-                request.id,
-                error,
-                extra={"action": "message_requeued"},
+                "%s[%s] could not be sent again: %s", self.name, request.id, error, extra={"action": "message_unsent"}
             )
-            return Reject(error, requeue=True)
-        return Ignore(f"its key is taken; it comes back in {delay_s:.1f} s")
+            return _unsent(error)
+        return Ignore(f"its key is taken; it comes back in {countdown} s")
 
     @property
     def _waits(self) -> int:
@@ -302,6 +306,14 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             yield
         finally:
             request.repot_lease = None
+
+
+def _unsent(error: Exception) -> Exception:
+    """What to raise for a message that could not be sent again: it goes back to its queue until the broker is there.
+
+    What no broker would take fails the task; going back, it would only come again at once.
+    """
+    return Reject(error, requeue=True) if isinstance(error, OperationalError | OSError) else error
 
 
 def _until(when: Any) -> float:

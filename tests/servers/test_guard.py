@@ -1,0 +1,419 @@
+"""Guarded tasks in real workers, on both brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from celery import chain, chord
+from celery.exceptions import TaskRevokedError, TimeLimitExceeded
+
+from repot.brokers.local import redis_server
+from repot.chaos.proxies import Proxy
+from repot.idempotency.claims import Ending, Outcome, State
+from repot.waiting import wait_until
+from repot.worker.journal import DELIVERED, ENDED
+from shop import APPS, LEASE_S, Shop, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from repot.brokers.local import Server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _apps() -> Iterator[None]:
+    """Let workers import the applications of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", APPS)
+        yield
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """A shop with a worker that every test of this module uses and nobody harms."""
+    server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
+    found = Shop(server, redis, tmp_path_factory.mktemp("shop"), visibility_timeout=3600)
+    found.start(4)
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+    """Open a shop of one's own, whose workers may be harmed."""
+    shops: list[Shop] = []
+
+    def begin(server: Server, redis: Server, **changes: Any) -> Shop:
+        shops.append(Shop(server, redis, tmp_path, **changes))
+        return shops[-1]
+
+    yield begin
+    for one in shops:
+        one.stop()
+
+
+@pytest.fixture
+def order() -> str:
+    """An order nobody else has."""
+    return str(uuid4())
+
+
+# What comes a second time
+
+
+def test_a_double_submit_has_one_effect_and_both_callers_get_its_result(shop: Shop, order: str) -> None:
+    """Positional equals keyword, and a default equals the same value given."""
+    hold = shop.file()
+    first = shop.send("charge", order, 1, "", str(hold))
+    shop.await_effects(order)
+    second = shop.send("charge", kwargs={"order": order, "after": str(hold)})
+    shop.await_lines(ENDED, second.id)
+    assert "PENDING" == second.state
+    hold.touch()
+    expected = {"order": order, "amount": 1, "by": first.id}
+    assert [expected, expected] == [shop.get(first), shop.get(second)]
+    assert expected == shop.get(shop.send("charge", order, 1, "", str(hold)))
+    assert 1 == len(shop.effects(order))
+
+
+def test_a_redelivery_in_mid_run_neither_runs_nor_answers_skipped(shop: Shop, order: str) -> None:
+    """The flaw of a duplicate that stores "skipped" as the task's result."""
+    hold, task = shop.file(), str(uuid4())
+    first = shop.send("charge", order, 1, "", str(hold), task_id=task)
+    shop.await_effects(order)
+    shop.send("charge", order, 1, "", str(hold), task_id=task)
+    shop.await_lines(DELIVERED, task, 2)
+    hold.touch()
+    assert {"order": order, "amount": 1, "by": task} == shop.get(first)
+    # the copy comes back, finds the success stored, and has nothing to do
+    wait_until(lambda: "IGNORED" in shop.await_ended(task, 3)[1:], within_s=20, what="the copy is done with")
+    assert "SUCCESS" == first.state
+    assert 1 == len(shop.effects(order))
+
+
+def test_a_chain_goes_on_from_the_first_result_and_once(shop: Shop) -> None:
+    """The flaw of a skipped step whose answer goes down the chain."""
+    number = uuid4().int % 10**9
+    first = chain(_sign(shop, "add", number, 1), _sign(shop, "add", 10)).apply_async()
+    assert number + 11 == shop.get(first)
+    again = chain(_sign(shop, "add", number, 1), _sign(shop, "add", 20)).apply_async()
+    assert number + 21 == shop.get(again)
+    assert 1 == len(shop.effects([number, 1]))
+
+
+def test_a_chord_goes_on_from_first_results(shop: Shop) -> None:
+    number = uuid4().int % 10**9
+    shop.get(shop.send("add", number, 1))
+    both = chord([_sign(shop, "add", number, 1), _sign(shop, "add", number, 2)], _sign(shop, "total")).apply_async()
+    assert 2 * number + 3 == shop.get(both)
+    assert 1 == len(shop.effects([number, 1]))
+
+
+def test_the_same_key_with_other_arguments_is_refused(shop: Shop, order: str) -> None:
+    headers = {"repot_key": order}
+    shop.get(shop.send("charge", order, 1, headers=headers))
+    assert order == shop.get(shop.send("charge", order, 1, headers=headers))["order"]
+    with pytest.raises(Exception, match=r"used by task .* with other arguments"):
+        shop.get(shop.send("charge", order, 2, headers=headers))
+    assert 1 == len(shop.effects(order))
+
+
+def test_a_result_too_large_to_keep_says_that_the_effect_is_done(shop: Shop, order: str) -> None:
+    assert order * 200 == shop.get(shop.send("talkative", order))
+    with pytest.raises(Exception, match="has done this; its result was too large"):
+        shop.get(shop.send("talkative", order))
+    assert 1 == len(shop.effects(order))
+
+
+# How a run can end
+
+
+def test_a_retry_keeps_its_key_and_runs(shop: Shop, order: str) -> None:
+    assert 2 == shop.get(shop.send("flaky", order, 2))
+    assert 1 == len(shop.effects(order))
+
+
+def test_after_the_last_retry_the_key_is_free(shop: Shop, order: str) -> None:
+    with pytest.raises(Exception, match=order):
+        shop.get(shop.send("flaky", order, 3))
+    with pytest.raises(Exception, match=order):
+        shop.get(shop.send("flaky", order, 3))
+    states = [line.details["state"] for line in shop.lines(ENDED)]
+    assert ["RETRY", "RETRY", "FAILURE"] * 2 == states[-6:]
+
+
+def test_a_failure_that_is_not_kept_may_be_tried_again(shop: Shop, order: str) -> None:
+    marker = shop.file()
+    with pytest.raises(Exception, match=order):
+        shop.get(shop.send("broken", order, str(marker)))
+    marker.touch()
+    assert order == shop.get(shop.send("broken", order, str(marker)))
+
+
+def test_a_permanent_failure_is_kept(shop: Shop, order: str) -> None:
+    with pytest.raises(Exception, match=order):
+        shop.get(shop.send("decline", order))
+    with pytest.raises(Exception, match=f"failed for good with this key: Declined: {order}"):
+        shop.get(shop.send("decline", order))
+    assert 1 == len(shop.effects(order))
+
+
+def test_a_replayed_letter_of_a_permanent_failure_runs(shop: Shop, order: str) -> None:
+    """The flaw of a dead letter that is skipped when it is replayed within a day."""
+    task = str(uuid4())
+    for replay in (None, 1, 1):
+        with pytest.raises(Exception, match=order):
+            shop.get(shop.send("decline", order, task_id=task, headers=replay and {"repot_replay": replay}))
+        shop.client.backend.forget(task)
+    assert 2 == len(shop.effects(order))
+
+
+def test_a_rejected_message_may_come_again(shop: Shop, order: str) -> None:
+    assert order == shop.get(shop.send("rejecting", order, str(shop.file())))
+
+
+def test_an_ignored_run_is_done(shop: Shop, order: str) -> None:
+    for task in (shop.send("ignoring", order), shop.send("ignoring", order)):
+        assert ["IGNORED"] == shop.await_ended(task.id)
+    assert 1 == len(shop.effects(order))
+
+
+def test_a_soft_time_limit_leaves_a_doubt(shop: Shop, order: str) -> None:
+    task = shop.send("slow", order)
+    with pytest.raises(Exception, match="SoftTimeLimit"):
+        shop.get(task)
+    (record,) = [record for record in shop.records if record.task_id == task.id]
+    assert (State.UNKNOWN, 1) == (record.state, record.doubts)
+
+
+def test_a_hard_time_limit_leaves_a_doubt(shop: Shop, order: str) -> None:
+    task = shop.send("stuck", order)
+    with pytest.raises(TimeLimitExceeded):
+        shop.get(task)
+    wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=10, what="its lease runs out")
+    with pytest.raises(TimeLimitExceeded):
+        shop.get(shop.send("stuck", order))
+    assert 2 == len(shop.effects(order))
+
+
+def test_a_revoked_run_leaves_a_doubt(shop: Shop, order: str) -> None:
+    task = shop.send("charge", order, 1, str(shop.file()))
+    shop.await_run(task.id)
+    shop.client.control.revoke(task.id, terminate=True, signal="SIGKILL")
+    with pytest.raises(TaskRevokedError):
+        shop.get(task)
+    wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=10, what="its lease runs out")
+
+
+def test_what_an_exception_says_nothing_about_is_in_doubt(shop: Shop, order: str) -> None:
+    task = shop.send("doubtful", order)
+    with pytest.raises(Exception, match=order):
+        shop.get(task)
+    assert State.UNKNOWN is _record(shop, task.id).state
+
+
+def test_a_killed_process_does_not_lose_its_task(shop: Shop, order: str) -> None:
+    """As the kernel does when memory runs out; Celery alone acknowledges such a task."""
+    assert order == shop.get(shop.send("dying", order, str(shop.file())))
+    assert 1 == len(shop.effects(order))
+
+
+# Workers that die, or stand still
+
+
+def test_a_killed_workers_redelivered_task_is_not_skipped(
+    server: Server, redis: Server, opened: Callable[..., Shop], order: str
+) -> None:
+    """The flaw of a key that a dead worker holds: the redelivery is acknowledged as "skipped", and the task is lost."""
+    shop = opened(server, redis)
+    hold = shop.file()
+    worker = shop.start()
+    task = shop.send("charge", order, 1, str(hold))
+    wait_until(lambda: shop.records, within_s=20, what="its key is claimed")
+    worker.stop()
+    hold.touch()
+    shop.start()
+    assert order == shop.get(task, within_s=60)["order"]
+    assert 1 == len(shop.effects(order))
+    assert (2, 1) == (shop.record.runs, shop.record.doubts)
+
+
+def test_an_effect_in_doubt_waits_for_a_person_if_its_policy_says_so(
+    server: Server, redis: Server, opened: Callable[..., Shop], order: str
+) -> None:
+    shop = opened(server, redis)
+    hold = shop.file()
+    worker = shop.start()
+    task = shop.send("pay", order, str(hold))
+    shop.await_effects(order)
+    worker.stop()
+    hold.touch()
+    shop.start()
+    with pytest.raises(Exception, match="nobody knows whether task"):
+        shop.get(task, within_s=60)
+    assert (1, True) == (len(shop.effects(order)), shop.record.parked)
+    # the person looks, and says that it was done
+    shop.store.finish(shop.record.key, shop.record.owner, Ending(Outcome.DONE, 3600, '"paid"'), "person")
+    assert "paid" == shop.get(shop.send("pay", order, str(hold)))
+
+
+def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(
+    server: Server, redis: Server, opened: Callable[..., Shop], order: str
+) -> None:
+    """SIGSTOP, another takes over, SIGCONT: fences tell the two writers apart."""
+    shop = opened(server, redis, visibility_timeout=3600)
+    first_hold, second_hold = shop.file(), shop.file()
+    shop.start()
+    key = {"headers": {"repot_key": order}}
+    first = shop.send("charge", order, 1, "", str(first_hold), **key)
+    stopped = shop.await_effects(order)[0].pid
+    with frozen(stopped):
+        second = shop.send("charge", order, 1, "", str(first_hold), **key)
+        late, successor = shop.await_effects(order, 2, within_s=20)
+        first_hold.touch()
+        assert second.id == shop.get(second)["by"]
+    assert late.details["fence"] < successor.details["fence"]
+    # the late one gets its successor's result
+    assert second.id == shop.get(first)["by"]
+    assert (State.DONE, second.id, 1) == (shop.record.state, shop.record.task_id, shop.record.doubts)
+    assert 2 == len(shop.effects(order))
+    assert not second_hold.exists()
+
+
+def test_a_run_that_stood_still_and_was_not_missed_is_done(
+    redis: Server, opened: Callable[..., Shop], order: str
+) -> None:
+    """Its lease ran out, but nobody came: what it knows ends the doubt, and the effect stays the only one."""
+    shop = opened(redis, redis, visibility_timeout=3600)
+    hold = shop.file()
+    shop.start()
+    task = shop.send("charge", order, 1, "", str(hold))
+    with frozen(shop.await_effects(order)[0].pid):
+        wait_until(lambda: shop.record.is_stuck, within_s=10, what="its lease runs out")
+    hold.touch()
+    assert task.id == shop.get(task)["by"]
+    assert task.id == shop.get(shop.send("charge", order, 1, "", str(hold)))["by"]
+    assert (State.DONE, 1) == (shop.record.state, len(shop.effects(order)))
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_a_lease_is_renewed_in_every_pool(redis: Server, opened: Callable[..., Shop], order: str, pool: str) -> None:
+    shop = opened(redis, redis, visibility_timeout=3600)
+    hold = shop.file()
+    shop.start(2, "--pool", pool)
+    task = shop.send("charge", order, 1, "", str(hold))
+    shop.await_effects(order)
+    owner, begun = shop.record.owner, shop.record.began
+    wait_until(
+        lambda: shop.store.client.time()[0] - begun > 3 * LEASE_S, within_s=30, what="three leases' time has passed"
+    )
+    assert (State.RUNNING, owner) == (shop.record.state, shop.record.owner)
+    hold.touch()
+    assert task.id == shop.get(task)["by"]
+    assert (State.DONE, 0) == (shop.record.state, shop.record.doubts)
+
+
+# A store that is away
+
+
+@pytest.fixture
+def cut(redis: Server, toxiproxy: Server, opened: Callable[..., Shop]) -> Iterator[tuple[Shop, Proxy]]:
+    """A shop whose workers reach their lease store through a link."""
+    with redis_server() as store:
+        link = Proxy.create(toxiproxy.url, f"leases-{uuid4()}", store.port)
+        shop = opened(redis, redis, leases=store, lease_store=store.url_at(link.port), visibility_timeout=3600)
+        yield shop, link
+        link.delete()
+
+
+def test_nothing_runs_unguarded_while_the_store_is_away(cut: tuple[Shop, Proxy], order: str) -> None:
+    shop, link = cut
+    link.enable(enabled=False)
+    shop.start()
+    task = shop.send("charge", order)
+    assert "IGNORED" == shop.await_ended(task.id)[0]
+    assert [] == shop.effects(order)
+    link.enable(enabled=True)
+    assert order == shop.get(task)["order"]
+    assert 1 == len(shop.effects(order))
+
+
+def test_what_may_run_unguarded_does_while_the_store_is_away(cut: tuple[Shop, Proxy], order: str) -> None:
+    shop, link = cut
+    link.enable(enabled=False)
+    shop.start()
+    assert order == shop.get(shop.send("careless", order))
+    # a store that compares refuses such a writer after any other
+    assert [0] == [line.details["fence"] for line in shop.effects(order)]
+
+
+def test_a_store_cut_off_in_mid_claim_leaves_no_key_taken(cut: tuple[Shop, Proxy], order: str) -> None:
+    """The claim is made, its answer never comes: it is taken back as soon as the store can be told."""
+    shop, link = cut
+    shop.start()
+    shop.get(shop.send("charge", "warm"))
+    answers = link.add_toxic("timeout", "downstream", {"timeout": 0})
+    task = shop.send("charge", order)
+    wait_until(lambda: any(record.task_id == task.id for record in shop.records), within_s=10, what="it is claimed")
+    link.remove_toxic(answers)
+    assert order == shop.get(task)["order"]
+    record = _record(shop, task.id)
+    assert (State.DONE, 1) == (record.state, len(shop.effects(order)))
+
+
+def test_a_store_cut_off_in_mid_finish_neither_fails_nor_repeats_the_task(cut: tuple[Shop, Proxy], order: str) -> None:
+    shop, link = cut
+    hold = shop.file()
+    shop.start()
+    task = shop.send("charge", order, 1, "", str(hold))
+    shop.await_effects(order)
+    link.enable(enabled=False)
+    hold.touch()
+    assert order == shop.get(task)["order"]
+    link.enable(enabled=True)
+    wait_until(lambda: _record(shop, task.id).state is State.DONE, within_s=20, what="the outcome is recorded")
+    assert task.id == shop.get(shop.send("charge", order, 1, "", str(hold)))["by"]
+    assert 1 == len(shop.effects(order))
+
+
+# What it costs, and how to do without
+
+
+def test_a_guarded_task_costs_two_round_trips(redis: Server, opened: Callable[..., Shop]) -> None:
+    with redis_server() as store:
+        shop = opened(redis, redis, leases=store)
+        shop.start(1)
+        shop.get(shop.send("charge", "warm"))
+        client: Any = shop.store.client
+        before = _commands(client)
+        for number in range(50):
+            shop.get(shop.send("charge", str(number)))
+        after = _commands(client)
+    # our own question is among them; what scripts call is counted, too, but not sent
+    sent = {name: after[name] - before.get(name, 0) for name in after if name in ("evalsha", "eval", "ping", "get")}
+    assert {"evalsha": 100} == {name: number for name, number in sent.items() if number}
+
+
+def test_the_switch_turns_the_guard_off(redis: Server, opened: Callable[..., Shop], order: str) -> None:
+    shop = opened(redis, redis, guard=False)
+    shop.start()
+    for _ in range(2):
+        shop.get(shop.send("charge", order))
+    assert (2, []) == (len(shop.effects(order)), shop.records)
+
+
+def _record(shop: Shop, task: str) -> Any:
+    (found,) = [record for record in shop.records if record.task_id == task]
+    return found
+
+
+def _sign(shop: Shop, task: str, *arguments: Any) -> Any:
+    return shop.client.signature(f"guarded_app.{task}", arguments)
+
+
+def _commands(client: Any) -> dict[str, int]:
+    stats = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): int(values["calls"]) for name, values in stats.items()}
