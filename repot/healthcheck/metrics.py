@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from repot.worker.counts import DEDUPLICATED, FAILED, RECEIVED, REDELIVERED, RETRIED, SUCCEEDED
+from repot.idempotency import events
+from repot.worker.counts import BURIED, DEDUPLICATED, FAILED, RECEIVED, REDELIVERED, RETRIED, SUCCEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,8 +33,20 @@ _OUTCOMES = {
     RETRIED: ("repot_tasks_retried", "Runs that asked for another, by task."),
     DEDUPLICATED: (
         "repot_tasks_duplicates_prevented",
-        "Redeliveries skipped, because the task had succeeded, by task.",
+        "Redeliveries skipped by Celery, because the task had succeeded, by task.",
     ),
+    events.CLAIMED: ("repot_guard_claims", "Runs under a claim, by task."),
+    events.PREVENTED: ("repot_guard_duplicates_prevented", "Runs whose effect had been done before, by task."),
+    events.WAITED: (
+        "repot_guard_waits",
+        "Messages sent again, because their key was taken or the store away, by task.",
+    ),
+    events.LOST: ("repot_guard_lost_leases", "Runs whose lease ran out before they ended, by task."),
+    events.UNKNOWN: ("repot_guard_unknown_outcomes", "Runs found that died, or were cut short, by task."),
+    events.PARKED: ("repot_guard_parked", "Keys set aside for a person, by task."),
+    events.MISMATCHED: ("repot_guard_mismatches", "Keys that came again with another payload, by task."),
+    events.UNGUARDED: ("repot_guard_unguarded", "Runs without a claim, because the store was away, by task."),
+    BURIED: ("repot_dead_letters", "Messages set aside as dead letters, by task."),
 }
 
 

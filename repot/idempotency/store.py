@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.resources import files
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from repot.idempotency.fingerprint import Fingerprint
 
 T = TypeVar("T")
+
+#: Records that are looked at together.
+_PAGE = 500
+
+_TIME = "local time = redis.call('TIME') return time[1] .. '.' .. time[2]"
 
 
 class RedisStore:
@@ -94,18 +100,24 @@ class RedisStore:
 
     def inspect(self, key: str) -> Record | None:
         """What is on record of a key."""
-        return self._record(self.name_of(key), key)
+        (found,) = self._ask(lambda: self._hashes([self.name_of(key)]))
+        return _recorded(key, found, self.now()) if found else None
 
     def records(self) -> Iterator[Record]:
         """Everything on record, in no order; what changes meanwhile may be missed."""
-        names = self._ask(lambda: self.client.scan_iter(match=f"{self._prefix}*", count=500))
-        while True:
-            name = self._ask(lambda: next(names, None))
-            if name is None:
-                return
-            found = self._record(name, name.rpartition("{")[2].removesuffix("}"))
-            if found:
-                yield found
+        names = self.client.scan_iter(match=f"{self._prefix}*", count=_PAGE)
+        while page := self._ask(lambda: list(islice(names, _PAGE))):
+            found = self._ask(partial(self._hashes, page))
+            # asked for after the records, so that nothing looks live that is not
+            now = self.now()
+            for name, record in zip(page, found, strict=True):
+                if record:
+                    yield _recorded(name.rpartition("{")[2].removesuffix("}"), record, now)
+
+    def now(self) -> float:
+        """The time by the store's clock, in seconds since 1970."""
+        seconds, micro = self._ask(lambda: self.client.eval(_TIME, 1, self._prefix)).split(".")
+        return int(seconds) + int(micro) / 1e6
 
     def close(self) -> None:
         """Give the connections back."""
@@ -113,16 +125,11 @@ class RedisStore:
             self.client.close()
             del self.client
 
-    def _record(self, name: str, key: str) -> Record | None:
-        def ask() -> tuple[dict[str, str], float]:
-            # the time of the node that has the key, asked for after it
-            found: Any = self.client.hgetall(name)
-            moment = self.client.eval("local t = redis.call('TIME') return t[1] .. '.' .. t[2]", 1, name)
-            seconds, micro = moment.split(".")
-            return found, int(seconds) + int(micro) / 1e6
-
-        found, now = self._ask(ask)
-        return _recorded(key, found, now) if found else None
+    def _hashes(self, names: list[str]) -> list[dict[str, str]]:
+        with self.client.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.hgetall(name)
+            return list(pipeline.execute())
 
     @cached_property
     def _claim(self) -> Script:

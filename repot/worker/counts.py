@@ -19,6 +19,9 @@ from billiard.process import current_process
 from celery import signals
 from celery.app.trace import LOG_IGNORED
 
+from repot.deadletter import events as letters
+from repot.idempotency import events
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -29,7 +32,10 @@ SUCCEEDED, FAILED, RETRIED = "succeeded", "failed", "retried"
 #: Skipped by Celery's own `worker_deduplicate_successful_tasks`.
 DEDUPLICATED = "deduplicated"
 
-_OUTCOMES = (RECEIVED, REDELIVERED, SUCCEEDED, FAILED, RETRIED, DEDUPLICATED)
+#: Set aside as a dead letter.
+BURIED = "dead_letters"
+
+_OUTCOMES = (RECEIVED, REDELIVERED, SUCCEEDED, FAILED, RETRIED, DEDUPLICATED, *events.EVENTS, BURIED)
 #: What is counted for tasks that nobody had registered when the worker started.
 OTHER = "(other)"
 
@@ -126,7 +132,21 @@ def count(app: Celery) -> Counts:
         lambda **_: counts.in_child(), weak=False, dispatch_uid=f"repot-count-child-{id(counts)}"
     )
     _TRACE_LOG.addFilter(_Deduplicated(counts))
+    _count_what_is_protected(counts)
     return counts
+
+
+def _count_what_is_protected(counts: Counts) -> None:
+    """Hear what guards and the dead letters' writer say."""
+
+    def happened(sender: str, what: str, **_: Any) -> None:  # noqa: ANN401 - the signals' arguments
+        counts.add(sender, what)
+
+    def buried(sender: str, **_: Any) -> None:  # noqa: ANN401
+        counts.add(sender, BURIED)
+
+    events.happened.connect(happened, weak=False, dispatch_uid=f"repot-count-guard-{id(counts)}")
+    letters.buried.connect(buried, weak=False, dispatch_uid=f"repot-count-buried-{id(counts)}")
 
 
 def sees_deduplicated() -> bool:

@@ -1,0 +1,142 @@
+"""`repot locks` on claims in a real store."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+
+from leases import TimedRedis, claimant
+from repot.cli.main import main
+from repot.idempotency.claims import Claimed, Done, Ending, Fingerprint, Outcome
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from repot.brokers.local import Server
+
+
+class Desk:
+    """A person with the command, and a store with claims."""
+
+    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.timed = TimedRedis(server.url)
+        self.store = self.timed.store
+        monkeypatch.setenv("WORKER_LEASE_STORE", server.url)
+        monkeypatch.setenv("WORKER_LEASE_PREFIX", self.timed.settings.lease_prefix)
+
+    def claim(self, task_id: str = "", **terms: Any) -> tuple[Fingerprint, Any]:
+        key, who = Fingerprint(uuid4().hex * 2), claimant(task_id, **terms)
+        assert isinstance(self.store.claim(key, who), Claimed)
+        return key, who
+
+    def run(self, *words: str) -> Result:
+        return CliRunner().invoke(main, ["locks", *words])
+
+    def listed(self, *words: str) -> list[dict[str, Any]]:
+        result = self.run("list", "--json", *words)
+        assert 0 == result.exit_code, result.output
+        found: list[dict[str, Any]] = json.loads(result.stdout)
+        return found
+
+
+@pytest.fixture
+def desk(redis: Server, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A desk with a live claim, a stuck one and one that is done."""
+    found = Desk(redis, monkeypatch)
+    found.claim("dead")
+    found.timed.advance(7200)
+    done, who = found.claim("done")
+    found.store.finish(done.key, who.owner, Ending(Outcome.DONE, 3600, '"result"'))
+    found.claim("alive")
+    return found
+
+
+def test_claims_are_listed_with_their_states(desk: Desk) -> None:
+    assert [("dead", "unknown"), ("done", "done"), ("alive", "running")] == [
+        (record["task_id"], record["state"]) for record in desk.listed()
+    ]
+    table = desk.run("list").stdout
+    assert 4 == len(table.splitlines())
+    assert "shop.charge" in table
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--stuck",), ["dead"]),
+        (("--state", "running", "--state", "done"), ["done", "alive"]),
+        (("--older-than", "3600"), ["dead"]),
+        (("--task", "alive"), ["alive"]),
+        (("--task", "shop.charge", "--limit", "1"), ["dead"]),
+        (("--task", "shop.other"), []),
+    ],
+)
+def test_filters(desk: Desk, words: tuple[str, ...], expected: list[str]) -> None:
+    assert expected == [record["task_id"] for record in desk.listed(*words)]
+
+
+def test_one_is_shown_by_key_its_beginning_or_its_task(desk: Desk) -> None:
+    key = desk.listed("--stuck")[0]["key"]
+    for name in (key, key[:6], "dead"):
+        assert json.loads(desk.run("show", name, "--json").stdout)["key"] == key
+    assert "unknown" in desk.run("show", "dead").stdout
+
+
+def test_a_claim_that_is_not_there_is_an_error(desk: Desk) -> None:
+    result = desk.run("show", "nobody")
+    assert 1 == result.exit_code
+    assert "there is no claim 'nobody'" in result.stderr
+
+
+def test_releasing_changes_nothing_unless_told(desk: Desk) -> None:
+    result = desk.run("release", "dead", "--as", "done")
+    assert 0 == result.exit_code
+    assert "nothing was changed" in result.stderr
+    assert ["dead"] == [record["task_id"] for record in desk.listed("--stuck")]
+
+
+def test_a_stuck_claim_is_released_as_a_person_says(desk: Desk) -> None:
+    key = desk.listed("--stuck")[0]["key"]
+    assert 0 == desk.run("release", "dead", "--as", "done", "--execute").exit_code
+    assert isinstance(desk.store.claim(Fingerprint(key), claimant()), Done)
+
+
+def test_a_live_claim_is_refused_unless_by_force(desk: Desk) -> None:
+    result = desk.run("release", "alive", "--as", "run-again", "--execute")
+    assert 5 == result.exit_code
+    assert "is running under this claim" in result.stderr
+    assert 0 == desk.run("release", "alive", "--as", "run-again", "--force", "--execute").exit_code
+
+
+def test_what_is_done_cannot_be_released(desk: Desk) -> None:
+    """It would run a second time for certain."""
+    result = desk.run("release", "done", "--as", "run-again", "--force", "--execute")
+    assert 5 == result.exit_code
+    assert "had ended already" in result.stderr
+
+
+def test_the_reaper_touches_only_what_is_stuck(desk: Desk) -> None:
+    """The flaw of a reaper that deletes live locks."""
+    assert "nothing was changed" in desk.run("reap", "--as", "run-again").stderr
+    result = desk.run("reap", "--as", "run-again", "--execute", "--json")
+    assert ["dead"] == [record["task_id"] for record in json.loads(result.stdout)]
+    assert ["released", "done", "running"] == [record["state"] for record in desk.listed()]
+
+
+def test_many_claims_are_listed_in_pages(redis: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(redis, monkeypatch)
+    for _ in range(1200):
+        desk.claim()
+    assert 1200 == len(desk.listed("--limit", "5000"))
+
+
+def test_a_store_that_is_away_is_no_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_LEASE_STORE", "redis://:hunter2@127.0.0.1:1/0")
+    result = CliRunner().invoke(main, ["locks", "list"])
+    assert 3 == result.exit_code
+    assert "did not answer" in result.stderr
+    assert "hunter2" not in result.output

@@ -1,0 +1,325 @@
+"""The guard on the test double: plain functions, asynchronous ones, tasks called in this process; renewal."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+
+from repot.config import ExplicitSettings
+from repot.errors import (
+    AlreadyRunning,
+    FailedBefore,
+    LeaseLost,
+    OutcomeUnknown,
+    PayloadMismatch,
+    ResultExpired,
+    StoreUnreachable,
+)
+from repot.idempotency import FAIL_OPEN, PARK, Backoff, Guard, IdempotentTask, Policy, idempotent
+from repot.idempotency.claims import Claimed, Fingerprint, State
+from repot.idempotency.renewal import Renewer
+from repot.idempotency.testing import MemoryStore, guarded_by
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.idempotency.claims import Answer, Claimant
+
+
+class Declined(Exception):
+    """No retry mends it."""
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def guard(store: MemoryStore) -> Guard:
+    return Guard(store, ExplicitSettings())
+
+
+class Till:
+    """Counts effects, and fails when told."""
+
+    def __init__(self) -> None:
+        self.effects: list[str] = []
+        self.error: BaseException | None = None
+
+    def charge(self, order: str, amount: int = 1) -> dict[str, Any]:
+        self.effects.append(order)
+        if self.error:
+            raise self.error
+        return {"order": order, "amount": amount}
+
+
+def test_a_function_has_its_effect_once_and_returns_the_first_result(guard: Guard) -> None:
+    till = Till()
+    charge = idempotent(guard)(till.charge)
+    assert charge("o") == charge(order="o", amount=1) == {"order": "o", "amount": 1}
+    assert ["o"] == till.effects
+
+
+def test_a_function_that_runs_is_not_run_again(guard: Guard) -> None:
+    @idempotent(guard)
+    def nested() -> object:
+        with pytest.raises(AlreadyRunning) as caught:
+            nested()
+        return round(caught.value.retry_after_s)
+
+    assert 30 == nested()
+
+
+def test_exceptions_release_keep_or_leave_a_doubt(guard: Guard, store: MemoryStore) -> None:
+    till = Till()
+    policy = Policy(keep=(Declined,), uncertain=(TimeoutError,), on_unknown=PARK)
+    charge = idempotent(guard, policy)(till.charge)
+    for error, after in ((ValueError, ValueError), (Declined, FailedBefore), (TimeoutError, OutcomeUnknown)):
+        till.error = error()
+        with pytest.raises(error):
+            charge(error.__name__)
+        with pytest.raises(after):
+            charge(error.__name__)
+    assert ["ValueError", "ValueError", "Declined", "TimeoutError"] == till.effects
+    assert store is guard.store
+
+
+def test_a_call_that_is_broken_off_leaves_a_doubt_once_its_lease_ran_out(guard: Guard, store: MemoryStore) -> None:
+    till = Till()
+    till.error = KeyboardInterrupt()
+    charge = idempotent(guard, Policy(on_unknown=PARK))(till.charge)
+    with pytest.raises(KeyboardInterrupt):
+        charge("o")
+    with pytest.raises(AlreadyRunning):
+        charge("o")
+    store.advance(31)
+    with pytest.raises(OutcomeUnknown):
+        charge("o")
+
+
+def test_a_function_whose_lease_another_took_says_so(guard: Guard, store: MemoryStore) -> None:
+    other = Guard(store, ExplicitSettings())
+
+    @idempotent(guard, name="charge")
+    def first(order: str) -> str:
+        store.advance(31)
+        return second(order)
+
+    @idempotent(other, name="charge")
+    def second(order: str) -> str:
+        return order
+
+    with pytest.raises(LeaseLost):
+        first("o")
+    assert "o" == second("o")
+
+
+def test_an_asynchronous_function(guard: Guard) -> None:
+    effects = []
+
+    @idempotent(guard)
+    async def charge(order: str) -> str:
+        effects.append(order)
+        await asyncio.to_thread(Event().wait, 0.01)
+        if order == "bad":
+            raise ValueError(order)
+        return order
+
+    async def main() -> None:
+        assert ("o", "o") == (await charge("o"), await charge("o"))
+        for _ in range(2):
+            with pytest.raises(ValueError, match="bad"):
+                await charge("bad")
+        both = await asyncio.gather(charge("p"), charge("p"), return_exceptions=True)
+        assert {str, AlreadyRunning} == {type(found) for found in both}
+
+    asyncio.run(main())
+    assert ["o", "bad", "bad", "p"] == effects
+
+
+def test_decorating_needs_neither_settings_nor_an_event_loop() -> None:
+    """A module with guarded functions is imported where nothing is configured, and imports no web framework."""
+    program = """
+import sys
+from repot.idempotency import idempotent
+
+def make():
+    raise AssertionError("made on import")
+
+@idempotent(make)
+async def charge(order): ...
+
+@idempotent(make)
+def pay(order): ...
+
+assert not {"fastapi", "uvicorn", "asyncio.runners._running"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env={"WORKER_BROKER_URL": "nonsense"})
+
+
+def test_a_result_that_is_no_json_says_that_the_effect_is_done(guard: Guard) -> None:
+    charge = idempotent(guard)(lambda: object())  # noqa: PLW0108 - a function of our own
+    charge()
+    with pytest.raises(ResultExpired):
+        charge()
+
+
+class Away(MemoryStore):
+    """A store that does not answer."""
+
+    def claim(self, fingerprint: Fingerprint, claimant: Claimant) -> Answer:
+        del fingerprint, claimant
+        message = "away"
+        raise StoreUnreachable(message)
+
+
+def test_without_a_store_a_function_runs_only_if_its_policy_says_so() -> None:
+    guard, till = Guard(Away(), ExplicitSettings()), Till()
+    with pytest.raises(StoreUnreachable):
+        idempotent(guard)(till.charge)("o")
+    assert "o" == idempotent(guard, Policy(on_store_down=FAIL_OPEN))(till.charge)("o")["order"]
+    assert ["o"] == till.effects
+
+
+@pytest.fixture
+def app(store: MemoryStore) -> Iterator[Celery]:
+    """An application whose tasks run in this process."""
+    found = Celery("test", set_as_current=False, broker="memory://", backend="cache+memory://")
+    found.conf.task_always_eager = True
+    with guarded_by(found, store):
+        yield found
+    assert found.repot_guard is None  # type: ignore[attr-defined]
+
+
+def test_a_task_in_this_process_is_guarded_by_the_double(app: Celery, store: MemoryStore) -> None:
+    till, fences = Till(), []
+
+    @app.task(base=IdempotentTask, bind=True)
+    def charge(self: Any, order: str, amount: int = 1) -> dict[str, Any]:
+        fences.append(self.fence)
+        self.still_mine()
+        return till.charge(order, amount)
+
+    assert charge.delay("o").get() == charge.delay(order="o").get() == {"order": "o", "amount": 1}
+    assert ["o"] == till.effects
+    assert fences[0] > 0
+    # by hand: neither claim nor fence
+    charge("o")
+    assert 0 == fences[-1]
+    store.advance(700000)
+    charge.delay("o").get()
+    assert ["o", "o", "o"] == till.effects
+
+
+def test_a_callers_key(app: Celery) -> None:
+    till = Till()
+
+    @app.task(base=IdempotentTask)
+    def charge(order: str, amount: int = 1) -> dict[str, Any]:
+        return till.charge(order, amount)
+
+    assert charge.apply_async(("o",), idempotency_key="mine").get() == {"order": "o", "amount": 1}
+    assert charge.apply_async((), {"order": "o"}, idempotency_key="mine").get() == {"order": "o", "amount": 1}
+    with pytest.raises(PayloadMismatch):
+        charge.apply_async(("other",), idempotency_key="mine").get()
+    signature: Any = charge.s("other")
+    assert "other" == signature.set(idempotency_key="theirs").apply_async().get()["order"]
+    assert ["o", "other"] == till.effects
+
+
+def test_a_late_run_learns_it_before_its_effect(app: Celery, store: MemoryStore) -> None:
+    @app.task(base=IdempotentTask, bind=True)
+    def charge(self: Any) -> None:
+        store.advance(31)
+        self.still_mine()
+
+    with pytest.raises(LeaseLost, match="ran out before its effect"):
+        charge.delay().get()
+
+
+class _Held:
+    """Something to renew: counts, and is lost after some renewals."""
+
+    interval_s = 0.05
+
+    def __init__(self, renewals: int, errors: int = 0) -> None:
+        self.left = renewals
+        self.errors = errors
+        self.renewed = 0
+
+    def renew(self) -> bool:
+        if self.errors:
+            self.errors -= 1
+            message = "away"
+            raise StoreUnreachable(message)
+        self.renewed += 1
+        self.left -= 1
+        return self.left > 0
+
+
+def test_what_is_held_is_renewed_until_it_is_lost_or_dropped() -> None:
+    renewer, lost, dropped = Renewer(), _Held(3, errors=2), _Held(1000)
+    renewer.hold(lost)
+    renewer.hold(dropped)
+    wait_until(lambda: dropped.renewed >= 5, within_s=10, what="it is renewed")
+    assert 3 == lost.renewed
+    renewer.drop(dropped)
+    at = dropped.renewed
+    again = _Held(1000)
+    renewer.hold(again)
+    wait_until(lambda: again.renewed >= 3, within_s=10, what="the thread goes on")
+    assert dropped.renewed <= at + 1
+    renewer.drop(again)
+
+
+def test_a_quick_lease_does_not_wait_for_a_slow_one() -> None:
+    renewer, slow, quick = Renewer(), _Held(1000), _Held(1000)
+    slow.interval_s = 3600
+    renewer.hold(slow)
+    renewer.hold(quick)
+    wait_until(lambda: quick.renewed >= 2, within_s=5, what="the quick one is renewed")
+    assert 0 == slow.renewed
+
+
+def test_what_could_not_be_said_is_said_later() -> None:
+    renewer = Renewer()
+    said: list[int] = []
+
+    def say() -> None:
+        said.append(len(said))
+        if len(said) < 3:
+            message = "away"
+            raise StoreUnreachable(message)
+
+    renewer.say_later(say, 0.05)
+    wait_until(lambda: len(said) >= 3, within_s=10, what="it is said")
+    renewer.say_later(lambda: said.append(9), 0.05)
+    wait_until(lambda: 9 in said, within_s=10, what="the next is said")
+    assert [0, 1, 2, 9] == said
+
+
+def test_backoff_is_exponential_with_full_jitter_and_a_cap() -> None:
+    backoff = Backoff(base_s=1, cap_s=60)
+    for attempt, ceiling_s in ((0, 1), (1, 2), (5, 32), (6, 60), (10**6, 60)):
+        assert ceiling_s == backoff.ceiling_s(attempt)
+        drawn = [backoff.delay_s(attempt) for _ in range(300)]
+        assert 0 <= min(drawn) < ceiling_s / 4
+        assert ceiling_s * 3 / 4 < max(drawn) <= ceiling_s
+
+
+def test_the_double_forgets_and_remembers(store: MemoryStore, guard: Guard) -> None:
+    lease = guard.claim(Fingerprint("k"), Policy(), task="t", task_id="1")
+    assert not isinstance(lease, Claimed)
+    record = store.inspect("k")
+    assert record is not None
+    assert State.RUNNING is record.state
+    store.advance(10**7)
+    assert store.inspect("k") is None
