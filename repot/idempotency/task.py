@@ -76,8 +76,8 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run under a claim when a worker calls."""
-        if self.request.called_directly or self.lease:
-            # by hand, or by itself in mid-run
+        # by hand; by itself in mid-run; Celery's own, where this is the base of all tasks
+        if self.request.called_directly or self.lease or str(self.name).startswith("celery."):
             return self._attempt(args, kwargs)
         guard = guard_of(self.app)
         if not guard.settings.guard:

@@ -66,3 +66,11 @@ def test_the_rule_pages_are_made_from_the_rules() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_rule_in_the_documents_exists(page: Path) -> None:
     assert set(re.findall(r"\bRPT\d{3}\b", page.read_text())) <= set(own_rules())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_in_the_documents_exists(page: Path) -> None:
+    known = {
+        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)\(", path.read_text())
+    }
+    assert set(re.findall(r"`(test_\w+)`", page.read_text())) <= known
