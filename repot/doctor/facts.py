@@ -62,7 +62,8 @@ class TaskFacts:
     `countdown_s` is the longest delay with which it is known to be sent or retried;
     `first_line` and `last_line` are those of its function or class. `strange` are
     attributes that Celery does not know, with what was meant; `wrong` those whose
-    value is of a kind that Celery cannot use.
+    value is of a kind that Celery cannot use. `same_if_equal` says that equal
+    arguments make two calls the same work, as IdempotentTask has it by default.
     """
 
     name: str
@@ -82,6 +83,7 @@ class TaskFacts:
     strange: Mapping[str, str]
     wrong: Mapping[str, str] = field(default_factory=dict)
     serializer: str | None = None
+    same_if_equal: bool = False
     calls: tuple[Call, ...] = ()
     place: Place | None = None
     first_line: int = 0

@@ -13,6 +13,7 @@ from repot.doctor.names import strange_options
 from repot.doctor.rule import Place
 from repot.doctor.source import shorten
 from repot.errors import FactUnknown
+from repot.idempotency import TASK_ID, IdempotentTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,6 +78,7 @@ def read_task(app: Celery, task: Any, found: Source, root: Path) -> TaskFacts:  
         strange=strange_options(task),
         wrong=wrong,
         serializer=task.serializer,
+        same_if_equal=isinstance(task, IdempotentTask) and task.idempotency.key is not TASK_ID,
         calls=calls,
         place=place,
         first_line=first,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from repot.brokers.facts import known
@@ -412,6 +413,26 @@ def revocations_forgotten(facts: Facts) -> Iterator[Finding]:
     for worker in facts.workers():
         if not worker.has("statedb"):
             yield Finding("tasks are revoked, and a worker starts without --statedb", place=worker.place)
+
+
+@rule(
+    "RPT218",
+    "A periodic task that runs once a week",
+    ERROR,
+    fix="@app.task(base=IdempotentTask, idempotency=Policy(key=TASK_ID))  # each sending is work of its own",
+    evidence="docs/idempotency.md: Choosing the key",
+)
+def periodic_task_is_the_same_each_time(facts: Facts) -> Iterator[Finding]:
+    """A guarded task whose arguments are those of an earlier run gets that run's result and does not run.
+
+    A schedule sends the same arguments each time, so that the task runs again only
+    when its first run is forgotten, after WORKER_LEASE_KEPT: 7 days.
+    """
+    same = {task.name for task in facts.tasks if task.same_if_equal}
+    for name, entry in (facts["beat_schedule"] or {}).items():
+        task = entry.get("task") if isinstance(entry, Mapping) else getattr(entry, "task", None)
+        if task in same:
+            yield Finding(f"{name!r} in beat_schedule sends it with the same arguments each time", task=task)
 
 
 def _has_dead_letters(facts: Facts, queue: QueueFacts) -> bool:

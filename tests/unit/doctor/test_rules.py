@@ -41,7 +41,10 @@ from repot.doctor.policy import StandingWaiver
 from repot.doctor.rule import Place
 from repot.doctor.source import Call, Misuse, Source
 from repot.errors import ConfigInvalid
+from repot.idempotency import TASK_ID, IdempotentTask
+from repot.idempotency import Policy as GuardPolicy
 
+NIGHTLY = {"nightly": {"task": "shop.bill", "schedule": 86400}}
 REMOTE = "redis://:a-good-password@redis.example.com/0"
 REMOTE_AMQP = "amqp://shop:a-good-password@rabbit.example.com//"
 
@@ -536,6 +539,14 @@ CASES = [
         "RPT217",
         lambda: on_redis(source=Source(revokes=(PROCFILE,))),
         lambda: on_redis(source=Source(revokes=(PROCFILE,)), workers=worker(statedb="/x")),
+    ),
+    Case(
+        "RPT218",
+        lambda: facts(redis(beat_schedule=NIGHTLY), task={"base": IdempotentTask}),
+        lambda: facts(
+            redis(beat_schedule=NIGHTLY), task={"base": IdempotentTask, "idempotency": GuardPolicy(key=TASK_ID)}
+        ),
+        "'nightly' in beat_schedule sends it with the same arguments each time",
     ),
     # what stops
     Case(
