@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
 from repot.config import ExplicitSettings
 from repot.idempotency.claims import Claimant, Claimed, Ending, Fingerprint, Outcome, Parked, Record, Running, Verdict
@@ -167,6 +168,17 @@ class StoreMachine(RuleBasedStateMachine):
         if before and before.owner != who.owner:
             # nobody ends another's claim, whatever they say
             assert expected is Verdict.LOST
+
+
+def drive(url: str) -> None:
+    """Let hypothesis drive a real store and the double."""
+
+    class Driven(StoreMachine):
+        def make(self) -> Timed:
+            return TimedRedis(url)
+
+    budget = settings(max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(Driven, settings=budget)  # type: ignore[no-untyped-call]
 
 
 def comparable(answer: Answer | Record | None) -> object:

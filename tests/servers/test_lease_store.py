@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from installed import require
-from leases import StoreMachine, Timed, TimedMemory, TimedRedis, claimant
+from leases import Timed, TimedMemory, TimedRedis, claimant, drive
 from repot.brokers.local import LOOPBACK, GuardedProcess, free_port, programs, redis_server
 from repot.config import inherited_environment
 from repot.errors import StoreUnreachable
@@ -247,11 +245,11 @@ def test_what_is_done_is_forgotten_in_time(timed: Timed) -> None:
 
 def test_store_and_double_agree_whatever_is_done_to_them(redis: Server) -> None:
     """Hypothesis drives both, and compares every answer and record."""
-    _drive(redis.url)
+    drive(redis.url)
 
 
 def test_valkey_and_double_agree_whatever_is_done_to_them(valkey: Server) -> None:
-    _drive(valkey.url)
+    drive(valkey.url)
 
 
 def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
@@ -311,15 +309,6 @@ def _process(*options: str, folder: Path) -> GuardedProcess:
     require(programs.REDIS)
     environment = inherited_environment(without=())
     return GuardedProcess([programs.REDIS.find(), *options], log=folder / "log", environment=environment)
-
-
-def _drive(url: str) -> None:
-    class Driven(StoreMachine):
-        def make(self) -> Timed:
-            return TimedRedis(url)
-
-    budget = settings(max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(Driven, settings=budget)  # type: ignore[no-untyped-call]
 
 
 def _await_answer(timed: TimedRedis, process: GuardedProcess) -> None:

@@ -1,0 +1,51 @@
+"""The lease store on a Valkey from its image, where the distribution has none."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from leases import TimedRedis, drive
+from repot.brokers.local import free_port
+from repot.config import inherited_environment
+from repot.errors import StoreUnreachable
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def valkey() -> Iterator[str]:
+    """The address of a Valkey in a container."""
+    name, port = f"repot-test-valkey-{uuid4().hex[:8]}", free_port()
+    _docker("run", "--detach", "--rm", "--name", name, "--publish", f"127.0.0.1:{port}:6379", "valkey/valkey:8")
+    try:
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        _docker("rm", "--force", name)
+
+
+def test_store_and_double_agree_on_valkey(valkey: str) -> None:
+    wait_until(lambda: _answers(valkey), within_s=60, what="Valkey answers")
+    assert "valkey_version" in TimedRedis(valkey).store.client.info("server")
+    drive(valkey)
+
+
+def _answers(url: str) -> bool:
+    try:
+        TimedRedis(url).store.now()
+    except StoreUnreachable:
+        return False
+    return True
+
+
+def _docker(*arguments: str) -> None:
+    environment = inherited_environment(without=())
+    done = subprocess.run(
+        ["docker", *arguments], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
