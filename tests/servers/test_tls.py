@@ -18,6 +18,8 @@ from kombu.exceptions import OperationalError
 from installed import require
 from repot.brokers.local import free_port, programs, rabbitmq_server, redis_server
 from repot.config import ExplicitSettings, celery_config
+from repot.errors import StoreUnreachable
+from repot.idempotency.store import RedisStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,3 +119,21 @@ def test_each_server_of_a_failover_list_is_checked_by_its_own_name(rabbitmq_port
     url = f"amqps://guest:guest@{WRONG}:1//;amqps://guest:guest@{RIGHT}:{rabbitmq_port}//"
     with connected(url, tls_ca_certs=certificate / "ca.pem"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("host", "authority_file", "trusted"),
+    [(RIGHT, "ca.pem", True), (WRONG, "ca.pem", False), (RIGHT, "other.pem", False)],
+)
+def test_the_lease_store_is_verified_too(
+    redis_port: int, certificate: Path, host: str, authority_file: str, trusted: bool
+) -> None:
+    settings = ExplicitSettings(
+        lease_store=f"rediss://{host}:{redis_port}/0", tls_ca_certs=certificate / authority_file
+    )
+    store = RedisStore(settings)
+    if trusted:
+        assert store.inspect("0" * 64) is None
+        return
+    with pytest.raises(StoreUnreachable, match=r"(?i)certificate"):
+        store.inspect("0" * 64)
