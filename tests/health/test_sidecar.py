@@ -25,6 +25,7 @@ from repot.config import child_environment
 from repot.healthcheck.liveness import liveness
 from repot.waiting import wait_until
 from repot.worker.pulse import PAST_LIMIT_S, RUNNING, STARTING, path_of
+from shop import APPS
 from sidecars import SIDECAR, Patient
 
 if TYPE_CHECKING:
@@ -514,6 +515,33 @@ def test_redeliveries_and_prevented_duplicates_are_counted_by_name(
         )
         assert 1 == patient.metric("repot_tasks_redelivered_total", task="repot.run")
         assert 1 == patient.metric("repot_tasks_succeeded_total", task="repot.run")
+
+
+def test_what_guards_and_dead_letters_do_is_counted_by_name(
+    redis: Server, toxiproxy: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the children of a prefork pool; letters are written by the worker itself."""
+    monkeypatch.setenv("PYTHONPATH", APPS)
+    with Patient(
+        redis, redis, toxiproxy, tmp_path, app="guarded_app", lease_prefix=str(uuid4()), journal=tmp_path / "journal"
+    ) as patient:
+        patient.await_ready()
+        for _ in range(3):
+            patient.send("guarded_app.charge", "o")
+        patient.send("guarded_app.decline", "o")
+        expected = {
+            ("repot_guard_claims_total", "guarded_app.charge"): 1,
+            ("repot_guard_duplicates_prevented_total", "guarded_app.charge"): 2,
+            ("repot_guard_unknown_outcomes_total", "guarded_app.charge"): 0,
+            ("repot_guard_claims_total", "guarded_app.decline"): 1,
+            ("repot_dead_letters_total", "guarded_app.decline"): 1,
+        }
+        wait_until(
+            lambda: expected == {(name, task): patient.metric(name, task=task) for name, task in expected},
+            within_s=30,
+            what="all is counted",
+            poll_s=0.3,
+        )
 
 
 def test_how_long_the_oldest_has_waited(patient: Patient) -> None:
