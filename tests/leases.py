@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
 from repot.config import ExplicitSettings
-from repot.idempotency.claims import Claimant, Claimed, Ending, Fingerprint, Outcome, Parked, Record, Running, Verdict
+from repot.idempotency.claims import Claimant, Claimed, Ending, Outcome, Parked, Record, Running, Verdict
+from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.store import RedisStore
 from repot.idempotency.testing import MemoryStore
 

@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from repot.idempotency.fingerprint import Fingerprint
-
-__all__ = [
-    "Answer",
-    "Claimant",
-    "Claimed",
-    "Done",
-    "Ending",
-    "Failed",
-    "Fingerprint",
-    "Mismatch",
-    "Outcome",
-    "Parked",
-    "Record",
-    "Running",
-    "State",
-    "Store",
-    "Verdict",
-]
+if TYPE_CHECKING:
+    from repot.idempotency.fingerprint import Fingerprint
 
 
 class Outcome(Enum):

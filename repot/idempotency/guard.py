@@ -7,7 +7,7 @@ its caller's to say.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -200,11 +200,6 @@ def guard_of(app: Celery) -> Guard:
         found = Guard(RedisStore(settings), settings)
         app.repot_guard = found  # type: ignore[attr-defined]
     return found
-
-
-def with_store(guard: Guard, store: Store) -> Guard:
-    """The same guard on another store."""
-    return replace(guard, store=store, renewer=Renewer())
 
 
 def result_of(answer: Done) -> Any:  # noqa: ANN401 - any result

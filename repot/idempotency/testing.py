@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from repot.idempotency.claims import Answer, Claimant, Ending, Fingerprint
+    from repot.idempotency.claims import Answer, Claimant, Ending
+    from repot.idempotency.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from repot.idempotency.claims import (
     Done,
     Ending,
     Failed,
-    Fingerprint,
     Mismatch,
     Outcome,
     Parked,
@@ -26,6 +25,7 @@ from repot.idempotency.claims import (
     State,
     Verdict,
 )
+from repot.idempotency.fingerprint import Fingerprint
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from leases import TimedRedis, claimant
 from repot.cli.main import main
-from repot.idempotency.claims import Claimed, Done, Ending, Fingerprint, Outcome
+from repot.idempotency.claims import Claimed, Done, Ending, Outcome
+from repot.idempotency.fingerprint import Fingerprint
 
 if TYPE_CHECKING:
     from click.testing import Result

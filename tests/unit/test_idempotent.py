@@ -22,7 +22,8 @@ from repot.errors import (
     StoreUnreachable,
 )
 from repot.idempotency import FAIL_OPEN, PARK, Backoff, Guard, IdempotentTask, Policy, idempotent
-from repot.idempotency.claims import Claimed, Fingerprint, State
+from repot.idempotency.claims import Claimed, State
+from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.renewal import Renewer
 from repot.idempotency.testing import MemoryStore, guarded_by
 from repot.waiting import wait_until
@@ -238,8 +239,12 @@ def test_a_callers_key(app: Celery) -> None:
 def test_a_late_run_learns_it_before_its_effect(app: Celery, store: MemoryStore) -> None:
     @app.task(base=IdempotentTask, bind=True)
     def charge(self: Any) -> None:
+        assert self.lease.holds
         store.advance(31)
-        self.still_mine()
+        try:
+            self.still_mine()
+        finally:
+            assert not self.lease.holds
 
     with pytest.raises(LeaseLost, match="ran out before its effect"):
         charge.delay().get()
