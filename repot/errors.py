@@ -31,6 +31,7 @@
     ├── ResultExpired          exit 1   the effect is done, its result is not kept any more
     ├── ClaimNotFound          exit 1   nobody has claimed this key
     ├── LetterNotFound         exit 1   there is no such dead letter
+    ├── Unroutable             exit 1   there is no queue to send a message to, or it is full
     ├── ScopeTaken             exit 5   a scope has an active job already
     ├── JobNotFound            exit 1   there is no such job, or it is another tenant's
     ├── JobEnded               exit 5   a job that has ended cannot be cancelled
@@ -230,10 +231,22 @@ class LetterNotFound(RepotError):
     """There is no such dead letter."""
 
 
+class Unroutable(RepotError):
+    """There is no queue to send a message to, or it takes no more."""
+
+
 class ScopeTaken(RepotError):
-    """A scope has an active job already."""
+    """A scope has an active job already: `job`, in a `status` and perhaps a `stage`, accepted `age_s` ago.
+
+    After `retry_after_s` its scope can be free: that is when its lease runs out if its worker died.
+    """
 
     exit_code = 5
+    job: str = ""
+    status: str = ""
+    stage: str = ""
+    age_s: float = 0
+    retry_after_s: float = 0
 
 
 class JobNotFound(RepotError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from celery import Task, states
 from celery.exceptions import Ignore, Reject, Retry
 from celery.result import AsyncResult
-from kombu.exceptions import OperationalError
+from kombu.exceptions import EncodeError
 
 from repot.errors import FailedBefore, LeaseLost, OutcomeUnknown, PayloadMismatch, ResultExpired, StoreUnreachable
 from repot.idempotency import events
@@ -208,7 +208,7 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         told = f"{type(error).__name__}: {error}"
         if isinstance(error, Retry):
             # its own retry may claim the key at any time, others only if that never comes
-            hold_s = _until(error.when) + guard.settings.lease
+            hold_s = seconds_until(error.when) + guard.settings.lease
             return guard.ending(policy, Outcome.RELEASED, hold_s=hold_s, held_for=self.request.id or "")
         if isinstance(error, (*policy.keep, *self.permanent)):
             return guard.ending(policy, Outcome.FAILED, error=told)
@@ -311,12 +311,13 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
 def _unsent(error: Exception) -> Exception:
     """What to raise for a message that could not be sent again: it goes back to its queue until the broker is there.
 
-    What no broker would take fails the task; going back, it would only come again at once.
+    What no broker would take fails the task; going back, it would only come again at once. Anything else is the
+    transport's, which raises more than it says: kombu's for Redis an AttributeError after a link was reset.
     """
-    return Reject(error, requeue=True) if isinstance(error, OperationalError | OSError) else error
+    return error if isinstance(error, EncodeError | TypeError | ValueError) else Reject(error, requeue=True)
 
 
-def _until(when: Any) -> float:
+def seconds_until(when: Any) -> float:
     """Seconds until a retry."""
     if isinstance(when, datetime):
         now = datetime.now(when.tzinfo or UTC)

@@ -51,7 +51,9 @@ def desk(redis: Server, monkeypatch: pytest.MonkeyPatch) -> Desk:
     found.claim("dead")
     found.timed.advance(7200)
     done, who = found.claim("done")
-    found.store.finish(done.key, who.owner, Ending(Outcome.DONE, 3600, '"result"'))
+    found.store.finish(done.key, who.owner, Ending(Outcome.DONE, 864000, '"result"'))
+    # so that the order of beginning is one
+    found.timed.advance(1)
     found.claim("alive")
     return found
 

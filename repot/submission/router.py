@@ -1,0 +1,349 @@
+"""The routes of jobs, to mount in a FastAPI application of your own; needs the extra `submission`.
+
+Refusals are problems as in RFC 9457. Handlers are plain functions, which FastAPI runs in threads: the store and the
+broker are asked without holding up its event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http import HTTPStatus
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+
+from repot.errors import (
+    JobEnded,
+    JobNotFound,
+    KeyUnusable,
+    PayloadMismatch,
+    RepotError,
+    ScopeTaken,
+    StoreUnreachable,
+    SubmissionFailed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from repot.submission.job import Audit, Job, Saved
+    from repot.submission.jobs import Jobs
+
+log = logging.getLogger(__name__)
+
+#: Says in whose name a request comes; None refuses it. Called in a thread, for every request.
+TenantOf = Callable[[Request], str | None]
+
+#: What a client waits before it tries a server again that was away. Seconds.
+_AWAY_S = 5
+
+_PROBLEM_TYPE = "urn:problem-type:repot:"
+_PROBLEM_MEDIA = "application/problem+json"
+
+#: Which errors are a caller's to hear, as which status and type of problem.
+_ANSWERS: dict[type[RepotError], tuple[HTTPStatus, str]] = {
+    KeyUnusable: (HTTPStatus.BAD_REQUEST, "unusable-request"),
+    JobNotFound: (HTTPStatus.NOT_FOUND, "job-not-found"),
+    ScopeTaken: (HTTPStatus.CONFLICT, "scope-taken"),
+    JobEnded: (HTTPStatus.CONFLICT, "job-ended"),
+    PayloadMismatch: (HTTPStatus.UNPROCESSABLE_ENTITY, "key-reused"),
+}
+
+
+class JobBody(BaseModel):
+    """A job."""
+
+    id: str
+    task: str
+    scope: str
+    status: str
+    generation: int
+    attempts: int
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
+    age_s: float
+    done: int | None
+    total: int | None
+    stage: str
+    error_type: str
+    error: str
+    #: The job that has taken its scope.
+    successor: str
+
+
+class CancelledBody(JobBody):
+    """A job that was cancelled; a run that has begun may go on for a while, as it is only asked to end."""
+
+    workers_told: bool
+
+
+class ActiveJob(BaseModel):
+    """The job that a scope is taken by."""
+
+    id: str
+    status: str
+    age_s: float
+    stage: str
+
+
+class ProblemBody(BaseModel):
+    """A refusal, as in RFC 9457."""
+
+    model_config = ConfigDict(title="Problem")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+
+
+class ScopeTakenBody(ProblemBody):
+    """A refusal that names the active job."""
+
+    model_config = ConfigDict(title="ScopeTaken")
+
+    active_job: ActiveJob
+
+
+class RefusalBody(BaseModel):
+    """Something that was not done, for a scope had its job."""
+
+    at: datetime
+    what: str
+    scope: str
+    job: str
+    active_job: str
+    active_status: str
+
+
+class SavedBody(BaseModel):
+    """Refused submissions, and what running them would have cost."""
+
+    refused: int
+    estimated_cost_saved: float
+
+
+class ScopeSavedBody(SavedBody):
+    """The same of one scope."""
+
+    scope: str
+
+
+class AuditBody(BaseModel):
+    """What was refused, newest first, and the sums."""
+
+    refusals: list[RefusalBody]
+    total: SavedBody
+    scopes: list[ScopeSavedBody]
+
+
+class _Route(APIRoute):
+    """Turns what a handler raises, and a body that cannot be read, into a problem."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, and what it raises answered."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RequestValidationError as error:
+                places = {".".join(map(str, one["loc"])): one["msg"] for one in error.errors()}
+                detail = "; ".join(f"{place}: {message}" for place, message in places.items())
+                return _problem(request, HTTPStatus.BAD_REQUEST, "unusable-request", detail)
+            except HTTPException as error:
+                # FastAPI's of a body that it cannot read, and whatever `tenant` raises
+                return _problem(request, HTTPStatus(error.status_code), "", str(error.detail), error.headers)
+            except RepotError as error:
+                return _refusal(request, error)
+
+        return answer
+
+
+def job_router(jobs: Jobs, tenant: TenantOf | None = None) -> APIRouter:
+    """Routes to submit, look at and cancel the jobs of `jobs`, and to see what was refused.
+
+    `tenant` says in whose name a request comes: nobody sees or cancels another tenant's jobs. Without it all callers
+    are one tenant. Mount it with `app.include_router(job_router(jobs, tenant=...), prefix="/renders")`.
+    """
+    router = APIRouter(route_class=_Route)
+
+    def who(request: Request) -> str:
+        found = tenant(request) if tenant else ""
+        if found is None:
+            raise HTTPException(HTTPStatus.FORBIDDEN, "the request names no tenant that may do this")
+        return found
+
+    # not `async`: FastAPI runs them in threads
+    def submit(
+        request: Request,
+        arguments: Annotated[dict[str, Any], Body(description="The arguments of the task, by name.")],
+        idempotency_key: Annotated[
+            str, Header(max_length=255, description="The same key with the same body gets the same job.")
+        ] = "",
+    ) -> Response:
+        """Accept a job, unless one is active for its scope."""
+        accepted = jobs.submit(arguments, tenant=who(request), idempotency_key=idempotency_key)
+        location = f"{request.url.path.rstrip('/')}/{accepted.job.id}"
+        return _answer(HTTPStatus.ACCEPTED, _job(accepted.job), {"Location": location})
+
+    def refused(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+        """What was refused because a job was active, and what that saved."""
+        return _answer(HTTPStatus.OK, _audit(jobs.refused(tenant=who(request), limit=limit)))
+
+    def get(request: Request, job_id: str) -> Response:
+        """A job's status and progress."""
+        return _answer(HTTPStatus.OK, _job(jobs.get(job_id, tenant=who(request))))
+
+    def cancel(request: Request, job_id: str) -> Response:
+        """Free a job's scope; a run that has begun is asked to end."""
+        found = jobs.cancel(job_id, tenant=who(request))
+        body = CancelledBody(**_job(found.job).model_dump(), workers_told=found.workers_told)
+        return _answer(HTTPStatus.ACCEPTED, body)
+
+    accepted: dict[int | str, dict[str, Any]] = {
+        202: {
+            "model": JobBody,
+            "description": "Accepted, and on the broker",
+            "headers": {"Location": {"description": "Where its status is", "schema": {"type": "string"}}},
+        },
+        409: _documented("The scope has an active job", ScopeTakenBody, retry=True),
+        422: _documented("The idempotency key came before with another body"),
+    }
+    missing: dict[int | str, dict[str, Any]] = {404: _documented("No such job, or another tenant's")}
+    cancelled: dict[int | str, dict[str, Any]] = {
+        202: {"model": CancelledBody, "description": "Cancelled"},
+        409: _documented("The job has ended"),
+    }
+    router.add_api_route("", submit, methods=["POST"], status_code=202, responses=accepted | _ALWAYS)
+    # before `/{job_id}`, which would match it
+    router.add_api_route("/refused", refused, responses={200: {"model": AuditBody}, **_ALWAYS})
+    router.add_api_route("/{job_id}", get, responses={200: {"model": JobBody}, **missing, **_ALWAYS})
+    router.add_api_route(
+        "/{job_id}/cancel", cancel, methods=["POST"], status_code=202, responses=cancelled | missing | _ALWAYS
+    )
+    return router
+
+
+def _documented(description: str, model: type[BaseModel] = ProblemBody, *, retry: bool = False) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "description": description,
+        "content": {_PROBLEM_MEDIA: {"schema": model.model_json_schema(ref_template="#/components/schemas/{model}")}},
+    }
+    # a schema of its own: nothing else in the application refers to it
+    definitions = found["content"][_PROBLEM_MEDIA]["schema"].pop("$defs", {})
+    for name, definition in definitions.items():
+        properties = found["content"][_PROBLEM_MEDIA]["schema"]["properties"]
+        for field, schema in properties.items():
+            if schema.get("$ref", "").endswith(f"/{name}"):
+                properties[field] = definition
+    if retry:
+        description = "Seconds after which to ask again"
+        found["headers"] = {"Retry-After": {"description": description, "schema": {"type": "integer"}}}
+    return found
+
+
+#: What any route may answer.
+_ALWAYS: dict[int | str, dict[str, Any]] = {
+    503: _documented("The broker or the lease store is away; nothing was accepted", retry=True),
+    "4XX": _documented("A request that cannot be understood (400), or names no tenant (403)"),
+}
+
+
+def _answer(status: HTTPStatus, body: BaseModel, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse(body.model_dump(mode="json"), status, {"Cache-Control": "no-store", **(headers or {})})
+
+
+def _problem(
+    request: Request,
+    status: HTTPStatus,
+    kind: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    **more: object,
+) -> Response:
+    body = {
+        "type": _PROBLEM_TYPE + kind if kind else "about:blank",
+        "title": kind.replace("-", " ").capitalize() or status.phrase,
+        "status": status.value,
+        "detail": detail,
+        "instance": request.url.path,
+        **more,
+    }
+    return JSONResponse(body, status, {"Cache-Control": "no-store", **(headers or {})}, media_type=_PROBLEM_MEDIA)
+
+
+def _again_in(seconds: float) -> dict[str, str]:
+    return {"Retry-After": str(max(ceil(seconds), 1))}
+
+
+def _refusal(request: Request, error: RepotError) -> Response:
+    if isinstance(error, SubmissionFailed | StoreUnreachable):
+        # which server, and why, is not the caller's business
+        log.error("a job was not accepted: %s", error, extra={"action": "job_unavailable"})
+        detail = "The service is not available now. What was submitted was not accepted."
+        return _problem(request, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", detail, _again_in(_AWAY_S))
+    found = next((answer for kind, answer in _ANSWERS.items() if isinstance(error, kind)), None)
+    if found is None:
+        raise error
+    if isinstance(error, ScopeTaken):
+        active = ActiveJob(id=error.job, status=error.status, age_s=round(error.age_s, 3), stage=error.stage)
+        return _problem(request, *found, error.message, _again_in(error.retry_after_s), active_job=active.model_dump())
+    return _problem(request, *found, error.message)
+
+
+def _job(job: Job) -> JobBody:
+    return JobBody(
+        id=job.id,
+        task=job.task,
+        scope=job.scope,
+        status=job.status.value,
+        generation=job.generation,
+        attempts=job.attempts,
+        created_at=_moment(job.created),
+        updated_at=_moment(job.updated),
+        ended_at=None if job.ended is None else _moment(job.ended),
+        age_s=round(job.age_s, 3),
+        done=job.progress.done,
+        total=job.progress.total,
+        stage=job.progress.stage,
+        error_type=job.error_type,
+        error=job.error,
+        successor=job.successor,
+    )
+
+
+def _audit(audit: Audit) -> AuditBody:
+    return AuditBody(
+        refusals=[
+            RefusalBody(
+                at=_moment(one.at),
+                what=one.what,
+                scope=one.scope,
+                job=one.job,
+                active_job=one.active,
+                active_status=one.active_status,
+            )
+            for one in audit.refusals
+        ],
+        total=SavedBody(**_saved(audit.total)),
+        scopes=[ScopeSavedBody(scope=name, **_saved(one)) for name, one in audit.by_scope.items()],
+    )
+
+
+def _saved(saved: Saved) -> dict[str, Any]:
+    return {"refused": saved.refused, "estimated_cost_saved": saved.cost}
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)

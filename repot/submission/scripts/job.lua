@@ -1,0 +1,73 @@
+-- Put before every other script. KEYS[1] is the beginning of all keys of a tenant: they share its hash tag, so that they
+-- lie on one node of a cluster. Times are milliseconds by the server's clock.
+local base = KEYS[1]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- States in which a job holds its scope, for as long as its lease has not run out.
+local HOLDING = {accepted = true, queued = true, running = true}
+
+local function record_of(id)
+  return base .. ':job:' .. id
+end
+
+local function index_of(scope)
+  return base .. ':active:' .. scope
+end
+
+local function look(id)
+  local names = {'status', 'scope', 'owner', 'until', 'payload', 'key', 'generation', 'name'}
+  local found = {}
+  for number, value in ipairs(redis.call('HMGET', record_of(id), unpack(names))) do
+    found[names[number]] = value or ''
+  end
+  found.holds = HOLDING[found.status] and tonumber(found['until']) > now
+  return found
+end
+
+local function told(verdict, id)
+  return {verdict, now, redis.call('HGETALL', record_of(id))}
+end
+
+-- Keeps what belongs to a job that holds its scope until `kept` after its lease has run out. A store without room lets a
+-- script go on that has written before: what needs none comes first.
+local function hold(id, scope, lease, kept)
+  redis.call('PEXPIRE', record_of(id), lease + kept)
+  redis.call('PEXPIRE', index_of(scope), lease + kept)
+  redis.call('PEXPIRE', base .. ':generation:' .. scope, lease + kept)
+  redis.call('HSET', record_of(id), 'until', now + lease, 'updated', now)
+end
+
+-- Ends a job; the index is cleared only if it names this one. A record that is not there stays so.
+local function close(id, scope, status, kept)
+  if redis.call('GET', index_of(scope)) == id then
+    redis.call('DEL', index_of(scope))
+  end
+  if redis.call('HEXISTS', record_of(id), 'status') == 1 then
+    redis.call('HSET', record_of(id), 'status', status, 'updated', now, 'ended', now)
+    redis.call('PEXPIRE', record_of(id), kept)
+  end
+end
+
+-- The job that holds a scope; one whose lease has run out is marked lost, and holds it no more.
+local function holder_of(scope, kept, successor)
+  local id = redis.call('GET', index_of(scope))
+  if not id or id == successor then
+    return nil
+  end
+  local found = look(id)
+  if found.holds then
+    return id
+  end
+  if HOLDING[found.status] then
+    close(id, scope, 'lost', kept)
+    redis.call('HSET', record_of(id), 'successor', successor)
+  end
+  return nil
+end
+
+-- What was not done is written down; the audit keeps about the last `most`.
+local function audit(what, name, id, active, status, most, kept)
+  redis.call('XADD', base .. ':refused', 'MAXLEN', '~', most, '*', 'what', what, 'scope', name, 'job', id,
+    'active', active, 'status', status)
+  redis.call('PEXPIRE', base .. ':refused', kept)
+end

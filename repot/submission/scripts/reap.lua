@@ -1,0 +1,21 @@
+-- Looks at a scope whose job may be lost, and frees it if asked to; never that of a live one.
+-- ARGV scope, kept ms, free ("1" or ""). Returns {verdict, now, record}: none, live, stuck, reaped.
+local scope, kept = ARGV[1], ARGV[2]
+local id = redis.call('GET', index_of(scope))
+if not id then
+  return {'none', now, {}}
+end
+local found = look(id)
+if found.holds then
+  return told('live', id)
+end
+if ARGV[3] == '' then
+  return told('stuck', id)
+end
+if HOLDING[found.status] then
+  close(id, scope, 'lost', kept)
+else
+  -- its record is gone
+  redis.call('DEL', index_of(scope))
+end
+return told('reaped', id)

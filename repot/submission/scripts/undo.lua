@@ -1,0 +1,12 @@
+-- Sending failed: the scope and the idempotency key are free again, unless a worker has the message nevertheless.
+-- ARGV id, error type, error, kept ms. Returns {status, now, record}; safe to send twice.
+local id = ARGV[1]
+local found = look(id)
+if found.status == 'accepted' then
+  close(id, found.scope, 'unsent', ARGV[4])
+  redis.call('HSET', record_of(id), 'error_type', ARGV[2], 'error', ARGV[3])
+  if found.key ~= '' and redis.call('GET', base .. ':key:' .. found.key) == id then
+    redis.call('DEL', base .. ':key:' .. found.key)
+  end
+end
+return told(look(id).status, id)

@@ -1,0 +1,250 @@
+"""Jobs on a Redis or Valkey: each step one script, by the server's clock, in one slot of a cluster for each tenant."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from importlib.resources import files
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import redis
+
+from repot.config.masking import masked
+from repot.errors import StoreUnreachable
+from repot.idempotency.connection import is_unreachable, open_client, unreachable
+from repot.idempotency.guard import guard_of
+from repot.submission.job import Audit, Job, Refusal, Saved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from celery import Celery
+    from redis.commands.core import Script
+
+    from repot.config import WorkerSettings
+    from repot.idempotency.connection import Client
+    from repot.submission.job import Status
+
+T = TypeVar("T")
+
+#: What an audit holds of each tenant: so many refusals, and sums for so many scopes, those refused last.
+MOST_AUDITED = 1000
+MOST_SCOPES = 1000
+
+#: Of an error's text, so many characters are kept.
+LONGEST_ERROR = 1000
+
+#: Characters that mean something in a pattern of SCAN.
+_PATTERN = re.compile(r"([*?\[\]\\^])")
+
+
+def digest(text: str | bytes) -> str:
+    """How names of tenants, scopes and keys stand in the names of keys: SHA-256, in full, in hexadecimal."""
+    return sha256(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text).hexdigest()
+
+
+def store_of(app: Celery) -> JobStore:
+    """The jobs of an application, on the store that it was configured with; made on first use.
+
+    Raises:
+        ConfigInvalid: no setting names a store, or the environment is wrong.
+    """
+    found: JobStore | None = getattr(app, "repot_jobs", None)
+    if found is None:
+        found = JobStore(guard_of(app).settings)
+        app.repot_jobs = found  # type: ignore[attr-defined]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a submission asks for; digests are SHA-256 in hexadecimal. Durations are seconds."""
+
+    id: str
+    #: Digests of the tenant and of the scope, and the scope as people know it.
+    tenant: str
+    scope: str
+    name: str
+    task: str
+    #: Digest of everything that the caller sent.
+    payload: str
+    #: Digest of the idempotency key; "" for none.
+    key: str
+    cost: float
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a job by a worker."""
+
+    id: str
+    #: Digests of the tenant and of the scope.
+    tenant: str
+    scope: str
+    #: New for each run; proves ownership later.
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the store answered: a word, and the job it is about, if there is one."""
+
+    verdict: str
+    job: Job | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A scope whose job's lease ran out, with the digests that name both; no job if its record is gone."""
+
+    tenant: str
+    scope: str
+    job: Job | None
+
+
+class JobStore:
+    """Jobs on the store that the settings name; threads may share it, and a forked child connects anew.
+
+    Every method raises StoreUnreachable if the store does not answer; whether it acted is unknown then. Every one but
+    `audit` and the iterators is one round trip, and may be repeated: a refusal whose answer was lost is counted twice.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Connects on first use."""
+        self._settings = settings
+        self._kept = _ms(settings.lease_kept)
+        self._prefix = f"{settings.lease_prefix}:jobs:"
+
+    @cached_property
+    def client(self) -> Client:
+        """The connection."""
+        return open_client(self._settings)
+
+    def submit(self, claim: Claim) -> Told:
+        """Claim a scope: `accepted`, `repeated`, `mismatch` or `taken`, each with the job that has it."""
+        return self._tell(
+            "submit",
+            claim.tenant,
+            claim.id,
+            claim.scope,
+            claim.name,
+            claim.payload,
+            claim.key,
+            claim.task,
+            claim.cost,
+            _ms(claim.lease_s),
+            self._kept,
+            MOST_AUDITED,
+            MOST_SCOPES,
+        )
+
+    def sent(self, tenant: str, job: str, hold_s: float) -> Told:
+        """Hold the scope for so long, as the message is on the broker; the status that the job has now."""
+        return self._tell("sent", tenant, job, _ms(hold_s), self._kept)
+
+    def undo(self, tenant: str, job: str, error: BaseException) -> Told:
+        """Free the scope, as the message could not be sent; the status that the job has now."""
+        return self._tell("undo", tenant, job, *_words(error), self._kept)
+
+    def get(self, tenant: str, job: str) -> Job | None:
+        """A job; None if there is none."""
+        return self._tell("get", tenant, job).job
+
+    def cancel(self, tenant: str, job: str) -> Told:
+        """Cancel a job: `unknown`, `cancelled`, or the status that it has ended with."""
+        return self._tell("cancel", tenant, job, self._kept)
+
+    def start(self, run: Run, task: str, lease_s: float) -> Told:
+        """Begin a run: `started`, `over`, `done`, `busy` or `superseded`."""
+        return self._tell(
+            "start", run.tenant, run.id, run.scope, run.owner, _ms(lease_s), self._kept, task, MOST_AUDITED
+        )
+
+    def renew(self, run: Run, lease_s: float, progress: Sequence[str | int] = ()) -> str:
+        """Hold on to the scope, and write down fields and values of progress; `running` if it is held."""
+        return self._tell("renew", run.tenant, run.id, run.owner, _ms(lease_s), self._kept, *progress).verdict
+
+    def finish(self, run: Run, status: Status, error: BaseException | None = None, hold_s: float = 0) -> str:
+        """End a run; the status that the job has now."""
+        return self._tell(
+            "finish", run.tenant, run.id, run.owner, status.value, *_words(error), _ms(hold_s), self._kept
+        ).verdict
+
+    def audit(self, tenant: str, limit: int) -> Audit:
+        """The last refusals, and the sums."""
+        entries, counts, costs = self._run("refused", tenant, limit)
+        cost = _paired(costs)
+        sums = {name: Saved(int(number), float(cost[name])) for name, number in _paired(counts).items()}
+        total = sums.pop("sum", Saved(0, 0))
+        by_scope = {name.removeprefix("="): one for name, one in sums.items()}
+        return Audit(tuple(starmap(_refusal, entries)), total, by_scope)
+
+    def stuck(self, tenant: str | None = None) -> Iterator[Stuck]:
+        """Scopes whose job's lease ran out, of one tenant (its digest) or of all; changes nothing."""
+        yield from self._look(tenant, free=False)
+
+    def reap(self, tenant: str | None = None) -> Iterator[Stuck]:
+        """Free such scopes, and mark their jobs lost, one by one; never one whose lease lives."""
+        yield from self._look(tenant, free=True)
+
+    def _look(self, tenant: str | None, *, free: bool) -> Iterator[Stuck]:
+        prefix = _PATTERN.sub(r"\\\1", self._prefix)
+        pattern = f"{prefix}{{{tenant or '*'}}}:active:*"
+        names = self._ask(lambda: self.client.scan_iter(match=pattern, count=500))
+        while name := self._ask(lambda: next(names, None)):
+            owner, _, scope = name.removeprefix(f"{self._prefix}{{").partition("}:active:")
+            found = self._tell("reap", owner, scope, self._kept, "1" if free else "")
+            if found.verdict == ("reaped" if free else "stuck"):
+                yield Stuck(owner, scope, found.job)
+
+    def _tell(self, name: str, tenant: str, *arguments: str | float) -> Told:
+        verdict, now, record = self._run(name, tenant, *arguments)
+        found = _paired(record)
+        return Told(verdict, Job.from_record(found, now / 1000) if found else None)
+
+    def _run(self, name: str, tenant: str, *arguments: str | float) -> Any:  # noqa: ANN401 - what the script returns
+        keys = [f"{self._prefix}{{{tenant}}}"]
+        return self._ask(lambda: self._script(name)(keys=keys, args=list(arguments)))
+
+    def _script(self, name: str) -> Script:
+        if name not in self._scripts:
+            folder = files("repot.submission") / "scripts"
+            text = (folder / "job.lua").read_text() + (folder / f"{name}.lua").read_text()
+            self._scripts[name] = self.client.register_script(text)
+        return self._scripts[name]
+
+    @cached_property
+    def _scripts(self) -> dict[str, Script]:
+        return {}
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        try:
+            return question()
+        except (redis.RedisError, OSError) as error:
+            url = self._settings.store_url
+            if isinstance(error, StoreUnreachable) or url is None or not is_unreachable(error):
+                raise
+            raise unreachable(url, error) from error
+
+
+def _words(error: BaseException | None) -> tuple[str, str]:
+    """The type of an error and what it says, without passwords."""
+    return (type(error).__name__, str(masked(str(error)))[:LONGEST_ERROR]) if error else ("", "")
+
+
+def _refusal(number: str, flat: list[str]) -> Refusal:
+    entry = _paired(flat)
+    at = int(number.partition("-")[0]) / 1000
+    return Refusal(at, entry["what"], entry["scope"], entry["job"], entry["active"], entry["status"])
+
+
+def _paired(flat: list[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

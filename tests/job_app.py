@@ -1,0 +1,83 @@
+"""An application with jobs, for tests: tasks that run, wait for a file, fail, are killed, or look whether to go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from threading import Event
+
+from celery import Celery
+from celery.exceptions import Reject
+
+import repot
+from repot.submission import JobTask
+from repot.waiting import wait_until
+from repot.worker.journal import EFFECT, Journal
+
+app = Celery("jobs")
+repot.configure(app)
+
+
+#: What a run writes at its end, as it writes its effect at its beginning.
+OVER = "over"
+
+
+def _effect(task: JobTask, project: str) -> None:
+    journal = Journal(Path(app.conf.repot_journal))
+    journal.write(EFFECT, str(task.request.hostname), str(task.request.id), value=project)
+
+
+@app.task(bind=True, base=JobTask, name="jobs.render")
+def render(self: JobTask, project: str, seconds: float = 0, hold: str = "") -> dict[str, object]:
+    """Have an effect, then run for a while, and wait for the file `hold` if one is named."""
+    _effect(self, project)
+    self.job.progress(done=1, total=2, stage="render")
+    Event().wait(seconds)
+    if hold:
+        wait_until(Path(hold).exists, within_s=60, what=f"{hold} appears")
+    Journal(Path(app.conf.repot_journal)).write(OVER, str(self.request.hostname), str(self.request.id), value=project)
+    return {"project": project, "job": self.request.id}
+
+
+@app.task(bind=True, base=JobTask, name="jobs.fail")
+def fail(self: JobTask, project: str) -> None:
+    """Fail, with a password in the message."""
+    _effect(self, project)
+    message = f"no connection to postgres://shop:swordfish@db/{project}"
+    raise ValueError(message)
+
+
+@app.task(bind=True, base=JobTask, name="jobs.die", retry_on_worker_lost=False)
+def die(self: JobTask, project: str) -> None:
+    """Be killed, as by the kernel when memory runs out; not to be run again."""
+    _effect(self, project)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(bind=True, base=JobTask, name="jobs.retry")
+def retry(self: JobTask, project: str, countdown: float = 0) -> int:
+    """Ask for another run once."""
+    _effect(self, project)
+    if self.request.retries == 0:
+        raise self.retry(countdown=countdown)
+    return int(self.request.retries)
+
+
+@app.task(bind=True, base=JobTask, name="jobs.reject")
+def reject(self: JobTask, project: str) -> None:
+    """Refuse the message for good."""
+    _effect(self, project)
+    reason = "no"
+    raise Reject(reason, requeue=False)
+
+
+@app.task(bind=True, base=JobTask, name="jobs.watch")
+def watch(self: JobTask, project: str, within_s: float = 30) -> None:
+    """Run until somebody cancels it."""
+    _effect(self, project)
+    pause, rounds = Event(), int(within_s / 0.1)
+    for number in range(rounds):
+        self.job.progress(done=number, total=rounds)
+        self.job.check()
+        pause.wait(0.1)

@@ -1,0 +1,337 @@
+"""The routes of jobs, asked over HTTP as clients ask."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from jsonschema import Draft202012Validator
+
+from repot.brokers.local import LOOPBACK, free_port
+from repot.submission import Jobs
+from repot.submission.router import job_router
+from repot.waiting import wait_until
+from shop import APPS, LEASE_S, Shop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from repot.brokers.local import Server
+
+PROBLEM = "application/problem+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A caller of one tenant."""
+
+    port: int
+    tenant: str = "one"
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+        connection = HTTPConnection(LOOPBACK, self.port, timeout=30)
+        content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            connection.request(
+                method, path, content, {"Content-Type": "application/json", "X-Tenant": self.tenant} | named
+            )
+            answer = connection.getresponse()
+            return Reply(answer.status, dict(answer.getheaders()), json.loads(answer.read()))
+        finally:
+            connection.close()
+
+    def submit(self, project: object, key: str = "", **arguments: object) -> Reply:
+        headers = {"Idempotency-Key": key} if key else {}
+        return self.ask("POST", "/renders", {"project": project, **arguments}, **headers)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _apps() -> Iterator[None]:
+    """Let workers import the applications of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", APPS)
+        yield
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """A shop with a worker."""
+    server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
+    found = Shop(server, redis, tmp_path_factory.mktemp("routes"), app="job_app", visibility_timeout=3600)
+    found.start(2)
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="module")
+def client(shop: Shop) -> Iterator[Client]:
+    """A caller of a server whose jobs run."""
+    with served(shop) as port:
+        yield Client(port)
+
+
+@pytest.fixture
+def project() -> str:
+    """A project nobody else has."""
+    return str(uuid4())
+
+
+@contextmanager
+def served(shop: Shop, **terms: Any) -> Iterator[int]:
+    """A server of an application that mounts the routes; its port."""
+    web = FastAPI()
+
+    def tenant(request: Request) -> str | None:
+        return request.headers.get("x-tenant") or None
+
+    jobs = Jobs(shop.client, "jobs.render", scope="project", **{"cost": 2.5} | terms)
+    web.include_router(job_router(jobs, tenant=tenant), prefix="/renders")
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(web, host=LOOPBACK, port=port, log_level="error"))
+    thread = Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started, within_s=10, what="the server serves")
+        yield port
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_a_job_is_accepted_and_followed_to_its_end(client: Client, shop: Shop, project: str) -> None:
+    hold = shop.file()
+    accepted = client.submit(project, hold=str(hold))
+    assert 202 == accepted.status
+    assert f"/renders/{accepted.body['id']}" == accepted.headers["location"]
+    assert "no-store" == accepted.headers["cache-control"]
+    found = client.ask("GET", accepted.headers["location"])
+    assert (200, accepted.body["id"], project, 1) == (
+        found.status,
+        found.body["id"],
+        found.body["scope"],
+        found.body["generation"],
+    )
+    hold.touch()
+    wait_until(
+        lambda: client.ask("GET", accepted.headers["location"]).body["status"] == "succeeded",
+        within_s=20,
+        what="the job is done",
+    )
+
+
+def test_a_duplicate_is_told_which_job_is_active_and_when_to_come_again(
+    client: Client, shop: Shop, project: str
+) -> None:
+    """The flaw of a 409 in prose."""
+    hold = shop.file()
+    first = client.submit(project, hold=str(hold)).body["id"]
+    wait_until(
+        lambda: client.ask("GET", f"/renders/{first}").body["stage"] == "render", within_s=20, what="the job runs"
+    )
+    refused = client.submit(project)
+    assert (409, PROBLEM) == (refused.status, refused.headers["content-type"])
+    assert 1 <= int(refused.headers["retry-after"]) <= LEASE_S + 1
+    assert {"type", "title", "status", "detail", "instance", "active_job"} == set(refused.body)
+    assert ("urn:problem-type:repot:scope-taken", 409, "/renders") == (
+        refused.body["type"],
+        refused.body["status"],
+        refused.body["instance"],
+    )
+    active = refused.body["active_job"]
+    assert (first, "running", "render") == (active["id"], active["status"], active["stage"])
+    assert active["age_s"] > 0
+    hold.touch()
+
+
+def test_the_same_key_gets_the_same_job_and_with_another_body_a_422(client: Client, shop: Shop, project: str) -> None:
+    key, hold = str(uuid4()), shop.file()
+    answers = [client.submit(project, key, hold=str(hold)) for _ in range(3)]
+    assert [202] * 3 == [answer.status for answer in answers]
+    assert 1 == len({answer.body["id"] for answer in answers})
+    other = client.submit(project, key)
+    assert (422, PROBLEM, "urn:problem-type:repot:key-reused") == (
+        other.status,
+        other.headers["content-type"],
+        other.body["type"],
+    )
+    hold.touch()
+    elsewhere = Client(client.port, "two").submit(project, key)
+    assert 202 == elsewhere.status
+    assert elsewhere.body["id"] != answers[0].body["id"]
+
+
+def test_many_with_one_key_at_once_get_one_job(client: Client, shop: Shop, project: str) -> None:
+    key = str(uuid4())
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(lambda _: client.submit(project, key), range(32)))
+    assert Counter({202: 32}) == Counter(answer.status for answer in answers)
+    assert 1 == len({answer.body["id"] for answer in answers})
+    shop.await_effects(project)
+
+
+def test_many_at_once_get_one_job_and_its_id(client: Client, shop: Shop, project: str) -> None:
+    hold = shop.file()
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(lambda _: client.submit(project, hold=str(hold)), range(64)))
+    assert Counter({202: 1, 409: 63}) == Counter(answer.status for answer in answers)
+    (accepted,) = (answer.body["id"] for answer in answers if answer.status == 202)
+    assert {accepted} == {answer.body["active_job"]["id"] for answer in answers if answer.status == 409}
+    audit = client.ask("GET", "/renders/refused?limit=5").body
+    assert 5 == len(audit["refusals"])
+    assert {accepted} == {one["active_job"] for one in audit["refusals"]}
+    mine = next(one for one in audit["scopes"] if one["scope"] == project)
+    assert (63, 157.5) == (mine["refused"], mine["estimated_cost_saved"])
+    hold.touch()
+
+
+def test_a_job_is_cancelled_once_and_frees_its_scope(client: Client, shop: Shop, project: str) -> None:
+    first = client.submit(project, hold=str(shop.file())).body["id"]
+    cancelled = client.ask("POST", f"/renders/{first}/cancel")
+    assert (202, "cancelled", True) == (cancelled.status, cancelled.body["status"], cancelled.body["workers_told"])
+    after = client.submit(project)
+    assert (202, 2) == (after.status, after.body["generation"])
+    wait_until(
+        lambda: client.ask("GET", f"/renders/{after.body['id']}").body["status"] == "succeeded",
+        within_s=20,
+        what="the job is done",
+    )
+    late = client.ask("POST", f"/renders/{after.body['id']}/cancel")
+    assert (409, "urn:problem-type:repot:job-ended") == (late.status, late.body["type"])
+
+
+def test_another_tenants_job_is_a_404_like_one_that_never_was(client: Client, project: str) -> None:
+    first = client.submit(project).body["id"]
+    other = Client(client.port, "two")
+    for path in (f"/renders/{first}", f"/renders/{uuid4()}"):
+        for method, more in (("GET", ""), ("POST", "/cancel")):
+            found = other.ask(method, path + more)
+            assert (404, PROBLEM, "urn:problem-type:repot:job-not-found") == (
+                found.status,
+                found.headers["content-type"],
+                found.body["type"],
+            )
+    assert [] == [one for one in other.ask("GET", "/renders/refused").body["refusals"] if project in one["scope"]]
+
+
+def test_who_is_nobodys_tenant_is_refused(client: Client) -> None:
+    nobody = Client(client.port, "")
+    for method, path in (("GET", "/renders/refused"), ("GET", "/renders/x"), ("POST", "/renders/x/cancel")):
+        assert (403, PROBLEM) == (
+            nobody.ask(method, path).status,
+            nobody.ask(method, path).headers["content-type"],
+        )
+    assert 403 == nobody.submit("p").status
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"null",
+        b"\xff",
+        b'{"pages": 1}',
+        b'{"project": ""}',
+        b'{"project": null}',
+        b'{"project": {"id": 7}}',
+        b'{"project": "\\ud800"}',
+        b'{"project": "p", "seconds": NaN}',
+        b'{"project": "p", "deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=lambda body: body[:24].decode("latin-1"),
+)
+def test_a_body_that_is_no_submission_is_a_400(client: Client, body: bytes) -> None:
+    found = client.ask("POST", "/renders", body)
+    assert (400, PROBLEM) == (found.status, found.headers["content-type"])
+    assert {"type", "title", "status", "detail", "instance"} == set(found.body)
+
+
+def test_a_key_that_is_too_long_and_a_limit_that_is_none_are_400(client: Client, project: str) -> None:
+    assert 400 == client.submit(project, "k" * 256).status
+    assert [400, 400] == [client.ask("GET", f"/renders/refused?limit={limit}").status for limit in ("0", "all")]
+
+
+def test_arguments_of_any_text_reach_the_task(client: Client, project: str) -> None:
+    """Half a surrogate pair is valid JSON."""
+    assert 202 == client.ask("POST", "/renders", b'{"project": "%s", "hold": "\\ud800"}' % project.encode()).status
+
+
+@pytest.mark.parametrize("away", ["broker_url", "lease_store"])
+def test_a_server_that_is_away_is_a_503_that_says_nothing_of_it(
+    redis: Server, tmp_path: Path, project: str, away: str
+) -> None:
+    changes: dict[str, Any] = {away: f"redis://:hunter2@{LOOPBACK}:{free_port()}/0"}
+    with served(Shop(redis, redis, tmp_path, app="job_app", **changes)) as port:
+        client = Client(port)
+        for _ in range(2):
+            found = client.submit(project)
+            assert (503, PROBLEM, "5") == (found.status, found.headers["content-type"], found.headers["retry-after"])
+            assert "hunter2" not in str(found.body)
+            assert LOOPBACK not in str(found.body)
+
+
+def test_arguments_that_the_task_does_not_take_are_a_400_where_it_is_known(
+    redis: Server, tmp_path: Path, project: str
+) -> None:
+    shop = Shop(redis, redis, tmp_path, app="job_app")
+
+    @shop.client.task(name="jobs.render")
+    def render(project: str) -> None:
+        """Never called here."""
+
+    with served(shop) as port:
+        found = Client(port).submit(project, colour="blue")
+        assert 400 == found.status
+        assert "colour" in found.body["detail"]
+        assert 202 == Client(port).submit(project).status
+
+
+def test_the_schema_of_the_routes_is_true(client: Client, shop: Shop, project: str) -> None:
+    """Every answer of this server fits what its OpenAPI document says of it."""
+    document = client.ask("GET", "/openapi.json").body
+    paths = document["paths"]
+    assert {"/renders", "/renders/refused", "/renders/{job_id}", "/renders/{job_id}/cancel"} == set(paths)
+    key = str(uuid4())
+    first = client.submit(project, key, hold=str(shop.file()))
+    job = f"/renders/{first.body['id']}"
+    answers = [
+        ("/renders", "post", first),
+        ("/renders", "post", client.submit(project)),
+        ("/renders", "post", client.submit(project, key)),
+        ("/renders/{job_id}", "get", client.ask("GET", job)),
+        ("/renders/{job_id}", "get", client.ask("GET", "/renders/none")),
+        ("/renders/refused", "get", client.ask("GET", "/renders/refused")),
+        ("/renders/{job_id}/cancel", "post", client.ask("POST", f"{job}/cancel")),
+        ("/renders/{job_id}/cancel", "post", client.ask("POST", "/renders/none/cancel")),
+    ]
+    assert [202, 409, 422, 200, 404, 200, 202, 404] == [reply.status for _, _, reply in answers]
+    for path, method, reply in answers:
+        described = paths[path][method]["responses"][str(reply.status)]
+        (media,) = described["content"]
+        assert reply.headers["content-type"] == media
+        schema = described["content"][media]["schema"] | {"components": document["components"]}
+        Draft202012Validator(schema).validate(reply.body)
+        assert set(described.get("headers", {})) <= {name.title() for name in reply.headers}

@@ -1,0 +1,541 @@
+"""Jobs on a real store, without a worker: who gets in, and who keeps whom out."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+import redis as redis_client
+
+from installed import require
+from repot.brokers.local import LOOPBACK, GuardedProcess, free_port, programs, redis_server
+from repot.config import ExplicitSettings, inherited_environment
+from repot.errors import StoreUnreachable
+from repot.submission.job import Progress, Status
+from repot.submission.store import Claim, JobStore, Run, digest
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from typing import Any
+
+    from repot.brokers.local import Server
+
+TENANT = digest("a tenant")
+SCOPE = digest("a scope")
+
+#: Seconds: short enough to wait for, long enough for a slow machine to renew.
+SOON_S = 0.3
+LONG_S = 3600
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Server]:
+    """A private Valkey, where one is installed."""
+    program = shutil.which("valkey-server")
+    if program is None:
+        pytest.skip("valkey-server is not installed")
+    with redis_server(program=program) as server:
+        yield server
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def store(request: pytest.FixtureRequest) -> JobStore:
+    """A store under a prefix of its own, which holds characters that mean something in patterns."""
+    server: Server = request.getfixturevalue(request.param)
+    return JobStore(ExplicitSettings(lease_store=server.url, lease_prefix=f"test[*?]-{uuid4()}"))
+
+
+def claim(**changes: Any) -> Claim:
+    """A submission with an id of its own."""
+    terms: dict[str, Any] = {"payload": "p1", "key": "", "cost": 1.5, "lease_s": LONG_S}
+    return Claim(
+        **{"id": str(uuid4()), "tenant": TENANT, "scope": SCOPE, "name": "7", "task": "shop.render"} | terms | changes
+    )
+
+
+def run(of: Claim) -> Run:
+    """A run with an owner of its own."""
+    return Run(of.id, of.tenant, of.scope, uuid4().hex)
+
+
+def lost(store: JobStore, job: str) -> None:
+    """Wait until a job's lease has run out."""
+
+    def ran_out() -> bool:
+        found = store.get(TENANT, job)
+        return found is not None and found.status is Status.LOST
+
+    wait_until(ran_out, within_s=10, what=f"the lease of {job} runs out")
+
+
+def status(store: JobStore, job: str) -> Status:
+    found = store.get(TENANT, job)
+    assert found is not None
+    return found.status
+
+
+# Who gets in
+
+
+def test_of_many_that_ask_at_once_one_gets_in(store: JobStore) -> None:
+    """The flaw of a check, and then a set."""
+    together = Barrier(16)
+
+    def ask(number: int) -> list[str]:
+        verdicts = []
+        for generation in range(20):
+            together.wait()
+            verdicts.append(store.submit(claim(scope=digest(f"{generation}"), payload=str(number))).verdict)
+        return verdicts
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(ask, range(16)))
+    assert [1] * 20 == [[one[number] for one in answers].count("accepted") for number in range(20)]
+    assert {"accepted", "taken"} == {verdict for one in answers for verdict in one}
+
+
+def test_the_second_does_not_overwrite_the_winner(store: JobStore) -> None:
+    """The flaw of SETEX."""
+    first = claim()
+    store.submit(first)
+    found = store.submit(claim())
+    assert found.job is not None
+    assert ("taken", first.id) == (found.verdict, found.job.id)
+    again = store.submit(claim())
+    assert again.job is not None
+    assert first.id == again.job.id
+
+
+def test_a_claim_whose_answer_was_lost_is_made_again(store: JobStore) -> None:
+    first = claim()
+    answers = [store.submit(first), store.submit(first)]
+    assert ["accepted", "accepted"] == [answer.verdict for answer in answers]
+    assert [1, 1] == [answer.job and answer.job.generation for answer in answers]
+
+
+def test_generations_of_a_scope_grow_by_one(store: JobStore) -> None:
+    generations = []
+    for _ in range(3):
+        one = claim()
+        accepted = store.submit(one).job
+        assert accepted is not None
+        generations.append(accepted.generation)
+        store.cancel(TENANT, one.id)
+    assert [1, 2, 3] == generations
+
+
+def test_other_scopes_and_other_tenants_are_not_in_the_way(store: JobStore) -> None:
+    assert "accepted" == store.submit(claim()).verdict
+    assert "accepted" == store.submit(claim(scope=digest("another"))).verdict
+    assert "accepted" == store.submit(claim(tenant=digest("another"))).verdict
+
+
+def test_a_tenant_sees_and_cancels_no_other_tenants_job(store: JobStore) -> None:
+    mine = claim()
+    store.submit(mine)
+    other = digest("another")
+    assert store.get(other, mine.id) is None
+    assert "unknown" == store.cancel(other, mine.id).verdict
+    assert Status.ACCEPTED is status(store, mine.id)
+
+
+def test_names_of_keys_show_nobodys_data(store: JobStore) -> None:
+    store.submit(claim(name="secret-scope", key=digest("secret-key"), payload="secret-payload"))
+    store.submit(claim(name="secret-scope"))
+    names: Any = list(store.client.scan_iter(count=1000))
+    ours = [name for name in names if TENANT in name]
+    assert len(ours) > 5
+    assert not [name for name in ours if "secret" in name]
+    assert {f"{{{TENANT}}}"} == {name[name.index("{") : name.index("}") + 1] for name in ours}
+
+
+# Idempotency keys
+
+
+def test_the_same_key_gets_the_same_job_and_another_payload_is_a_mismatch(store: JobStore) -> None:
+    first = claim(key="k")
+    store.submit(first)
+    again, other = store.submit(claim(key="k")), store.submit(claim(key="k", payload="p2"))
+    assert ("repeated", first.id) == (again.verdict, again.job and again.job.id)
+    assert ("mismatch", first.id) == (other.verdict, other.job and other.job.id)
+
+
+def test_the_same_key_gets_the_same_job_after_it_ended(store: JobStore) -> None:
+    first = claim(key="k")
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", LONG_S)
+    store.finish(began, Status.SUCCEEDED)
+    again = store.submit(claim(key="k"))
+    assert ("repeated", Status.SUCCEEDED) == (again.verdict, again.job and again.job.status)
+
+
+def test_the_key_of_a_submitter_that_died_is_free_when_its_claim_has_run_out(store: JobStore) -> None:
+    first = claim(key="k", lease_s=SOON_S)
+    store.submit(first)
+    lost(store, first.id)
+    assert "accepted" == store.submit(claim(key="k")).verdict
+
+
+# What frees a scope
+
+
+def test_what_could_not_be_sent_blocks_neither_scope_nor_key(store: JobStore) -> None:
+    """The flaw of an index that is written before the message."""
+    first = claim(key="k")
+    store.submit(first)
+    for _ in range(2):
+        told = store.undo(TENANT, first.id, ConnectionError("redis://:hunter2@broker/0 is away"))
+        assert "unsent" == told.verdict
+    found = store.get(TENANT, first.id)
+    assert found is not None
+    assert ("ConnectionError", "redis://:**@broker/0 is away") == (found.error_type, found.error)
+    assert "accepted" == store.submit(claim(key="k")).verdict
+    assert "over" == store.start(run(first), "shop.render", LONG_S).verdict
+
+
+def test_a_job_that_a_worker_has_is_not_undone(store: JobStore) -> None:
+    """The message arrived, its confirmation did not."""
+    first = claim()
+    store.submit(first)
+    store.start(run(first), "shop.render", LONG_S)
+    assert "running" == store.undo(TENANT, first.id, ConnectionError("no answer")).verdict
+    assert "taken" == store.submit(claim()).verdict
+
+
+def test_a_message_that_nobody_takes_frees_its_scope(store: JobStore) -> None:
+    first, second = claim(), claim()
+    store.submit(first)
+    assert "queued" == store.sent(TENANT, first.id, SOON_S).verdict
+    lost(store, first.id)
+    assert "accepted" == store.submit(second).verdict
+    found = store.get(TENANT, first.id)
+    assert found is not None
+    assert (Status.LOST, second.id) == (found.status, found.successor)
+
+
+def test_a_dead_run_frees_its_scope_by_its_lease(store: JobStore) -> None:
+    """The flaw of a status that stays "processing" for 24 h."""
+    first = claim()
+    store.submit(first)
+    store.start(run(first), "shop.render", SOON_S)
+    assert "taken" == store.submit(claim()).verdict
+    lost(store, first.id)
+    assert "accepted" == store.submit(claim()).verdict
+
+
+def test_a_run_that_renews_keeps_its_scope(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", SOON_S)
+    assert "running" == store.renew(began, LONG_S, ["done", 3, "total", 9, "stage", "pages"])
+    found = store.get(TENANT, first.id)
+    assert found is not None
+    assert found.held_for_s > LONG_S - 60
+    assert Progress(3, 9, "pages") == found.progress
+
+
+# Late ones
+
+
+def test_a_late_end_of_a_job_leaves_its_successors_scope_alone(store: JobStore) -> None:
+    """The flaw of a clear by scope, without comparing whose it is."""
+    first, second = claim(), claim()
+    store.submit(first)
+    late = run(first)
+    store.start(late, "shop.render", SOON_S)
+    lost(store, first.id)
+    store.submit(second)
+    assert "lost" == store.renew(late, LONG_S)
+    assert "succeeded" == store.finish(late, Status.SUCCEEDED)
+    found = store.submit(claim())
+    assert ("taken", second.id) == (found.verdict, found.job and found.job.id)
+
+
+def test_a_late_cancellation_of_a_job_leaves_its_successors_scope_alone(store: JobStore) -> None:
+    first, second = claim(lease_s=SOON_S), claim()
+    store.submit(first)
+    lost(store, first.id)
+    store.submit(second)
+    assert "cancelled" == store.cancel(TENANT, first.id).verdict
+    assert "taken" == store.submit(claim()).verdict
+
+
+def test_a_lost_job_whose_message_comes_runs_if_its_scope_is_free(store: JobStore) -> None:
+    first = claim(lease_s=SOON_S)
+    store.submit(first)
+    lost(store, first.id)
+    assert [first.id] == [one.job and one.job.id for one in store.reap(TENANT)]
+    assert "started" == store.start(run(first), "shop.render", LONG_S).verdict
+    assert "taken" == store.submit(claim()).verdict
+
+
+def test_a_lost_job_whose_message_comes_when_another_is_active_does_not_run(store: JobStore) -> None:
+    first, second = claim(lease_s=SOON_S), claim()
+    store.submit(first)
+    lost(store, first.id)
+    store.submit(second)
+    for expected in ("superseded", "over"):
+        assert expected == store.start(run(first), "shop.render", LONG_S).verdict
+    assert Status.SUPERSEDED is status(store, first.id)
+    (entry,) = store.audit(TENANT, 10).refusals
+    assert ("superseded", "7", first.id, second.id, "accepted") == (
+        entry.what,
+        entry.scope,
+        entry.job,
+        entry.active,
+        entry.active_status,
+    )
+
+
+def test_a_second_delivery_does_not_run_beside_the_first(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    began, copy = run(first), run(first)
+    assert "started" == store.start(began, "shop.render", LONG_S).verdict
+    assert "started" == store.start(began, "shop.render", LONG_S).verdict
+    found = store.start(copy, "shop.render", LONG_S)
+    assert ("busy", 1) == (found.verdict, found.job and found.job.attempts)
+    assert "running" == store.finish(copy, Status.FAILED, ValueError("not mine"))
+    store.finish(began, Status.SUCCEEDED)
+    assert "done" == store.start(copy, "shop.render", LONG_S).verdict
+
+
+def test_a_run_whose_job_was_cancelled_hears_of_it_and_does_not_end_otherwise(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", LONG_S)
+    store.cancel(TENANT, first.id)
+    assert "cancelled" == store.renew(began, LONG_S)
+    assert "cancelled" == store.finish(began, Status.SUCCEEDED)
+    assert "accepted" == store.submit(claim()).verdict
+
+
+def test_a_cancelled_job_is_not_started(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    store.cancel(TENANT, first.id)
+    assert "over" == store.start(run(first), "shop.render", LONG_S).verdict
+
+
+def test_a_worker_may_be_quicker_than_the_submitter(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", LONG_S)
+    assert "running" == store.sent(TENANT, first.id, LONG_S).verdict
+    store.finish(began, Status.SUCCEEDED)
+    assert "succeeded" == store.sent(TENANT, first.id, LONG_S).verdict
+    assert "accepted" == store.submit(claim()).verdict
+
+
+def test_a_run_whose_index_was_taken_away_holds_nothing(store: JobStore) -> None:
+    """By a store that evicts, or by hand."""
+    first = claim()
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", LONG_S)
+    assert 1 == store.client.delete(f"{store._prefix}{{{TENANT}}}:active:{SCOPE}")
+    assert "lost" == store.renew(began, LONG_S)
+
+
+def test_a_job_whose_record_the_store_lost_still_runs(store: JobStore) -> None:
+    first = claim()
+    began = run(first)
+    assert "started" == store.start(began, "shop.render", LONG_S).verdict
+    assert "taken" == store.submit(claim()).verdict
+    assert "succeeded" == store.finish(began, Status.SUCCEEDED)
+
+
+def test_a_job_that_failed_runs_again_when_somebody_replays_it(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    for attempt in (1, 2):
+        began = run(first)
+        found = store.start(began, "shop.render", LONG_S)
+        assert ("started", attempt) == (found.verdict, found.job and found.job.attempts)
+        store.finish(began, Status.FAILED, ValueError("no"))
+    assert Status.FAILED is status(store, first.id)
+
+
+# The reaper
+
+
+def test_the_reaper_frees_what_is_stuck_and_nothing_that_lives(store: JobStore) -> None:
+    dead, alive = claim(lease_s=SOON_S), claim(scope=digest("alive"))
+    elsewhere = claim(tenant=digest("another"), lease_s=SOON_S)
+    for one in (dead, alive, elsewhere):
+        store.submit(one)
+    lost(store, dead.id)
+    assert {dead.id, elsewhere.id} == {one.job.id for one in store.stuck() if one.job}
+    assert [dead.id] == [one.job.id for one in store.reap(TENANT) if one.job]
+    assert [elsewhere.id] == [one.job.id for one in store.reap() if one.job]
+    assert [] == list(store.stuck())
+    assert [Status.LOST, Status.ACCEPTED] == [status(store, one.id) for one in (dead, alive)]
+
+
+# The audit
+
+
+def test_refusals_are_counted_with_what_they_saved(store: JobStore) -> None:
+    active = claim()
+    store.submit(active)
+    store.submit(claim(scope=digest("8"), name="8"))
+    refused = [claim(cost=1.5), claim(cost=2), claim(scope=digest("8"), name="8", cost=0.25)]
+    for one in refused:
+        store.submit(one)
+    audit = store.audit(TENANT, 2)
+    assert [refused[2].id, refused[1].id] == [entry.job for entry in audit.refusals]
+    assert (3, 3.75) == (audit.total.refused, audit.total.cost)
+    assert {"7": (2, 3.5), "8": (1, 0.25)} == {name: (one.refused, one.cost) for name, one in audit.by_scope.items()}
+    assert [] == list(store.audit(digest("another"), 10).refusals)
+
+
+def test_the_audit_does_not_grow_without_end(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repot.submission.store.MOST_SCOPES", 3)
+    for number in range(5):
+        one = claim(scope=digest(f"{number}"), name=f"{number}")
+        store.submit(one)
+        store.submit(replace(one, id=str(uuid4())))
+    audit = store.audit(TENANT, 10)
+    assert {"2", "3", "4"} == set(audit.by_scope)
+    assert 5 == audit.total.refused
+
+
+# Stores of other kinds
+
+
+def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
+    port = free_port()
+    configuration = tmp_path / "sentinel.conf"
+    configuration.write_text(
+        f"port {port}\nbind {LOOPBACK}\ndir {tmp_path}\nsentinel monitor shop {LOOPBACK} {redis.port} 1\n"
+    )
+    with _process(tmp_path / "log", str(configuration), "--sentinel"):
+        store = JobStore(
+            ExplicitSettings(
+                lease_store=f"sentinel://{LOOPBACK}:{port}/0", sentinel_master="shop", lease_prefix=f"t-{uuid4()}"
+            )
+        )
+        _await_answer(store)
+        _go_through(store)
+
+
+def test_on_a_cluster_of_three(tmp_path: Path) -> None:
+    """All keys of a tenant are on one node; tenants are spread over all."""
+    # a node listens on its port + 10000, too
+    ports = [next(port for port in iter(free_port, 0) if port < 50000) for _ in range(3)]
+    with _node(ports[0], tmp_path), _node(ports[1], tmp_path), _node(ports[2], tmp_path):
+        _join(ports)
+        url = f"redis+cluster://{LOOPBACK}:{ports[0]}"
+        store = JobStore(ExplicitSettings(lease_store=url, lease_prefix=f"t-{uuid4()}"))
+        _await_answer(store)
+        _go_through(store)
+        for number in range(30):
+            one = claim(tenant=digest(str(number)), lease_s=SOON_S)
+            assert "accepted" == store.submit(one).verdict
+            assert "taken" == store.submit(replace(one, id=str(uuid4()))).verdict
+        wait_until(lambda: len(list(store.stuck())) == 30, within_s=10, what="the leases run out")
+        assert 30 == len(list(store.reap()))
+        store.client.close()
+
+
+def test_a_store_that_is_not_there_is_named_without_its_password() -> None:
+    store = JobStore(ExplicitSettings(lease_store=f"redis://:hunter2@{LOOPBACK}:{free_port()}/0"))
+    with pytest.raises(StoreUnreachable) as caught:
+        store.submit(claim())
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_full_store_accepts_nothing_and_lets_what_runs_end() -> None:
+    with redis_server("--maxmemory", "2mb", "--maxmemory-policy", "noeviction") as server:
+        store = JobStore(ExplicitSettings(lease_store=server.url))
+        first = claim()
+        store.submit(first)
+        began = run(first)
+        store.start(began, "shop.render", LONG_S)
+
+        def fill() -> None:
+            for number in range(10000):
+                store.submit(claim(scope=digest(str(number)), name="x" * 500))
+
+        with pytest.raises(StoreUnreachable, match="OutOfMemory"):
+            fill()
+        with pytest.raises(StoreUnreachable, match="OutOfMemory"):
+            store.submit(claim())
+        assert "running" == store.renew(began, LONG_S, ["done", 1])
+        assert "succeeded" == store.finish(began, Status.SUCCEEDED)
+
+
+def _go_through(store: JobStore) -> None:
+    one = claim(key="k")
+    began = run(one)
+    assert "accepted" == store.submit(one).verdict
+    assert "queued" == store.sent(TENANT, one.id, LONG_S).verdict
+    assert "taken" == store.submit(claim()).verdict
+    assert "started" == store.start(began, "shop.render", LONG_S).verdict
+    assert "running" == store.renew(began, LONG_S)
+    assert "succeeded" == store.finish(began, Status.SUCCEEDED)
+    assert "repeated" == store.submit(claim(key="k")).verdict
+    assert [] == list(store.stuck())
+    assert 1 == store.audit(TENANT, 10).total.refused
+
+
+def _process(log: Path, *options: str) -> AbstractContextManager[GuardedProcess]:
+    require(programs.REDIS)
+    environment = inherited_environment(without=())
+    return GuardedProcess([programs.REDIS.find(), *options], log=log, environment=environment)
+
+
+def _node(port: int, folder: Path) -> AbstractContextManager[GuardedProcess]:
+    home = folder / str(port)
+    home.mkdir()
+    options = ["--port", str(port), "--bind", LOOPBACK, "--dir", str(home), "--cluster-enabled", "yes", "--save", ""]
+    return _process(home / "log", *options)
+
+
+def _join(ports: list[int]) -> None:
+    """Make one cluster of nodes that know nothing yet."""
+    clients: list[Any] = [redis_client.Redis(host=LOOPBACK, port=port, decode_responses=True) for port in ports]
+
+    def serves(client: Any) -> bool:
+        try:
+            return bool(client.ping())
+        except redis_client.RedisError:
+            return False
+
+    for number, client in enumerate(clients):
+        wait_until(lambda client=client: serves(client), within_s=20, what="the node serves")  # type: ignore[misc]
+        first, last = 16384 * number // 3, 16384 * (number + 1) // 3 - 1
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+        client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+    for port in ports[1:]:
+        clients[0].execute_command("CLUSTER", "MEET", LOOPBACK, port)
+    for client in clients:
+        wait_until(
+            lambda client=client: "cluster_state:ok" in str(client.execute_command("CLUSTER", "INFO")),  # type: ignore[misc]
+            within_s=30,
+            what="the cluster is formed",
+        )
+        client.close()
+
+
+def _await_answer(store: JobStore) -> None:
+    def answers() -> bool:
+        try:
+            store.get(TENANT, "none")
+        except StoreUnreachable:
+            return False
+        return True
+
+    wait_until(answers, within_s=30, what="the store answers")

@@ -1,0 +1,503 @@
+"""Jobs in real workers, on both brokers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from celery.exceptions import TaskRevokedError
+
+from repot.brokers.local import free_port, redis_server
+from repot.chaos.proxies import Proxy
+from repot.config import Role, child_environment
+from repot.errors import JobEnded, JobNotFound, KeyUnusable, ScopeTaken, StoreUnreachable, SubmissionFailed
+from repot.submission import Jobs, Status
+from repot.waiting import wait_until
+from repot.worker.configure import configure
+from repot.worker.journal import DELIVERED, ENDED
+from shop import APPS, LEASE_S, Shop
+from submitting import Outcomes, breaking, mistakes, submitters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from repot.brokers.local import Server
+    from repot.submission import Job
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _apps() -> Iterator[None]:
+    """Let workers import the applications of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", APPS)
+        yield
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """A shop with a worker that every test of this module uses and nobody harms."""
+    server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
+    found = Shop(server, redis, tmp_path_factory.mktemp("jobs"), app="job_app", visibility_timeout=3600)
+    found.start(4)
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+    """Open a shop of one's own, without a worker at first."""
+    shops: list[Shop] = []
+
+    def begin(server: Server, redis: Server, **changes: Any) -> Shop:
+        terms: dict[str, Any] = {"app": "job_app", "visibility_timeout": 3600, **changes}
+        shops.append(Shop(server, redis, tmp_path, **terms))
+        return shops[-1]
+
+    yield begin
+    for one in shops:
+        one.stop()
+
+
+@dataclass(slots=True)
+class Desk:
+    """Submits jobs for one project."""
+
+    shop: Shop
+    jobs: Jobs
+    project: str
+
+    def submit(self, **arguments: Any) -> Job:
+        return self.jobs.submit({"project": self.project} | arguments).job
+
+    def await_status(self, job: str, *statuses: Status, within_s: float = 30) -> Job:
+        seen: list[Job] = []
+
+        def reached() -> bool:
+            seen[:] = [self.jobs.get(job)]
+            return seen[0].status in statuses
+
+        try:
+            wait_until(reached, within_s=within_s, what=f"the job is {statuses}")
+        except Exception as error:
+            error.add_note(f"it is {seen}\n" + "\n".join(worker.log_tail(30) for worker in self.shop._workers))
+            raise
+        return seen[0]
+
+    @property
+    def effects(self) -> int:
+        return len(self.shop.effects(self.project))
+
+
+def desk(shop: Shop, task: str = "render", **terms: Any) -> Desk:
+    """A desk for a project nobody else has."""
+    return Desk(shop, Jobs(shop.client, f"jobs.{task}", scope="project", **terms), str(uuid4()))
+
+
+# A job, from beginning to end
+
+
+def test_a_job_runs_with_its_id_as_the_tasks_and_frees_its_scope(shop: Shop) -> None:
+    ours, hold = desk(shop), shop.file()
+    job = ours.submit(hold=str(hold))
+    assert (True, 1) == (job.status.is_active, job.generation)
+    running = ours.await_status(job.id, Status.RUNNING)
+    shop.await_effects(ours.project)
+    wait_until(lambda: ours.jobs.get(job.id).progress.stage, within_s=10, what="progress is written")
+    progress = ours.jobs.get(job.id).progress
+    assert (1, 2, "render") == (progress.done, progress.total, progress.stage)
+    assert 1 == running.attempts
+    with pytest.raises(ScopeTaken) as refused:
+        ours.submit()
+    assert (job.id, "running", "render") == (refused.value.job, refused.value.status, refused.value.stage)
+    assert 0 < refused.value.retry_after_s <= LEASE_S
+    hold.touch()
+    ended = ours.await_status(job.id, Status.SUCCEEDED)
+    assert ended.ended is not None
+    assert {"project": ours.project, "job": job.id} == shop.client.AsyncResult(job.id).get(timeout=10)
+    assert 2 == ours.submit().generation
+
+
+def test_a_run_longer_than_its_lease_keeps_its_scope(shop: Shop) -> None:
+    ours, hold = desk(shop), shop.file()
+    job = ours.submit(hold=str(hold))
+    ours.await_status(job.id, Status.RUNNING)
+    wait_until(lambda: ours.jobs.get(job.id).age_s > 3 * LEASE_S, within_s=30, what="three leases are over")
+    with pytest.raises(ScopeTaken):
+        ours.submit()
+    hold.touch()
+    ours.await_status(job.id, Status.SUCCEEDED)
+
+
+def test_a_double_submit_with_one_key_runs_once_and_both_get_the_result(shop: Shop) -> None:
+    ours = desk(shop)
+    first = ours.jobs.submit({"project": ours.project}, idempotency_key="click")
+    second = ours.jobs.submit({"project": ours.project}, idempotency_key="click")
+    assert (False, True) == (first.repeated, second.repeated)
+    results = [shop.client.AsyncResult(one.job.id).get(timeout=20) for one in (first, second)]
+    assert results[0] == results[1]
+    assert 1 == ours.effects
+
+
+def test_a_job_that_fails_says_why_without_passwords(shop: Shop) -> None:
+    ours = desk(shop, "fail")
+    failed = ours.await_status(ours.submit().id, Status.FAILED)
+    assert "ValueError" == failed.error_type
+    assert f"no connection to postgres://shop:**@db/{ours.project}" == failed.error
+    ours.submit()
+
+
+def test_a_job_that_is_rejected_has_failed(shop: Shop) -> None:
+    ours = desk(shop, "reject")
+    assert "Reject" == ours.await_status(ours.submit().id, Status.FAILED).error_type
+
+
+def test_a_job_keeps_its_scope_while_it_waits_for_its_retry(shop: Shop) -> None:
+    ours = desk(shop, "retry")
+    job = ours.submit(countdown=2)
+    shop.await_effects(ours.project)
+    waiting = ours.await_status(job.id, Status.QUEUED)
+    assert waiting.held_for_s > 3000
+    with pytest.raises(ScopeTaken):
+        ours.submit()
+    assert 2 == ours.await_status(job.id, Status.SUCCEEDED).attempts
+    assert 1 == shop.client.AsyncResult(job.id).get(timeout=10)
+
+
+def test_a_second_delivery_runs_neither_beside_the_first_nor_after_it(shop: Shop) -> None:
+    """A copy of the message, as a broker makes them: the same id, the same headers."""
+    ours, hold = desk(shop), shop.file()
+    job = ours.submit(hold=str(hold))
+    shop.await_effects(ours.project)
+    _send_copy(ours, job.id, hold)
+    assert ["IGNORED"] == shop.await_ended(job.id)
+    hold.touch()
+    ours.await_status(job.id, Status.SUCCEEDED)
+    shop.await_ended(job.id, 3)
+    assert 1 == ours.effects
+    assert 1 == ours.jobs.get(job.id).attempts
+
+
+def test_a_second_delivery_runs_neither_beside_nor_after_the_first_where_the_guard_is_off(
+    server: Server, redis: Server, opened: Callable[..., Shop]
+) -> None:
+    ours = desk(opened(server, redis, guard=False))
+    ours.shop.start(2)
+    hold = ours.shop.file()
+    job = ours.submit(hold=str(hold))
+    ours.shop.await_effects(ours.project)
+    _send_copy(ours, job.id, hold)
+    assert ["IGNORED"] == ours.shop.await_ended(job.id)
+    hold.touch()
+    ours.await_status(job.id, Status.SUCCEEDED)
+    assert ["IGNORED", "IGNORED", "SUCCESS"] == sorted(ours.shop.await_ended(job.id, 3))
+    assert 1 == ours.effects
+
+
+def test_a_task_that_is_sent_without_a_job_runs(shop: Shop) -> None:
+    project = str(uuid4())
+    sent = shop.client.send_task("jobs.render", kwargs={"project": project})
+    assert {"project": project, "job": sent.id} == sent.get(timeout=20)
+
+
+# Cancelling
+
+
+def test_a_cancelled_job_that_waits_is_never_run(server: Server, redis: Server, opened: Callable[..., Shop]) -> None:
+    ours = desk(opened(server, redis))
+    job = ours.submit()
+    ours.jobs.cancel(job.id)
+    after = ours.submit()
+    ours.shop.start()
+    ours.await_status(after.id, Status.SUCCEEDED)
+    with pytest.raises(TaskRevokedError):
+        ours.shop.client.AsyncResult(job.id).get(timeout=20)
+    assert Status.CANCELLED is ours.jobs.get(job.id).status
+    assert 1 == ours.effects
+
+
+def test_a_cancelled_job_that_runs_ends_when_it_looks(shop: Shop) -> None:
+    ours = desk(shop, "watch")
+    job = ours.submit()
+    shop.await_effects(ours.project)
+    assert ours.jobs.cancel(job.id).workers_told
+    again = ours.submit(within_s=0)
+    with pytest.raises(TaskRevokedError):
+        shop.client.AsyncResult(job.id).get(timeout=20)
+    assert Status.CANCELLED is ours.jobs.get(job.id).status
+    ours.await_status(again.id, Status.SUCCEEDED)
+
+
+def test_a_cancelled_job_that_runs_is_killed_if_wanted(shop: Shop) -> None:
+    ours = desk(shop, terminate=True)
+    job = ours.submit(hold=str(shop.file()))
+    shop.await_effects(ours.project)
+    ours.jobs.cancel(job.id)
+    state = shop.client.backend.get_state
+    wait_until(lambda: state(job.id) == "REVOKED", within_s=20, what="the task is revoked")
+    assert Status.CANCELLED is ours.jobs.get(job.id).status
+
+
+def test_to_cancel_twice_is_to_cancel_once_and_what_ended_cannot_be(shop: Shop) -> None:
+    ours = desk(shop)
+    done = ours.await_status(ours.submit().id, Status.SUCCEEDED)
+    with pytest.raises(JobEnded):
+        ours.jobs.cancel(done.id)
+    job = ours.submit(hold=str(shop.file()))
+    assert [Status.CANCELLED] * 2 == [ours.jobs.cancel(job.id).job.status for _ in range(2)]
+
+
+def test_another_tenants_job_is_not_there(shop: Shop) -> None:
+    ours = desk(shop)
+    job = ours.jobs.submit({"project": ours.project}, tenant="one").job.id
+    for tenant in ("two", ""):
+        with pytest.raises(JobNotFound):
+            ours.jobs.get(job, tenant=tenant)
+        with pytest.raises(JobNotFound):
+            ours.jobs.cancel(job, tenant=tenant)
+    assert job == ours.jobs.get(job, tenant="one").id
+    # nor in the way
+    ours.jobs.submit({"project": ours.project}, tenant="two")
+
+
+# When something dies
+
+
+def test_a_job_killed_by_the_kernel_frees_its_scope_by_its_lease(shop: Shop) -> None:
+    """The flaw of an OOM-killed job that blocks its scope for 24 h."""
+    ours = desk(shop, "die")
+    job = ours.submit()
+    shop.await_effects(ours.project)
+    ours.await_status(job.id, Status.LOST, within_s=LEASE_S + 5)
+    assert 2 == ours.submit().generation
+
+
+def test_a_worker_that_is_killed_frees_the_scope_and_its_message_does_not_run_beside_the_next(
+    server: Server, redis: Server, opened: Callable[..., Shop]
+) -> None:
+    """The message of the lost job comes again when its successor runs: it is superseded."""
+    ours = desk(opened(server, redis, visibility_timeout=4))
+    hold = ours.shop.file()
+    worker = ours.shop.start(1)
+    job = ours.submit(hold=str(hold))
+    ours.shop.await_effects(ours.project)
+    # with all its processes, by SIGKILL
+    worker.stop()
+    ours.await_status(job.id, Status.LOST, within_s=LEASE_S + 5)
+    after = ours.submit(hold=str(hold))
+    ours.shop.start(2)
+    ours.await_status(job.id, Status.SUPERSEDED, within_s=60)
+    assert after.id == ours.jobs.get(job.id).successor
+    hold.touch()
+    ours.await_status(after.id, Status.SUCCEEDED)
+    assert 2 == ours.effects
+    assert ["superseded"] == [one.what for one in ours.jobs.refused().refusals if one.job == job.id]
+
+
+def test_a_worker_that_is_killed_does_not_lose_the_job(
+    server: Server, redis: Server, opened: Callable[..., Shop]
+) -> None:
+    """At least once: nobody took the scope, so that the redelivered message runs."""
+    ours = desk(opened(server, redis, visibility_timeout=4))
+    hold = ours.shop.file()
+    worker = ours.shop.start(1)
+    job = ours.submit(hold=str(hold))
+    ours.shop.await_effects(ours.project)
+    # with all its processes, by SIGKILL
+    worker.stop()
+    hold.touch()
+    ours.shop.start(1)
+    assert 2 == ours.await_status(job.id, Status.SUCCEEDED, within_s=60).attempts
+
+
+def test_a_submitter_killed_between_claim_and_publish_frees_the_scope(shop: Shop) -> None:
+    """The flaw of two steps that are not one: marked as seen, never sent."""
+    ours = desk(shop, claim_s=1)
+    code = (
+        "import os, signal, sys; from celery import Celery, signals; from repot.config import Role; "
+        "from repot.submission import Jobs; from repot.worker.configure import configure; "
+        "app = Celery('doomed'); configure(app, role=Role.CLIENT); "
+        "kill = lambda **_: os.kill(os.getpid(), signal.SIGKILL); signals.before_task_publish.connect(kill); "
+        "Jobs(app, 'jobs.render', scope='project', claim_s=1).submit({'project': sys.argv[1]}, idempotency_key='k')"
+    )
+    command = [sys.executable, "-c", code, ours.project]
+    died = subprocess.run(command, env=child_environment(shop.settings), check=False)
+    assert -signal.SIGKILL == died.returncode
+    with pytest.raises(ScopeTaken) as refused:
+        ours.submit()
+    assert "accepted" == refused.value.status
+    ours.await_status(refused.value.job, Status.LOST, within_s=10)
+    again = ours.jobs.submit({"project": ours.project}, idempotency_key="k").job
+    ours.await_status(again.id, Status.SUCCEEDED)
+    assert 1 == ours.effects
+
+
+@pytest.mark.parametrize("broker", ["redis", "amqp"])
+def test_a_broker_that_is_away_leaves_no_scope_and_no_key_blocked(
+    redis: Server, opened: Callable[..., Shop], broker: str
+) -> None:
+    """The flaw of an index that is written before the message."""
+    url = f"redis://127.0.0.1:{free_port()}/0" if broker == "redis" else f"amqp://guest:guest@127.0.0.1:{free_port()}//"
+    ours = desk(opened(redis, redis, broker_url=url))
+    for _ in range(2):
+        with pytest.raises(SubmissionFailed):
+            ours.jobs.submit({"project": ours.project}, idempotency_key="k")
+    assert [] == list(ours.jobs.refused().refusals)
+
+
+def test_a_broker_that_swallows_everything_leaves_no_scope_blocked(
+    server: Server, redis: Server, toxiproxy: Server, opened: Callable[..., Shop]
+) -> None:
+    proxy = Proxy.create(toxiproxy.url, f"p-{uuid4()}", server.port)
+    ours = desk(opened(server, redis, broker_url=server.url_at(proxy.port), socket_timeout=1))
+    ours.submit()
+    ours.project = str(uuid4())
+    toxics = [proxy.add_toxic("timeout", way, {"timeout": 0}) for way in ("upstream", "downstream")]
+    with pytest.raises(SubmissionFailed):
+        ours.submit()
+    for toxic in toxics:
+        proxy.remove_toxic(toxic)
+    assert Status.QUEUED is ours.submit().status
+    proxy.delete()
+
+
+def test_a_second_submission_with_one_key_is_not_told_of_a_job_that_is_never_sent(
+    server: Server, redis: Server, toxiproxy: Server, opened: Callable[..., Shop]
+) -> None:
+    """It waits until the first one is sent, or could not be; then it is the first."""
+    proxy = Proxy.create(toxiproxy.url, f"p-{uuid4()}", server.port)
+    theirs = opened(server, redis, broker_url=server.url_at(proxy.port), socket_timeout=1)
+    ours, second = desk(theirs), Celery("second", set_as_current=False)
+    configure(second, theirs.settings.replace(broker_url=server.url), Role.CLIENT)
+    here = Jobs(second, "jobs.render", scope="project")
+    for way in ("upstream", "downstream"):
+        proxy.add_toxic("timeout", way, {"timeout": 0})
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(ours.jobs.submit, {"project": ours.project}, idempotency_key="k")
+        keys = f"{theirs.settings.lease_prefix}:jobs:*:key:*"
+        wait_until(lambda: list(here._store.client.scan_iter(keys)), within_s=5, what="the first has its claim")
+        accepted = here.submit({"project": ours.project}, idempotency_key="k")
+        with pytest.raises(SubmissionFailed):
+            first.result()
+    assert (False, Status.QUEUED) == (accepted.repeated, accepted.job.status)
+    proxy.delete()
+
+
+def test_a_store_that_is_away_accepts_nothing(server: Server, redis: Server, opened: Callable[..., Shop]) -> None:
+    ours = desk(opened(server, redis, lease_store=f"redis://127.0.0.1:{free_port()}/0"))
+    with pytest.raises(StoreUnreachable):
+        ours.submit()
+    with pytest.raises(StoreUnreachable):
+        ours.jobs.refused()
+
+
+def test_a_result_backend_that_is_away_is_not_needed_to_submit(
+    server: Server, redis: Server, opened: Callable[..., Shop]
+) -> None:
+    """Celery asks it for each task that is sent, for 20 s when it is away."""
+    ours = desk(opened(server, redis, result_backend=f"redis://127.0.0.1:{free_port()}/1"))
+    assert Status.QUEUED is ours.submit().status
+
+
+def test_a_message_that_finds_the_store_away_comes_back(
+    server: Server, toxiproxy: Server, redis: Server, opened: Callable[..., Shop]
+) -> None:
+    with redis_server() as store:
+        proxy = Proxy.create(toxiproxy.url, f"p-{uuid4()}", store.port)
+        theirs = opened(server, redis, lease_store=store.url_at(proxy.port))
+        theirs.start(1)
+        # who submits looks at the store itself
+        configure(theirs.client, theirs.settings.replace(lease_store=store.url), Role.CLIENT)
+        ours = desk(theirs)
+        proxy.enable(enabled=False)
+        job = ours.submit()
+        theirs.await_lines(DELIVERED, job.id, 2)
+        assert 0 == ours.effects
+        proxy.enable(enabled=True)
+        ours.await_status(job.id, Status.SUCCEEDED)
+        assert 1 == ours.effects
+        proxy.delete()
+
+
+def test_an_end_that_finds_the_store_away_is_said_later(
+    server: Server, toxiproxy: Server, redis: Server, opened: Callable[..., Shop]
+) -> None:
+    with redis_server() as store:
+        proxy = Proxy.create(toxiproxy.url, f"p-{uuid4()}", store.port)
+        theirs = opened(server, redis, lease_store=store.url_at(proxy.port))
+        theirs.start(1)
+        configure(theirs.client, theirs.settings.replace(lease_store=store.url), Role.CLIENT)
+        ours, hold = desk(theirs), theirs.file()
+        job = ours.submit(hold=str(hold))
+        theirs.await_effects(ours.project)
+        proxy.enable(enabled=False)
+        hold.touch()
+        theirs.await_lines(ENDED, job.id)
+        ours.await_status(job.id, Status.LOST)
+        proxy.enable(enabled=True)
+        ours.await_status(job.id, Status.SUCCEEDED)
+        proxy.delete()
+
+
+# Who asks wrongly
+
+
+@pytest.mark.parametrize("value", [None, True, 1.5, "", "x" * 513, ["p"], "a\nb", "\ud800"])
+def test_what_names_no_scope_is_refused(shop: Shop, value: object) -> None:
+    with pytest.raises(KeyUnusable):
+        desk(shop).jobs.submit({"project": value})
+
+
+def test_a_number_and_its_text_are_one_scope(shop: Shop) -> None:
+    ours, number = desk(shop), uuid4().int
+    ours.jobs.submit({"project": number, "hold": str(shop.file())})
+    with pytest.raises(ScopeTaken):
+        ours.jobs.submit({"project": str(number)})
+
+
+def test_several_fields_make_one_scope(shop: Shop) -> None:
+    jobs = Jobs(shop.client, "jobs.render", scope=("project", "hold"))
+    project, hold = str(uuid4()), shop.file()
+    jobs.submit({"project": project, "hold": str(hold)})
+    with pytest.raises(ScopeTaken):
+        jobs.submit({"project": project, "hold": str(hold)})
+    jobs.submit({"project": project, "hold": str(shop.file())})
+    hold.touch()
+
+
+# All at once
+
+
+def test_many_processes_let_one_job_in_for_each_scope_and_generation(
+    server: Server, redis: Server, toxiproxy: Server, opened: Callable[..., Shop], tmp_path: Path
+) -> None:
+    """While their link to the broker is cut again and again; `benchmarks/submission.py` does it with more of them."""
+    proxy = Proxy.create(toxiproxy.url, f"p-{uuid4()}", server.port)
+    theirs = opened(server, redis, lease=10)
+    theirs.start(2)
+    through = theirs.settings.replace(broker_url=server.url_at(proxy.port))
+    with submitters(through, tmp_path, processes=8, submissions=40, scopes=6, seed=1) as process:
+        assert breaking(proxy, 0.5, 0.3, lambda: process.exit_code is not None) > 0
+    outcomes = Outcomes.read(tmp_path)
+    assert 320 == outcomes.answers.total()
+    assert {202, 409, 503} == set(outcomes.answers)
+    assert [] == mistakes(theirs, outcomes, scopes=6)
+    proxy.delete()
+
+
+def _send_copy(ours: Desk, job: str, hold: Path) -> None:
+    from repot.submission.scope import scope_of
+    from repot.submission.store import digest
+    from repot.submission.task import HEADER
+
+    scope, _ = scope_of("jobs.render", ("project",), {"project": ours.project})
+    header = {"tenant": digest(""), "scope": scope, "wait_s": 3600}
+    arguments = {"project": ours.project, "hold": str(hold)}
+    ours.shop.client.send_task("jobs.render", kwargs=arguments, task_id=job, headers={HEADER: header})
