@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from repot.idempotency.claims import Record
     from repot.idempotency.store import RedisStore
+    from repot.submission.store import Stuck
 
 _STATES = ("running", "done", "failed", "released", "unknown")
 _DECISIONS = ("done", "failed", "run-again")
@@ -130,6 +131,39 @@ def reap(task: str, older_than_s: float, decision: str, *, execute: bool, as_jso
         click.echo(f"{left} had changed meanwhile and were left alone", err=True)
 
 
+@locks.command()
+@_EXECUTE
+@_JSON
+def jobs(*, execute: bool, as_json: bool) -> None:
+    """List scopes whose job died: its lease ran out. With --execute its job is marked lost, and the scope is free.
+
+    A new submission takes such a scope over by itself; this is for the record. Live ones are never touched.
+    """
+    from repot.config import load
+    from repot.submission.store import JobStore
+
+    store = JobStore(load())
+    found = [_job(one) for one in (store.reap() if execute else store.stuck())]
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        _rows(
+            [
+                ("JOB", "SCOPE", "TASK", "CREATED"),
+                *((one["id"], one["scope"], one["task"], one["created"]) for one in found),
+            ]
+        )
+    done = "marked lost, scopes freed" if execute else "nothing was changed; --execute marks them lost"
+    click.echo(f"{len(found)} jobs whose lease ran out: {done}", err=True)
+
+
+def _job(stuck: Stuck) -> dict[str, str]:
+    job = stuck.job
+    if job is None:
+        return {"id": "(forgotten)", "scope": stuck.scope, "task": "", "created": ""}
+    return {"id": job.id, "scope": job.scope, "task": job.task, "created": _time(job.created) or ""}
+
+
 def _settings_and_store() -> tuple[Any, RedisStore]:
     from repot.config import load
     from repot.idempotency.store import RedisStore
@@ -179,6 +213,10 @@ def _table(records: Iterable[Record]) -> None:
         )
         for record in records
     ]
+    _rows(rows)
+
+
+def _rows(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

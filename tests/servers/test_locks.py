@@ -13,6 +13,9 @@ from leases import TimedRedis, claimant
 from repot.cli.main import main
 from repot.idempotency.claims import Claimed, Done, Ending, Outcome
 from repot.idempotency.fingerprint import Fingerprint
+from repot.submission.job import Status
+from repot.submission.store import Claim, JobStore
+from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -128,6 +131,21 @@ def test_the_reaper_touches_only_what_is_stuck(desk: Desk) -> None:
     result = desk.run("reap", "--as", "run-again", "--execute", "--json")
     assert ["dead"] == [record["task_id"] for record in json.loads(result.stdout)]
     assert ["released", "done", "running"] == [record["state"] for record in desk.listed()]
+
+
+def test_jobs_whose_worker_died_are_listed_and_freed(desk: Desk) -> None:
+    """A job of a process that died between its claim and its message."""
+    jobs = JobStore(desk.timed.settings)
+    claim = Claim("job", "t" * 64, "s" * 64, "project 7", "shop.render", "p", "", 0, 0.05)
+    jobs.submit(claim)
+    wait_until(lambda: list(jobs.stuck()), within_s=5, what="its lease runs out")
+    result = desk.run("jobs")
+    assert ("project 7" in result.stdout, "nothing was changed" in result.stderr) == (True, True)
+    assert ["job"] == [one["id"] for one in json.loads(desk.run("jobs", "--execute", "--json").stdout)]
+    assert [] == json.loads(desk.run("jobs", "--json").stdout)
+    found = jobs.get("t" * 64, "job")
+    assert found is not None
+    assert Status.LOST is found.status
 
 
 def test_many_claims_are_listed_in_pages(redis: Server, monkeypatch: pytest.MonkeyPatch) -> None:
