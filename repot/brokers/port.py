@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from repot.brokers.sweep import Decide, Swept
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Depth:
 
 
 class Broker(Protocol):
-    """A connection for looking at a broker. It changes nothing there."""
+    """A connection for looking at a broker. It changes nothing there that it is not asked to."""
 
     #: What people call it: Redis, Valkey or RabbitMQ.
     product: str
@@ -42,6 +45,19 @@ class Broker(Protocol):
         Raises:
             BrokerUnreachable: the broker did not answer, so the count is unknown.
             DepthUnknown: it answered without a count.
+        """
+        ...
+
+    def sweep(self, queue: str, decide: Decide) -> Swept:
+        """Go through the messages that wait in a queue, oldest first, and do with each what `decide` says of it.
+
+        Whoever dies in the middle loses none: at most one message is both forwarded and
+        still there. What `decide` raises ends the sweep; what was not decided stays. On
+        RabbitMQ nobody else sees the messages meanwhile.
+
+        Raises:
+            Unroutable: there is no queue to forward to.
+            BrokerUnreachable: the broker did not answer.
         """
         ...
 

@@ -1,21 +1,32 @@
-"""Looking at a RabbitMQ that serves as a Celery broker, by its management API."""
+"""Looking at a RabbitMQ that serves as a Celery broker: by its management API, and at messages themselves by AMQP."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
+import amqp
+from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from repot.brokers import rabbitmq_sweep
 from repot.brokers.management import ManagementApi, default_management_url, segment
 from repot.brokers.port import Depth
+from repot.brokers.refusals import no_answer
 from repot.config.endpoints import endpoints
-from repot.errors import BrokerUnreachable, DepthUnknown
+from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from repot.brokers.sweep import Decide, Swept
     from repot.config import BrokerUrl
 
 #: RabbitMQ counts messages at each tick, and the API at each tick of its own: 5 s both.
 DEFAULT_DEPTH_LAG_S = 10.0
+
+#: Quorum queues drop what was returned more than 20 times, since 4.0.
+_DEFAULT_RETURN_LIMIT, _LIMITED_SINCE = 20, 4
 
 
 class RabbitBroker:
@@ -37,7 +48,8 @@ class RabbitBroker:
         Raises:
             BrokerUnreachable: it does not answer.
         """
-        server = endpoints(url.reveal())[0]
+        self._url, self._tls, self._timeout_s = url, tls, timeout_s
+        server = self._server = endpoints(url.reveal())[0]
         address = management_url or default_management_url(server, encrypted=server.is_encrypted)
         self._api = ManagementApi(
             address, server.user or "guest", server.password or "guest", tls=tls, timeout_s=timeout_s
@@ -69,5 +81,46 @@ class RabbitBroker:
             message = f"RabbitMQ has not counted the messages of {queue!r} yet"
             raise DepthUnknown(message, hint="Its statistics appear some seconds after the queue.") from error
 
+    def sweep(self, queue: str, decide: Decide) -> Swept:
+        """Take each message, and give back what is kept; how many returns the queue allows is asked first."""
+        limit = self._return_limit(queue)
+        with self._connected() as connection:
+            return rabbitmq_sweep.sweep(connection, queue, decide, limit)
+
     def close(self) -> None:
         """Nothing to close: each question is a request of its own."""
+
+    @contextmanager
+    def _connected(self) -> Iterator[amqp.Connection]:
+        """An AMQP connection that confirms what is published, for one sweep."""
+        options = {"confirm_publish": True, "read_timeout": self._timeout_s, "write_timeout": self._timeout_s}
+        connection = Connection(
+            self._url.reveal(),
+            ssl=self._server.is_encrypted if self._tls is None else cast("dict[str, Any]", self._tls),
+            connect_timeout=self._timeout_s,
+            transport_options=options,
+        )
+        try:
+            yield connection.ensure_connection(max_retries=1).connection
+        except (amqp.AMQPError, OSError, OperationalError) as error:
+            if isinstance(error, amqp.AccessRefused):
+                message = f"{self._server} refuses access: {error}"
+                raise AccessRefused(message, hint="The user needs to read the queue and to write to it.") from error
+            raise no_answer(self._server, error) from error
+        finally:
+            connection.release()
+
+    def _return_limit(self, queue: str) -> int | None:
+        """After how many returns the queue drops a message, by its arguments and policies; None for never."""
+        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(queue)}") or {}
+        if found.get("type") != "quorum":
+            return None
+        stated = (
+            (found.get("arguments") or {}).get("x-delivery-limit"),
+            (found.get("effective_policy_definition") or {}).get("delivery-limit"),
+        )
+        limits = [int(limit) for limit in stated if limit is not None]
+        if not limits:
+            return _DEFAULT_RETURN_LIMIT if int(self.version.partition(".")[0]) >= _LIMITED_SINCE else None
+        # -1 is no limit
+        return min((limit for limit in limits if limit >= 0), default=None)

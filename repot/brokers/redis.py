@@ -9,6 +9,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from repot.brokers import redis_sweep
 from repot.brokers.port import Depth
 from repot.brokers.refusals import no_answer
 from repot.config.endpoints import endpoints
@@ -17,6 +18,7 @@ from repot.errors import AccessRefused, BrokerUnreachable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from repot.brokers.sweep import Decide, Swept
     from repot.config import BrokerUrl
     from repot.config.endpoints import Endpoint
 
@@ -55,6 +57,8 @@ def open_client(server: Endpoint, *, tls: Mapping[str, Any] | None = None, timeo
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         decode_responses=True,
+        # whatever lies in a list goes back as it came
+        encoding_errors="surrogateescape",
         # redis-py would try for a minute
         retry=Retry(NoBackoff(), 0),
         **_tls(server, tls),
@@ -91,8 +95,8 @@ class RedisBroker:
 
     def depth(self, queue: str) -> Depth:
         """Count a queue's lists, and those of the shared hash `unacked` that came from it."""
-        prefix, separator = self._keys["global_keyprefix"], self._keys["sep"]
-        lists = [f"{prefix}{queue}{f'{separator}{step}' if step else ''}" for step in self._keys["priority_steps"]]
+        prefix = self._keys["global_keyprefix"]
+        lists = redis_sweep.lists_of(queue, self._keys)
 
         def count() -> Depth:
             with self._client.pipeline(transaction=True) as pipeline:
@@ -107,6 +111,10 @@ class RedisBroker:
             return Depth(sum(lengths), unacked, _earliest(oldest))
 
         return self._ask(count)
+
+    def sweep(self, queue: str, decide: Decide) -> Swept:
+        """Go through a queue's lists; a script moves a message from one to another in one step."""
+        return self._ask(lambda: redis_sweep.sweep(self._client, queue, decide, self._keys))
 
     def close(self) -> None:
         """Close the connection."""

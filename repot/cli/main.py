@@ -10,10 +10,12 @@ import click
 from repot.cli.chaos import chaos
 from repot.cli.completion import completion
 from repot.cli.config import config
+from repot.cli.dead import dead
 from repot.cli.demo import demo
 from repot.cli.doctor import doctor
 from repot.cli.healthcheck import healthcheck
 from repot.cli.init import init
+from repot.cli.locks import locks
 from repot.cli.up import up
 from repot.errors import Interrupted, RepotError
 
@@ -78,7 +80,7 @@ def main(**_: bool) -> None:
     """
 
 
-for _command in (chaos, completion, config, demo, doctor, healthcheck, init, up):
+for _command in (chaos, completion, config, dead, demo, doctor, healthcheck, init, locks, up):
     main.add_command(_command)
 
 

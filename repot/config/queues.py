@@ -1,4 +1,4 @@
-"""A task queue that brings the queue of its dead letters with it."""
+"""Task queues, and the queues of their dead letters."""
 
 from __future__ import annotations
 
@@ -7,28 +7,57 @@ from typing import Any
 import amqp
 from kombu import Queue
 
+#: Since this version quorum queues drop what was returned 20 times; before, -1 would mean after the first return.
+_LIMITED_SINCE = 4
+
 
 class TaskQueue(Queue):  # type: ignore[misc,unused-ignore]
-    """Declares its dead-letter queue before itself, so that no dead letter comes too early.
-
-    A dead-letter queue that exists is taken as it is, whatever its kind: declaring it
-    with other arguments would end the worker (406).
-    """
+    """Declares its dead-letter queue before itself, so that no dead letter comes too early."""
 
     def queue_declare(self, nowait: bool = False, passive: bool = False, channel: Any = None) -> Any:  # noqa: ANN401, FBT001, FBT002 - kombu's signature
         """Declare on `channel`; on Redis there are no dead letters."""
         used = channel or self.channel
         name = self._dead_letter_queue()
-        if name and not passive and isinstance(used, amqp.Channel) and not _exists(used.connection, name):
-            kind = (self.queue_arguments or {}).get("x-queue-type")
-            arguments = {"x-queue-type": kind} if kind else None
+        if name and not passive and isinstance(used, amqp.Channel):
+            kind = (self.queue_arguments or {}).get("x-queue-type", "")
             with used.connection.channel() as own:
-                Queue(name, queue_arguments=arguments)(own).queue_declare()
+                DeadLetterQueue(name, kind)(own).queue_declare()
         return super().queue_declare(nowait=nowait, passive=passive, channel=channel)
 
     def _dead_letter_queue(self) -> str:
         arguments = self.queue_arguments or {}
         return arguments.get("x-dead-letter-routing-key", "") if arguments.get("x-dead-letter-exchange") == "" else ""
+
+
+class DeadLetterQueue(Queue):  # type: ignore[misc,unused-ignore]
+    """A queue that is looked through again and again, and must lose nothing by that.
+
+    One that exists is taken as it is, whatever its kind: declaring it with other
+    arguments would end the worker (406).
+    """
+
+    def __init__(self, name: str = "", kind: str = "", **options: Any) -> None:  # noqa: ANN401 - kombu's
+        """Name it; `kind` is RabbitMQ's `x-queue-type`, the broker's default if empty."""
+        arguments = {"queue_arguments": {"x-queue-type": kind}} if kind else {}
+        super().__init__(name, **arguments | options)
+
+    def queue_declare(self, nowait: bool = False, passive: bool = False, channel: Any = None) -> Any:  # noqa: ANN401, FBT001, FBT002 - kombu's signature
+        """Declare on `channel`, without the limit of returns that RabbitMQ gives quorum queues since 4.0."""
+        used = channel or self.channel
+        if isinstance(used, amqp.Channel) and not passive:
+            if _exists(used.connection, self.name):
+                return None
+            given = self.queue_arguments or {}
+            if given.get("x-queue-type") == "quorum" and major_version(used.connection) >= _LIMITED_SINCE:
+                self.queue_arguments = {**given, "x-delivery-limit": -1}
+        return super().queue_declare(nowait=nowait, passive=passive, channel=channel)
+
+
+def major_version(connection: Any) -> int:  # noqa: ANN401 - kombu's or py-amqp's connection
+    """The first number of the version that a RabbitMQ states; 0 if it does not."""
+    stated = str(connection.server_properties.get("version", ""))
+    number = stated.partition(".")[0]
+    return int(number) if number.isdigit() else 0
 
 
 def _exists(connection: Any, name: str) -> bool:  # noqa: ANN401 - kombu's connection

@@ -172,6 +172,11 @@ class WorkerSettings(EnvironmentSettings):
         description="Keep the message of a task that failed for good as a dead letter, on either broker; tasks with "
         "`dead_letter = False` are left out.",
     )
+    redact: Names = Field(
+        (),
+        description="`repot dead` shows these arguments, and values under these keys at any depth, as **; separated by "
+        "commas. Arguments without a name are hidden then, as a message does not say what they are called.",
+    )
 
     task_acks_late: bool = Field(True, description="Acknowledge a task after it ran, not before.")
     task_time_limit: OptionalSeconds = Field(None, description="Kill a task after this long.")
@@ -268,7 +273,7 @@ class WorkerSettings(EnvironmentSettings):
     )
     lease_prefix: str = Field(
         "repot",
-        pattern=r"^[!-z|~]+$",
+        pattern=r"^[A-Za-z0-9_.:/-]+$",
         description="Beginning of all keys in the lease store; another for each deployment that shares it.",
     )
     result_limit: PositiveInt = Field(

@@ -67,6 +67,8 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
     signals.before_task_publish.connect(_stamp, dispatch_uid="repot-sent-at")
     if role is Role.WORKER:
         _give_pulse(app)
+        # a step's name alone: a process that is no worker imports nothing for it
+        app.steps["consumer"].add("repot.worker.burying:BuryStep")
     return settings
 
 

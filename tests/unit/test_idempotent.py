@@ -203,7 +203,7 @@ def app(store: MemoryStore) -> Iterator[Celery]:
 def test_a_task_in_this_process_is_guarded_by_the_double(app: Celery, store: MemoryStore) -> None:
     till, fences = Till(), []
 
-    @app.task(base=IdempotentTask, bind=True)
+    @app.task(base=IdempotentTask, bind=True, shared=False)
     def charge(self: Any, order: str, amount: int = 1) -> dict[str, Any]:
         fences.append(self.fence)
         self.still_mine()
@@ -223,7 +223,7 @@ def test_a_task_in_this_process_is_guarded_by_the_double(app: Celery, store: Mem
 def test_a_callers_key(app: Celery) -> None:
     till = Till()
 
-    @app.task(base=IdempotentTask)
+    @app.task(base=IdempotentTask, shared=False)
     def charge(order: str, amount: int = 1) -> dict[str, Any]:
         return till.charge(order, amount)
 
@@ -237,7 +237,7 @@ def test_a_callers_key(app: Celery) -> None:
 
 
 def test_a_late_run_learns_it_before_its_effect(app: Celery, store: MemoryStore) -> None:
-    @app.task(base=IdempotentTask, bind=True)
+    @app.task(base=IdempotentTask, bind=True, shared=False)
     def charge(self: Any) -> None:
         assert self.lease.holds
         store.advance(31)

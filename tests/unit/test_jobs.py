@@ -81,7 +81,7 @@ def test_jobs_need_a_store() -> None:
 def test_a_task_called_by_hand_has_no_job_and_works() -> None:
     app = Celery("jobs", set_as_current=False)
 
-    @app.task(bind=True, base=JobTask)
+    @app.task(bind=True, base=JobTask, shared=False)
     def render(self: JobTask, project: str) -> str:
         self.job.progress(done=1, total=1, stage="all")
         self.job.check()

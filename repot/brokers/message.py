@@ -1,0 +1,191 @@
+"""A message as any broker keeps it, and how it is written in Redis and in RabbitMQ.
+
+On RabbitMQ a message is an AMQP frame; on Redis kombu keeps a JSON envelope in a list
+(`kombu/transport/virtual/base.py`). Bodies are bytes and are never decoded here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import amqp
+from amqp.exceptions import MessageNacked
+from kombu.compression import compress
+from kombu.utils import json
+
+from repot.errors import Unroutable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kombu.message import Message as KombuMessage
+
+#: AMQP's code for a message that comes back because no queue takes it.
+_NO_ROUTE = 312
+
+#: Of one broker and one delivery, not of the message.
+_OF_THE_BROKER = ("delivery_tag", "delivery_info", "body_encoding", "redelivered")
+
+#: AMQP's own properties, but those that have a field; RabbitMQ can keep no others (amqp/basic_message.py).
+_AMQP_PROPERTIES = (
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What was sent, byte for byte.
+
+    `properties` are AMQP's (priority, expiration in milliseconds as text,
+    correlation_id, ...) but those that have a field here.
+    """
+
+    body: bytes
+    content_type: str | None = None
+    content_encoding: str | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+def from_redis(envelope: str) -> Message:
+    """Read kombu's envelope. The mark of a redelivery is Redis's, not the message's, and left out.
+
+    Raises:
+        ValueError: it is no envelope.
+    """
+    read = json.loads(envelope)
+    try:
+        properties = dict(read["properties"])
+        headers = dict(read.get("headers") or {})
+        body = _unpacked(read.get("body"), properties.get("body_encoding"))
+    except (TypeError, KeyError, AttributeError, binascii.Error) as error:
+        message = "this is not an envelope of kombu's"
+        raise ValueError(message) from error
+    if (properties.get("delivery_info") or {}).get("redelivered"):
+        headers.pop("redelivered", None)
+    for name in _OF_THE_BROKER:
+        properties.pop(name, None)
+    return Message(body, read.get("content-type"), read.get("content-encoding"), headers, properties)
+
+
+def to_redis(message: Message, queue: str, tag: str) -> str:
+    """Write kombu's envelope, for a queue and under a delivery tag that nothing else has."""
+    return str(
+        json.dumps(
+            {
+                "body": base64.b64encode(message.body).decode(),
+                "content-encoding": message.content_encoding,
+                "content-type": message.content_type,
+                "headers": dict(message.headers),
+                "properties": {
+                    **message.properties,
+                    "body_encoding": "base64",
+                    "delivery_info": {"exchange": "", "routing_key": queue},
+                    "delivery_tag": tag,
+                },
+            }
+        )
+    )
+
+
+def from_amqp(found: Any) -> Message:  # noqa: ANN401 - amqp.Message
+    """Read a message that a channel of py-amqp's delivered."""
+    properties = dict(found.properties)
+    content_type, content_encoding = properties.pop("content_type", None), properties.pop("content_encoding", None)
+    headers = properties.pop("application_headers", None) or {}
+    return Message(_encoded(found.body, content_encoding), content_type, content_encoding, headers, properties)
+
+
+def to_amqp(message: Message) -> amqp.Message:
+    """Write a message that py-amqp publishes; what AMQP has no property for is left out."""
+    known = {name: message.properties[name] for name in _AMQP_PROPERTIES if message.properties.get(name) is not None}
+    written = amqp.Message(
+        message.body,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+        application_headers=dict(message.headers),
+        **known,
+    )
+    # py-amqp would state an encoding of its own
+    written.properties = {name: value for name, value in written.properties.items() if value is not None}
+    return written
+
+
+def from_kombu(delivered: KombuMessage) -> Message:
+    """Read a message that a worker holds, of any transport.
+
+    kombu unpacks a compressed body on arrival and leaves the header: it is packed
+    again, which gives the same bytes for those that kombu packed.
+    """
+    headers = dict(delivered.headers or {})
+    body = _encoded(delivered.body, delivered.content_encoding)
+    if headers.get("compression") and not delivered.errors:
+        body = compress(body, headers["compression"])[0]
+    if (delivered.delivery_info or {}).get("redelivered"):
+        headers.pop("redelivered", None)
+    fields = ("content_type", "content_encoding", "application_headers", *_OF_THE_BROKER)
+    properties = {name: value for name, value in (delivered.properties or {}).items() if name not in fields}
+    return Message(body, delivered.content_type, delivered.content_encoding, headers, properties)
+
+
+def publish(channel: Any, message: Message, queue: str) -> None:  # noqa: ANN401 - kombu's StdChannel
+    """Send to a queue by its name, over an open channel of any of kombu's transports.
+
+    kombu's own producer would serialise a body without a content type. On RabbitMQ
+    the connection has to have `confirm_publish`: this returns when the broker has the
+    message. A channel that raised must not publish again: a confirm that comes late
+    would be taken for the next message's.
+
+    Raises:
+        Unroutable: there is no such queue, or it takes no more.
+        amqp.AMQPError, redis.RedisError, OSError: it was not sent, or nobody can tell.
+    """
+    properties = {name: value for name, value in message.properties.items() if name != "priority"}
+    prepared = channel.prepare_message(
+        message.body,
+        message.properties.get("priority"),
+        message.content_type,
+        message.content_encoding,
+        dict(message.headers),
+        properties,
+    )
+    try:
+        channel.basic_publish(prepared, exchange="", routing_key=queue, mandatory=True)
+    except MessageNacked as error:
+        why = f"the queue {queue!r} takes no more messages"
+        raise Unroutable(why, hint="Its policy or its arguments limit its length.") from error
+    except amqp.ChannelError as error:
+        if getattr(error, "reply_code", 0) != _NO_ROUTE:
+            raise
+        why = f"there is no queue {queue!r} to put a message into"
+        raise Unroutable(why, hint="A worker that starts declares its queues; or name another one.") from error
+
+
+def _unpacked(body: Any, encoding: str | None) -> bytes:  # noqa: ANN401 - JSON
+    if encoding == "base64":
+        return base64.b64decode(body or "")
+    return _encoded(body or "", "utf-8")
+
+
+def _encoded(body: Any, encoding: str | None) -> bytes:  # noqa: ANN401 - str, bytes or a buffer
+    """py-amqp decodes a body whose encoding it knows; `utf-8` and ASCII come out as they went in."""
+    if not isinstance(body, str):
+        return bytes(body)
+    try:
+        return body.encode(encoding or "utf-8")
+    except LookupError:
+        # `binary`, of an empty body
+        return body.encode()

@@ -1,0 +1,258 @@
+"""The worker's side of dead letters: a message is acknowledged when its letter is safe, and not before.
+
+Everything that Celery would drop for good goes this way: failed tasks by their request
+(`repot/worker/request.py`), messages that are no tasks by the consumer's own handlers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps
+from celery.exceptions import InvalidTaskError
+from celery.utils.log import get_logger
+from kombu.exceptions import ContentDisallowed, DecodeError
+
+from repot.brokers.message import from_kombu
+from repot.deadletter import letter
+from repot.deadletter.judging import name_of, text_of
+from repot.deadletter.letter import Death
+from repot.deadletter.office import Office, Posting
+from repot.errors import DeadlineExceeded
+from repot.waiting import wait_until
+from repot.worker.configure import configured_with
+from repot.worker.request import CELERYS_OWN, BuryingRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from repot.config import WorkerSettings
+
+log = logging.getLogger(__name__)
+_celery_log = get_logger("celery.worker.consumer.consumer")
+
+#: A worker that leaves waits so long for letters that are on their way; what they stand for comes again otherwise.
+LEAVE_WITHIN_S = 5.0
+
+#: Of a task in protocol 2: arguments, keyword arguments, and callbacks with their like.
+_BODY_PARTS = 3
+
+
+class Burial:
+    """Makes letters of a consumer's messages, and settles each message once its letter is safe or cannot be."""
+
+    def __init__(self, consumer: Any, settings: WorkerSettings) -> None:  # noqa: ANN401 - celery's Consumer
+        """Open the office of this consumer."""
+        self._consumer = consumer
+        self._settings = settings
+        self._office = Office(consumer.app, settings)
+        self._settlements: deque[Callable[[], None]] = deque()
+
+    def bury(self, message: Any, death: Death, settle: Callable[[bool], None] | None = None) -> bool:  # noqa: ANN401
+        """Have a letter written; False if its queue has no dead letters. Returns at once, from any thread.
+
+        `settle` is called in the event loop: with True when the letter is safe, with
+        False when it cannot be written. Without it the message is acknowledged
+        already.
+        """
+        queue = queue_of(message, self._consumer.task_consumer)
+        target = self._settings.dead_letters_of(queue)
+        if not target:
+            return False
+        whole = from_kombu(message)
+        written = letter.write(whole, _at_this_worker(death, queue, self._consumer.hostname))
+        found = letter.read(written, target)
+        self._office.post(
+            Posting(
+                written, target, settle and partial(self._settle, settle), found.task, found.id, death.reason, queue
+            )
+        )
+        return True
+
+    def leave(self) -> None:
+        """Wait for the letters on their way, in the worker's main thread, which is the event loop no more."""
+
+        def all_settled() -> bool:
+            # asked first: what is settled after it was asked is found in the next round
+            pending = self._office.pending
+            self.settle_all()
+            return not pending
+
+        try:
+            wait_until(all_settled, within_s=LEAVE_WITHIN_S, what="dead letters are written")
+        except DeadlineExceeded:
+            log.warning(
+                "%d dead letters are not written; messages not acknowledged early will be delivered again",
+                self._office.pending,
+                extra={"action": "dead_letters_left"},
+            )
+        self._office.close()
+        self.settle_all()
+
+    def settle_all(self) -> None:
+        """Acknowledge, or give back, whatever is decided."""
+        while self._settlements:
+            settlement = self._settlements.popleft()
+            try:
+                settlement()
+            except (*self._consumer.connection_errors, *self._consumer.channel_errors) as error:
+                # the message is the broker's again, and will be delivered
+                log.warning("a message could not be settled after its dead letter: %s", error)
+
+    def _settle(self, settle: Callable[[bool], None], written: bool) -> None:  # noqa: FBT001 - a callback
+        """In the office's thread: leave it to the event loop; there is none under gevent and eventlet."""
+        self._settlements.append(partial(settle, written))
+        if self._consumer.hub is None:
+            self.settle_all()
+        else:
+            self._consumer.hub.call_soon(self.settle_all)
+
+
+class BuryStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Gives a consumer its burial before it has its queues."""
+
+    name = "repot dead letters"
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
+        """Put letters in the place of Celery's ways to drop a message."""
+        settings = configured_with(c.app)
+        self._burial: Burial | None = None
+        if settings is not None and settings.dead_letter_failures and settings.dead_letter_queue:
+            self._burial = Burial(c, settings)
+            _give_requests(c.app, self._burial)
+            _replace_handlers(c, self._burial)
+        super().__init__(c, **options)
+
+    def include_if(self, c: Any) -> bool:  # noqa: ANN401, ARG002 - Celery's signature
+        """Only where dead letters are wanted."""
+        return self._burial is not None
+
+    def shutdown(self, c: Any) -> None:  # noqa: ANN401, ARG002
+        """The pool is empty, and the connection still open."""
+        if self._burial is not None:
+            self._burial.leave()
+
+
+def queue_of(message: Any, consumer: Any) -> str:  # noqa: ANN401 - kombu's Message and Consumer
+    """The queue a message was taken from: RabbitMQ names the consumer, Redis the way it was sent."""
+    info = message.delivery_info or {}
+    key = str(info.get("routing_key") or "")
+    if consumer is None:
+        # the worker is leaving
+        return key
+    tags = {tag: name for name, tag in consumer._active_tags.items()}  # noqa: SLF001 - kombu does not tell otherwise
+    if info.get("consumer_tag") in tags:
+        return str(tags[info["consumer_tag"]])
+    queues = list(consumer.queues)
+    if any(queue.name == key for queue in queues):
+        return key
+    bound = (queue.name for queue in queues if (queue.exchange.name, queue.routing_key) == (info.get("exchange"), key))
+    return str(next(bound, key))
+
+
+def _at_this_worker(death: Death, queue: str, worker: str) -> Death:
+    return replace(death, queue=queue, worker=worker, died_at=time())
+
+
+def _give_requests(app: Any, burial: Burial) -> None:  # noqa: ANN401 - Celery
+    """To every task but those with a request of their own."""
+    kind = type("Request", (BuryingRequest,), {"burial": burial, "__module__": BuryingRequest.__module__})
+    for task in app.tasks.values():
+        if task.Request in CELERYS_OWN or getattr(task.Request, "burial", None) is not None:
+            task.Request = kind
+
+
+def _replace_handlers(c: Any, burial: Burial) -> None:  # noqa: ANN401
+    """Celery's own go on logging, storing the failure and sending signals; only the end of the message is another."""
+    decode_error, unknown_message = c.on_decode_error, c.on_unknown_message
+    unknown_task, invalid_task = c.on_unknown_task, c.on_invalid_task
+
+    def on_decode_error(message: Any, exc: BaseException) -> None:  # noqa: ANN401
+        _spare(message, burial, letter.UNDECODABLE, exc)
+        decode_error(message, exc)
+
+    def on_unknown_message(body: object, message: Any) -> None:  # noqa: ANN401
+        _spare(message, burial, letter.NOT_A_TASK)
+        unknown_message(body, message)
+
+    def on_unknown_task(body: object, message: Any, exc: BaseException) -> None:  # noqa: ANN401
+        _spare(message, burial, letter.UNKNOWN_TASK, exc)
+        unknown_task(body, message, exc)
+
+    def on_invalid_task(body: object, message: Any, exc: BaseException) -> None:  # noqa: ANN401
+        reason = letter.UNDECODABLE if isinstance(exc, ContentDisallowed) else letter.NOT_A_TASK
+        _spare(message, burial, reason, exc)
+        invalid_task(body, message, exc)
+
+    c.on_decode_error, c.on_unknown_message = on_decode_error, on_unknown_message
+    c.on_unknown_task, c.on_invalid_task = on_unknown_task, on_invalid_task
+    c.create_task_handler = partial(_careful_handler, c, c.create_task_handler)
+
+
+def _careful_handler(c: Any, create: Callable[[], Callable[[Any], None]]) -> Callable[[Any], None]:  # noqa: ANN401
+    """Sort out what looks like a task by its headers and is none: Celery's handler raises, and the worker ends.
+
+    It is delivered to the next worker then, which ends, too.
+    """
+    handle = create()
+
+    def on_task_received(message: Any) -> None:  # noqa: ANN401
+        wrong = malformation(message)
+        if wrong:
+            c.on_invalid_task(None, message, InvalidTaskError(wrong))
+        else:
+            handle(message)
+
+    return on_task_received
+
+
+def malformation(message: Any) -> str:  # noqa: ANN401 - kombu's Message
+    """What keeps a message from being a task although it can be decoded; empty if nothing does."""
+    headers = message.headers or {}
+    try:
+        payload = message.payload
+    except (ContentDisallowed, DecodeError):
+        # Celery's own handlers know
+        return ""
+    if "task" not in headers and not (isinstance(payload, Mapping) and "task" in payload):
+        return ""
+    if isinstance(payload, Mapping):
+        said = {**payload, **headers}
+        args, kwargs, embed = payload.get("args", ()), payload.get("kwargs", {}), {}
+    elif isinstance(payload, list | tuple) and len(payload) == _BODY_PARTS:
+        said, (args, kwargs, embed) = headers, payload
+    else:
+        return "the body is no list of arguments, keyword arguments and options"
+    if not isinstance(said["task"], str) or not isinstance(said.get("id"), str):
+        return "the name or the id of the task is missing or no text"
+    if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping) or not isinstance(embed, Mapping | None):
+        return "arguments, keyword arguments or options are of another type"
+    return ""
+
+
+def _spare(message: Any, burial: Burial, reason: str, exc: BaseException | None = None) -> None:  # noqa: ANN401
+    """Turn the handler's `ack` or `reject` of this one message into a letter."""
+    ack, reject = message.ack_log_error, message.reject_log_error
+    errors = burial._consumer.connection_errors  # noqa: SLF001
+
+    def settle(written: bool) -> None:  # noqa: FBT001
+        del message.ack, message.reject_log_error
+        if written:
+            ack(_celery_log, errors)
+        else:
+            reject(_celery_log, errors, requeue=True)
+
+    def end(*_: object, **__: object) -> None:
+        death = Death(reason, "", exception=name_of(exc) if exc else "", message=text_of(exc) if exc else "")
+        if not burial.bury(message, death, settle):
+            del message.ack, message.reject_log_error
+            reject(_celery_log, errors)
+
+    message.ack = message.reject_log_error = end

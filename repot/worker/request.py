@@ -1,0 +1,127 @@
+"""What a worker does with the message of a task: Celery's own request, but a final failure leaves a letter."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from celery.exceptions import TimeLimitExceeded
+from celery.utils.log import get_logger
+from celery.worker import request as worker_request
+
+from repot.deadletter import letter
+from repot.deadletter.judging import cause, name_of, reason_of, text_of
+from repot.deadletter.letter import Death
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.worker.burying import Burial
+
+celery_log = get_logger(worker_request.__name__)
+# the stubs do not know what it keeps
+_Request: Any = worker_request.Request
+
+#: How a task says that it has no request class of its own.
+CELERYS_OWN = ("celery.worker.request:Request", _Request)
+
+
+class BuryingRequest(_Request):  # type: ignore[misc,unused-ignore]
+    """Writes a letter where Celery would acknowledge or reject the message of a task that failed for good.
+
+    While a failure is handled, the death is known; whoever acknowledges or rejects
+    the message then has a letter written instead, and the message is acknowledged
+    once the broker has it. What Celery finds out meanwhile (that the task succeeded
+    after all, or is retried) takes the death back.
+    """
+
+    burial: ClassVar[Burial]
+    _death: Death | None = None
+    _is_over = False
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - Celery's signature
+        """The task raised, or its process is gone."""
+        with self._dying(exc_info.exception, str(exc_info.traceback or "")):
+            return super().on_failure(exc_info, send_failed_event, return_ok)
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 - Celery's signature
+        """A time limit has passed; after the hard one there is no task any more."""
+        if soft:
+            super().on_timeout(soft, timeout)
+            return
+        with self._dying(TimeLimitExceeded(timeout), ""):
+            super().on_timeout(soft, timeout)
+
+    def acknowledge(self) -> None:
+        """Acknowledge, but for a dead task: that has a letter written first."""
+        if self.acknowledged or not self._bury():
+            super().acknowledge()
+
+    def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - Celery's signature
+        """Give the message back, or have a letter written."""
+        if requeue:
+            self._death, self._is_over = None, True
+        elif not self.acknowledged:
+            self._death = self._death or self._said(letter.REJECTED)
+            if self._bury():
+                self.send_event("task-rejected", requeue=False)
+                return
+        super().reject(requeue)
+
+    def _success_was_stored(self) -> Any:  # noqa: ANN401
+        stored = super()._success_was_stored()
+        if stored:
+            self._death = None
+        return stored
+
+    def _retry_worker_lost(self, exc: BaseException, exc_info: Any) -> bool:  # noqa: ANN401
+        death, self._death = self._death, None
+        retried = bool(super()._retry_worker_lost(exc, exc_info))
+        if not retried:
+            self._death = death
+        return retried
+
+    @contextmanager
+    def _dying(self, raised: BaseException, traceback: str) -> Iterator[None]:
+        """Know the death while Celery handles a failure; a message that was acknowledged early has its letter after."""
+        self._death = self._judged(raised, traceback)
+        try:
+            yield
+            if self._death is not None and self.acknowledged:
+                self._bury(settled=True)
+        finally:
+            self._death = None
+
+    def _judged(self, raised: BaseException, traceback: str) -> Death | None:
+        if self._is_over or self._already_cancelled or self._already_revoked:
+            return None
+        reason = reason_of(raised, self.task, self._retries)
+        if reason is None:
+            return None
+        exception = cause(raised)
+        return self._said(reason, name_of(exception), text_of(exception), traceback)
+
+    def _said(self, reason: str, exception: str = "", message: str = "", traceback: str = "") -> Death:
+        return Death(reason, "", exception=exception, message=message, traceback=traceback, attempts=self._retries + 1)
+
+    @property
+    def _retries(self) -> int:
+        return int(self._request_dict.get("retries") or 0)
+
+    def _bury(self, *, settled: bool = False) -> bool:
+        """Have the letter written that is due; False if there is none, and the message is Celery's to settle."""
+        death, self._death = self._death, None
+        if death is None or self._is_over:
+            return False
+        if not self.burial.bury(self._message, death, None if settled else self._settle):
+            return False
+        # for whoever asks before the letter is safe: this is taken care of
+        self.acknowledged = self._is_over = True
+        return True
+
+    def _settle(self, written: bool) -> None:  # noqa: FBT001 - a callback
+        """In the event loop: the letter is safe, or cannot be written."""
+        if written:
+            self._message.ack_log_error(celery_log, self._connection_errors)
+        else:
+            self._message.reject_log_error(celery_log, self._connection_errors, requeue=True)

@@ -1,0 +1,644 @@
+"""Dead letters in real workers, on both brokers, and what `repot dead` does with them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from amqp import ChannelError
+from celery import Celery
+from click.testing import CliRunner
+from kombu import Connection, Queue
+
+from repot.brokers.local import programs
+from repot.brokers.message import Message, publish
+from repot.brokers.sweep import Keep
+from repot.chaos.workers import start_worker
+from repot.cli.main import main
+from repot.config import ExplicitSettings, Role, celery_config, child_environment
+from repot.config.environment import inherited_environment
+from repot.config.queues import DeadLetterQueue
+from repot.deadletter import letter
+from repot.deadletter.events import buried
+from repot.deadletter.letter import Death, Letter
+from repot.deadletter.office import Office, Posting
+from repot.errors import DeadlineExceeded, DepthUnknown
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from click.testing import Result
+
+    from repot.brokers.local import GuardedProcess, Server
+    from repot.brokers.sweep import Decision
+
+APPS = str(Path(__file__).parents[1])
+PLANTED = "hunter2-s3cret"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _apps() -> Iterator[None]:
+    """Let workers import the applications of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", APPS)
+        yield
+
+
+class Post:
+    """One queue on one broker, `dead_app` behind it, and its dead letters."""
+
+    def __init__(self, server: Server, redis: Server, folder: Path, **changes: Any) -> None:
+        self.folder, self.server = folder, server
+        self.queue = f"q-{uuid4()}"
+        defaults: dict[str, Any] = {
+            "app": "dead_app",
+            "broker_url": server.url,
+            "management_url": server.management_url,
+            "result_backend": redis.results_url,
+            "queue_names": (self.queue,),
+            "pulse_folder": folder / "pulse",
+            "heartbeat": 2,
+        }
+        self.settings = ExplicitSettings(**{**defaults, **changes})
+        self.dead = self.settings.dead_letters_of(self.queue)
+        self.client = Celery("test", set_as_current=False)
+        self.client.conf.update(celery_config(self.settings, Role.CLIENT))
+        self.broker = server.open()
+        self.workers: list[GuardedProcess] = []
+
+    def start(self, *options: str, processes: int = 2) -> GuardedProcess:
+        name = f"w-{uuid4()}"
+        worker = start_worker(name, self.queue, self.settings, self.folder, processes, options)
+        self.workers.append(worker)
+        return worker
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        self.client.close()
+        self.broker.close()
+
+    def send(self, name: str, *arguments: Any, **options: Any) -> str:
+        return str(self.client.send_task(name, arguments, **options).id)
+
+    def raw(self, message: Message, queue: str = "") -> None:
+        """Put a message into the queue as it is."""
+        with self.channel() as channel:
+            publish(channel, message, queue or self.queue)
+
+    @contextmanager
+    def channel(self) -> Iterator[Any]:
+        with Connection(self.server.url, transport_options={"confirm_publish": True}) as connection:
+            yield connection.default_channel
+
+    def letters(self, queue: str = "") -> list[Letter]:
+        found: list[Letter] = []
+
+        def see(message: Message) -> Decision:
+            found.append(letter.read(message, queue or self.dead))
+            return Keep()
+
+        self.broker.sweep(queue or self.dead, see)
+        return found
+
+    def letter(self, task: str) -> Letter:
+        """The letter of a task, once it is there."""
+
+        def look() -> list[Letter]:
+            for worker in self.workers:
+                assert worker.exit_code is None, worker.log_tail(40)
+            return [one for one in self.letters() if one.id == task]
+
+        return wait_until(look, within_s=30, what=f"the letter of {task}", poll_s=0.1)[0]
+
+    def await_ok(self) -> None:
+        """Whatever was sent before has been taken by one process."""
+        done = self.folder / f"ok-{uuid4()}"
+        self.send("dead.ok", str(done))
+        wait_until(done.exists, within_s=30, what="a task runs")
+
+    def await_settled(self) -> None:
+        """Nothing waits, nothing is in a worker's hands; the counts may be some seconds old."""
+        wait_until(self._is_drained, within_s=20, what="every message is settled", poll_s=0.2)
+
+    def _is_drained(self) -> bool:
+        try:
+            return self.broker.depth(self.queue).is_drained
+        except DepthUnknown:
+            return False
+
+    def run(self, *words: str, code: int = 0) -> Result:
+        """`repot dead ...`, in this process, which takes a fifth of the time of one of its own."""
+        # nor is the application imported, which is asked for its keys on Redis alone
+        environment = {name: value for name, value in self.environment.items() if name != "WORKER_APP"}
+        done = CliRunner(env=environment).invoke(main, ["dead", *words])
+        assert code == done.exit_code, done.output
+        return done
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "repot", "dead", *words]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return child_environment(self.settings)
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def post(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
+    """A worker that every test of this module uses and nobody harms."""
+    server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
+    found = Post(server, redis, tmp_path_factory.mktemp("post"), redact=("card",))
+    found.start()
+    found.await_ok()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def opened(redis: Server, tmp_path: Path) -> Iterator[Callable[..., Post]]:
+    """A post of one's own, whose worker, if there is one, may be harmed."""
+    posts: list[Post] = []
+
+    def begin(server: Server, **changes: Any) -> Post:
+        posts.append(Post(server, redis, tmp_path, **changes))
+        return posts[-1]
+
+    yield begin
+    for one in posts:
+        one.stop()
+
+
+# What becomes a letter
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "expected"),
+    [
+        ("dead.fail", {}, (letter.FAILED, "RuntimeError", "on purpose", 1)),
+        ("dead.fail", {"countdown": 1}, (letter.FAILED, "RuntimeError", "on purpose", 1)),
+        ("dead.retry", {}, (letter.RETRIES_EXHAUSTED, "RuntimeError", "again", 3)),
+        ("dead.permanent", {}, (letter.PERMANENT, "ValueError", "never", 1)),
+        ("dead.permanent", {"kwargs": {"wrapped": True}}, (letter.PERMANENT, "dead_app.Unpicklable", "", 1)),
+        ("dead.unknown", {}, (letter.UNKNOWN_OUTCOME, "repot.errors.OutcomeUnknown", "it may have happened", 1)),
+        ("dead.hang", {}, (letter.TIME_LIMIT, "billiard.exceptions.TimeLimitExceeded", "(1,)", 1)),
+        ("dead.die", {}, (letter.WORKER_LOST, "billiard.exceptions.WorkerLostError", "signal 9 (SIGKILL)", 1)),
+        ("dead.reject", {}, (letter.REJECTED, "celery.exceptions.Reject", "not mine", 1)),
+        ("dead.early", {}, (letter.FAILED, "RuntimeError", "too late", 1)),
+        ("dead.nobody_knows_this", {}, (letter.UNKNOWN_TASK, "KeyError", "dead.nobody_knows_this", None)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(value) if isinstance(value, dict) else "",
+)
+def test_a_task_that_is_dead_leaves_one_letter(
+    post: Post, task: str, options: dict[str, Any], expected: tuple[str, str, str, int | None]
+) -> None:
+    found = post.letter(post.send(task, **options))
+    reason, exception, text, attempts = expected
+    assert (reason, exception, attempts) == (found.death.reason, found.death.exception, found.death.attempts)
+    assert text in found.death.message
+    assert (task, post.queue) == (found.task, found.death.queue)
+    assert found.death.worker.startswith("celery@w-")
+    assert found.death.died_at is not None
+    post.await_ok()
+    assert 1 == sum(one.id == found.id for one in post.letters())
+
+
+@pytest.mark.parametrize("task", ["dead.throws", "dead.ignored", "dead.left_out", "dead.ok"])
+def test_what_is_expected_is_no_letter(post: Post, task: str) -> None:
+    """`throws`, `Ignore`, `dead_letter = False`, and success."""
+    sent = post.send(task)
+    # a later one has its letter
+    post.letter(post.send("dead.fail"))
+    assert sent not in {one.id for one in post.letters()}
+
+
+BODY = b"[[], {}, {}]"
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "headers", "reason"),
+    [
+        (b"\xff\x00 no text", "application/json", {"task": "dead.ok"}, letter.UNDECODABLE),
+        (b"[[], {", "application/json", {"task": "dead.ok"}, letter.UNDECODABLE),
+        (BODY, "application/x-never-heard-of", {"task": "dead.ok"}, letter.UNDECODABLE),
+        (b"\xff", "application/json", {"compression": "application/x-gzip", "task": "dead.ok"}, letter.UNDECODABLE),
+        (b"{}", "application/json", {}, letter.NOT_A_TASK),
+        (b"5", "application/json", {"task": "dead.ok"}, letter.NOT_A_TASK),
+        (b"[1]", "application/json", {"task": "dead.ok"}, letter.NOT_A_TASK),
+        (b"[[], 1, {}]", "application/json", {"task": "dead.ok"}, letter.NOT_A_TASK),
+        (BODY, "application/json", {"task": "dead.ok", "id": 5}, letter.NOT_A_TASK),
+        (BODY, "application/json", {"task": "dead.ok", "eta": "soon"}, letter.NOT_A_TASK),
+    ],
+)
+def test_a_message_nobody_can_run_goes_whole(
+    post: Post, body: bytes, content_type: str, headers: dict[str, Any], reason: str
+) -> None:
+    """Celery acknowledges or drops these, and some end the worker; the next worker, too."""
+    mark = str(uuid4())
+    headers = {"id": mark, "mark": mark, **headers}
+    sent = Message(
+        body, content_type, "utf-8", headers, {"priority": 0, "correlation_id": mark, "expiration": "600000"}
+    )
+    post.raw(sent)
+
+    def arrived() -> list[Letter]:
+        return [one for one in post.letters() if one.message.headers.get("mark") == mark]
+
+    found = wait_until(arrived, within_s=20, what="the letter")[0]
+    assert (reason, post.queue, "600000") == (found.death.reason, found.death.queue, found.death.ttl_ms)
+    without = {name: value for name, value in found.message.headers.items() if name != letter.HEADER}
+    assert (body, content_type, "utf-8", headers) == (
+        found.message.body,
+        found.message.content_type,
+        found.message.content_encoding,
+        without,
+    )
+    assert {"priority": 0, "correlation_id": mark, "delivery_mode": 2} == found.message.properties
+    post.await_ok()
+
+
+def test_a_compressed_task_stays_compressed(post: Post) -> None:
+    sent = post.send("dead.fail", "x" * 500, compression="gzip")
+    found = post.letter(sent)
+    assert "application/x-gzip" == found.message.headers["compression"]
+    assert len(found.message.body) < 200
+    post.run("replay", sent, "--execute")
+    wait_until(
+        lambda: [one for one in post.letters() if (one.id, one.death.replays) == (sent, 1)],
+        within_s=20,
+        what="it was run again, and failed again",
+    )
+
+
+def test_letters_leave_nothing_behind_in_the_queue(post: Post) -> None:
+    """Every message is acknowledged once its letter is safe."""
+    for name in ("dead.fail", "dead.reject", "dead.early", "dead.nobody_knows_this"):
+        post.letter(post.send(name))
+    post.await_settled()
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
+def test_other_pools(server: Server, opened: Callable[..., Post], pool: str) -> None:
+    post = opened(server)
+    post.start("--pool", pool)
+    found = [post.letter(post.send(name)).death.reason for name in ("dead.fail", "dead.reject", "dead.retry")]
+    assert [letter.FAILED, letter.REJECTED, letter.RETRIES_EXHAUSTED] == found
+    post.await_settled()
+
+
+def test_what_rabbitmq_put_aside_itself(rabbitmq: Server, opened: Callable[..., Post]) -> None:
+    """A message that was delivered too often, and one that was rejected."""
+    post = opened(rabbitmq)
+    with post.channel() as channel:
+        DeadLetterQueue(post.dead, "quorum")(channel).declare()
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": post.dead, "x-queue-type": "quorum"}
+        work = Queue(post.queue, queue_arguments={**arguments, "x-delivery-limit": 1})(channel)
+        work.declare()
+        for number, (mark, requeue) in enumerate((("poison", True), ("no", False)), 1):
+            publish(channel, Message(BODY, "application/json", "utf-8", {"task": "t", "id": mark}), post.queue)
+
+            def dies(requeue: bool = requeue, number: int = number) -> bool:
+                message: Any = work.get()
+                if message is not None:
+                    message.reject(requeue=requeue)
+                return len(post.letters()) == number
+
+            wait_until(dies, within_s=10, what=f"{mark} is dead")
+    reasons = {one.id: one.death.reason for one in post.letters()}
+    assert {"poison": letter.DELIVERY_LIMIT, "no": letter.REJECTED} == reasons
+    assert {post.queue} == {one.death.queue for one in post.letters()}
+    post.run("replay", "--to", post.queue, "--execute")
+    assert [] == post.letters()
+    assert [None, None] == [one.message.headers.get("x-death") for one in post.letters(post.queue)]
+
+
+# What happens when the letter cannot be written
+
+
+def test_a_broker_alarm_does_not_stop_the_loop(rabbitmq: Server, opened: Callable[..., Post], tmp_path: Path) -> None:
+    """RabbitMQ confirms nothing then: the letter waits, other tasks run, and there is one letter in the end."""
+    post = opened(rabbitmq)
+    post.start()
+    go, done = tmp_path / "go", tmp_path / "done"
+    post.await_ok()
+    sent = post.send("dead.held", str(go))
+    for _ in range(20):
+        post.send("dead.ok", str(done))
+    with _disk_alarm(rabbitmq):
+        go.touch()
+        wait_until(lambda: done.exists() and 20 == len(done.read_text().split()), within_s=20, what="the others ran")
+        # longer than two heartbeats, after which a connection would be given up
+        with suppress(DeadlineExceeded):
+            wait_until(post.letters, within_s=8, what="a letter, which there must not be")
+        assert [] == post.letters()
+    assert letter.FAILED == post.letter(sent).death.reason
+    post.await_settled()
+    assert [sent] == [one.id for one in post.letters()]
+
+
+def test_a_letter_that_is_refused_gives_its_message_back(
+    server: Server, opened: Callable[..., Post], tmp_path: Path
+) -> None:
+    """The queue for dead letters takes nothing; when it does again, the task has run again and left its letter."""
+    post = opened(server)
+    with post.channel() as channel, _refusing(post, channel):
+        post.start()
+        sent = post.send("dead.mended", str(tmp_path / "never"))
+        log = post.workers[0]
+        wait_until(lambda: "is given back" in log.log_tail(200), within_s=40, what="it is given back")
+    assert letter.FAILED == post.letter(sent).death.reason
+    post.await_settled()
+
+
+def test_a_worker_that_leaves_with_a_letter_in_its_hand(server: Server, opened: Callable[..., Post]) -> None:
+    """It is not written, so the message is not acknowledged: the next worker has it."""
+    post = opened(server)
+    with post.channel() as channel, _refusing(post, channel):
+        first = post.start()
+        sent = post.send("dead.fail")
+        wait_until(lambda: "next attempt" in first.log_tail(200), within_s=20, what="it is refused")
+        first.signal(signal.SIGTERM)
+        wait_until(lambda: first.exit_code is not None, within_s=30, what="the worker leaves")
+        assert 0 == first.exit_code
+    first.stop()
+    post.workers.clear()
+    post.start()
+    assert letter.FAILED == post.letter(sent).death.reason
+    post.await_settled()
+
+
+def test_whoever_counts_hears_of_a_letter_that_is_safe(server: Server, opened: Callable[..., Post]) -> None:
+    """The signal that metrics count by."""
+    post = opened(server)
+    heard: list[tuple[str, ...]] = []
+    settled: list[bool] = []
+
+    def hear(sender: str, **said: Any) -> None:
+        heard.append((sender, said["reason"], said["queue"], said["task_id"]))
+
+    office = Office(post.client, post.settings)
+    buried.connect(hear, dispatch_uid=post.queue)
+    try:
+        for name in ("one", "two"):
+            written = letter.write(_message(name), Death(letter.FAILED, post.queue))
+            office.post(Posting(written, post.dead, settled.append, "dead.ok", name, letter.FAILED, post.queue))
+        wait_until(lambda: not office.pending, within_s=10, what="both are written")
+    finally:
+        buried.disconnect(hear, dispatch_uid=post.queue)
+        office.close()
+    assert [("dead.ok", letter.FAILED, post.queue, name) for name in ("one", "two")] == heard
+    assert [True, True] == settled
+    assert ["one", "two"] == [one.id for one in post.letters()]
+
+
+def test_a_letter_that_cannot_be_written_stops_no_other(rabbitmq: Server, opened: Callable[..., Post]) -> None:
+    """A header from Redis that AMQP has no form for: refused for its time, and the next one is written."""
+    post = opened(rabbitmq)
+    settled: list[tuple[str, bool]] = []
+    office = Office(post.client, post.settings)
+    for name, headers in (("odd", {"big": 2**80}), ("good", {})):
+        written = letter.write(_message(name, headers), Death(letter.FAILED, post.queue))
+        settle = partial(_note, settled, name)
+        office.post(Posting(written, post.dead, settle, "dead.ok", name, letter.FAILED, post.queue))
+    wait_until(lambda: not office.pending, within_s=40, what="both are settled")
+    office.close()
+    assert [("odd", False), ("good", True)] == settled
+    assert ["good"] == [one.id for one in post.letters()]
+
+
+def test_a_task_that_fails_while_its_worker_leaves(server: Server, opened: Callable[..., Post], tmp_path: Path) -> None:
+    """A warm shutdown waits for the task, and then for its letter; nothing is delivered again."""
+    post, go = opened(server), tmp_path / "go"
+    worker = post.start()
+    post.await_ok()
+    sent = post.send("dead.held", str(go))
+    wait_until((tmp_path / "go-runs").exists, within_s=10, what="it runs")
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in worker.log_tail(100), within_s=10, what="the worker leaves")
+    go.touch()
+    wait_until(lambda: worker.exit_code is not None, within_s=20, what="the worker is gone")
+    assert 0 == worker.exit_code
+    worker.stop()
+    post.workers.clear()
+    assert [sent] == [one.id for one in post.letters()]
+    assert [] == post.letters(post.queue)
+
+
+# What people do with letters
+
+
+def test_thirty_looks_do_not_consume(post: Post) -> None:
+    sent = post.send("dead.fail")
+    post.letter(sent)
+    for _ in range(30):
+        assert any(one.id == sent for one in post.letters())
+    assert any(one["id"] == sent for one in json.loads(post.run("list", "--json").stdout))
+
+
+def test_replay_keeps_the_id_and_says_that_it_is_one(post: Post, tmp_path: Path) -> None:
+    """The task sees `repot_replay` in its headers, and its retries from the beginning."""
+    path = tmp_path / "mended"
+    sent = post.send("dead.mended", str(path))
+    post.letter(sent)
+    post.run("replay", sent, "--execute")
+    wait_until(
+        lambda: [one for one in post.letters() if (one.id, one.death.replays) == (sent, 1)], within_s=20, what="again"
+    )
+    path.touch()
+    dry = post.run("replay", sent)
+    assert sent in dry.stdout
+    assert "nothing was changed" in dry.stderr
+    assert any(one.id == sent for one in post.letters())
+    post.run("replay", sent[:13], "--execute")
+    wait_until(lambda: f"{sent} 2 0\n" == path.read_text(), within_s=20, what="the task runs")
+    wait_until(lambda: "SUCCESS" == post.client.backend.get_state(sent), within_s=10, what="it succeeds")
+    assert sent not in {one.id for one in post.letters()}
+
+
+def test_replay_refuses_what_would_vanish(server: Server, opened: Callable[..., Post]) -> None:
+    """A task that has expired, and what no worker could read, unless somebody insists."""
+    post = opened(server)
+    expired = _letter("expired", post.queue, headers={"expires": "2020-01-01T00:00:00+00:00"})
+    garbage = _letter("garbage", post.queue, reason=letter.UNDECODABLE)
+    with post.channel() as channel:
+        for name in (post.queue, post.dead):
+            Queue(name)(channel).declare()
+    for one in (expired, garbage):
+        post.raw(one, post.dead)
+    refused = post.run("replay", "--execute")
+    assert "0 sent back" in refused.stderr
+    assert "1 left where they are: the task has expired" in refused.stderr
+    assert 2 == len(post.letters())
+    post.run("replay", "--forget-expiry", "--execute")
+    assert ["garbage"] == [one.id for one in post.letters()]
+    post.run("replay", "--reason", "undecodable", "--execute")
+    assert [] == post.letters()
+    back = {one.id: one.message for one in post.letters(post.queue)}
+    assert {"expired", "garbage"} == back.keys()
+    assert back["expired"].headers["expires"] is None
+    assert (BODY, 1) == (back["garbage"].body, back["garbage"].headers[letter.REPLAY_HEADER])
+
+
+def test_discard_takes_a_filter(server: Server, opened: Callable[..., Post]) -> None:
+    post = opened(server)
+    with post.channel() as channel:
+        Queue(post.dead)(channel).declare()
+    for name in ("one", "two", "three"):
+        post.raw(_letter(name, post.queue, headers={"task": f"task.{name}"}), post.dead)
+    post.run("discard", "--execute", code=2)
+    post.run("discard", "--id", "", "--execute", code=2)
+    post.run("discard", "--all")
+    assert 3 == len(post.letters())
+    # nobody knows how old they are
+    post.run("discard", "--task", "task.one", "--older-than", "1h", "--execute")
+    assert 3 == len(post.letters())
+    post.run("discard", "--task", "task.one", "--execute")
+    post.run("discard", "two", "--execute")
+    assert ["three"] == [one.id for one in post.letters()]
+    counted = json.loads(post.run("stats", "--json").stdout)
+    assert [("failed", "task.three", 1)] == [(one["reason"], one["task"], one["count"]) for one in counted]
+    post.run("show", "one", code=1)
+    post.run("discard", "--all", "--execute")
+    assert [] == post.letters()
+
+
+def test_a_broker_that_is_away_is_not_empty(server: Server, opened: Callable[..., Post]) -> None:
+    post = opened(server, broker_url=server.url_at(1), management_url="http://127.0.0.1:1")
+    for words in (("list",), ("stats",), ("replay", "--execute")):
+        assert "" == post.run(*words, code=3).stdout
+
+
+def test_a_replay_killed_half_way_loses_none(server: Server, opened: Callable[..., Post]) -> None:
+    """`repot dead replay` under SIGKILL at random moments: every id is in the queue of work or of dead letters."""
+    post, number = opened(server), 200
+    random = Random(20)  # noqa: S311 - the same moments each time
+    with post.channel() as channel:
+        for name in (post.queue, post.dead):
+            Queue(name)(channel).declare()
+        for place in range(number):
+            publish(channel, _letter(f"{place}", post.queue), post.dead)
+        sent_back = 0
+        for _ in range(3):
+            process = subprocess.Popen(
+                post.command("replay", "--execute", "--rate", "400"), env=post.environment, stderr=subprocess.DEVNULL
+            )
+            sent_back += random.randint(5, 55)
+            wait_until(partial(_holds, channel, post.queue, sent_back), within_s=30, what="half way")
+            process.kill()
+            process.wait()
+
+    def all_ids() -> list[str]:
+        found = [one.id for name in (post.queue, post.dead) for one in post.letters(name)]
+        return found if len(found) >= number else []
+
+    found = wait_until(all_ids, within_s=10, what="RabbitMQ has noticed the deaths")
+    assert {f"{place}" for place in range(number)} == set(found)
+    assert len(found) <= number + 3
+    left = len(post.letters())
+    assert 0 < left < number - 3
+
+
+def test_pickle_is_never_loaded(post: Post, tmp_path: Path) -> None:
+    """Not by the worker, not by `repot dead`: loading it would leave a file."""
+    planted = tmp_path / "loaded"
+    mark = str(uuid4())
+    body = pickle.dumps(_Plant(str(planted)))
+    post.raw(Message(body, "application/x-python-serialize", "binary", {"task": "dead.ok", "id": mark}))
+    assert letter.UNDECODABLE == post.letter(mark).death.reason
+    post.run("list")
+    shown = json.loads(post.run("show", mark, "--payload", "--json").stdout)[0]
+    assert {"hidden", "content_type", "bytes"} == shown["payload"].keys()
+    post.run("replay", mark)
+    assert not planted.exists()
+    pickle.loads(body)  # noqa: S301 - the plant is alive
+    assert planted.exists()
+
+
+def test_what_is_to_be_hidden_is_shown_nowhere(post: Post) -> None:
+    """WORKER_REDACT: as an argument, deep inside one, without a name, and in what the exception says."""
+    sent = [
+        post.send("dead.fail", f"card {PLANTED}"),
+        post.send("dead.fail", kwargs={"text": f"no: {PLANTED}", "card": PLANTED, "order": {"card": {"n": PLANTED}}}),
+        post.send("dead.fail", kwargs={"password": PLANTED, "text": "x"}),
+    ]
+    shown = ""
+    for one in sent:
+        post.letter(one)
+        for words in (("show", one), ("show", one, "--payload"), ("show", one, "--payload", "--json")):
+            shown += post.run(*words).stdout
+    shown += post.run("list").stdout + post.run("list", "--json").stdout
+    assert "**" in shown
+    assert PLANTED not in shown
+
+
+class _Plant:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path(self.path),))
+
+
+def _message(name: str, headers: dict[str, Any] | None = None) -> Message:
+    headers = {"task": "dead.ok", "id": name, "retries": 3, **(headers or {})}
+    return Message(BODY, "application/json", "utf-8", headers)
+
+
+def _letter(name: str, queue: str, reason: str = letter.FAILED, headers: dict[str, Any] | None = None) -> Message:
+    return letter.write(_message(name, headers), Death(reason, queue))
+
+
+def _note(into: list[tuple[str, bool]], name: str, written: bool) -> None:
+    into.append((name, written))
+
+
+def _holds(channel: Any, queue: str, least: int) -> bool:
+    """Whether so many messages wait, asked of the broker itself."""
+    try:
+        return bool(channel.queue_declare(queue, passive=True).message_count >= least)
+    except ChannelError:
+        # an empty list on Redis
+        return False
+
+
+@contextmanager
+def _refusing(post: Post, channel: Any) -> Iterator[None]:
+    """A queue of dead letters that takes none: full on RabbitMQ, something else on Redis."""
+    if post.broker.product == "RabbitMQ":
+        full = Queue(post.dead, queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"})(channel)
+        full.declare()
+        publish(channel, Message(b"1", "application/json", "utf-8"), post.dead)
+        wait_until(partial(_holds, channel, post.dead, 1), within_s=5, what="it is full")
+        yield
+        full.delete()
+        DeadLetterQueue(post.dead, "quorum")(channel).declare()
+    else:
+        channel.client.set(post.dead, "not a list")
+        yield
+        channel.client.delete(post.dead)
+
+
+@contextmanager
+def _disk_alarm(server: Server) -> Iterator[None]:
+    """No disk has that much room."""
+    _rabbitmqctl(server, "set_disk_free_limit", "100000000000000")
+    try:
+        yield
+    finally:
+        _rabbitmqctl(server, "set_disk_free_limit", "1000000")
+
+
+def _rabbitmqctl(server: Server, *words: str) -> None:
+    command = str(Path(programs.RABBITMQ.find()).with_name("rabbitmqctl"))
+    environment = inherited_environment(without=("RABBITMQ_", "ERL_")) | dict(server.variables)
+    subprocess.run([command, *words], env=environment, check=True, capture_output=True, timeout=60)
