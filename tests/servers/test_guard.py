@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from celery import chain, chord
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded
+from click.testing import CliRunner
 
 from repot.brokers.local import redis_server
 from repot.chaos.proxies import Proxy
+from repot.cli.main import main
+from repot.config import as_environment
 from repot.idempotency.claims import Ending, Outcome, State
 from repot.waiting import wait_until
 from repot.worker.journal import DELIVERED, ENDED
@@ -258,6 +262,40 @@ def test_an_effect_in_doubt_waits_for_a_person_if_its_policy_says_so(
     # the person looks, and says that it was done
     shop.store.finish(shop.record.key, shop.record.owner, Ending(Outcome.DONE, 3600, '"paid"'), "person")
     assert "paid" == shop.get(shop.send("pay", order, str(hold)))
+
+
+def test_a_parked_effect_is_run_again_by_replaying_its_letter(
+    server: Server, redis: Server, opened: Callable[..., Shop], order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a killed worker to `repot dead replay`: a person looked, and wants the run."""
+    shop = opened(server, redis)
+    hold = shop.file()
+    worker = shop.start()
+    task = shop.send("pay", order, str(hold))
+    shop.await_effects(order)
+    worker.stop()
+    hold.touch()
+    shop.start()
+    with pytest.raises(Exception, match="nobody knows whether task"):
+        shop.get(task, within_s=60)
+    for name, value in as_environment(shop.settings).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("WORKER_APP")
+    if server.management_url:
+        monkeypatch.setenv("WORKER_MANAGEMENT_URL", server.management_url)
+
+    def letters() -> Any:
+        found = CliRunner().invoke(main, ["dead", "list", "--json"])
+        assert 0 == found.exit_code, found.output
+        return json.loads(found.stdout)
+
+    (letter,) = wait_until(letters, within_s=20, what="its letter is written", poll_s=0.3)
+    assert (task.id, "unknown_outcome") == (letter["id"], letter["reason"])
+    shop.client.backend.forget(task.id)
+    assert 0 == CliRunner().invoke(main, ["dead", "replay", task.id, "--execute"]).exit_code
+    # what was asked for before remembers the failure
+    assert order == shop.get(shop.client.AsyncResult(task.id))
+    assert (2, State.DONE) == (len(shop.effects(order)), shop.record.state)
 
 
 def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(
