@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -36,9 +35,6 @@ MOST_SCOPES = 1000
 
 #: Of an error's text, so many characters are kept.
 LONGEST_ERROR = 1000
-
-#: Characters that mean something in a pattern of SCAN.
-_PATTERN = re.compile(r"([*?\[\]\\^])")
 
 
 def digest(text: str | bytes) -> str:
@@ -192,8 +188,7 @@ class JobStore:
         yield from self._look(tenant, free=True)
 
     def _look(self, tenant: str | None, *, free: bool) -> Iterator[Stuck]:
-        prefix = _PATTERN.sub(r"\\\1", self._prefix)
-        pattern = f"{prefix}{{{tenant or '*'}}}:active:*"
+        pattern = f"{self._prefix}{{{tenant or '*'}}}:active:*"
         names = self._ask(lambda: self.client.scan_iter(match=pattern, count=500))
         while name := self._ask(lambda: next(names, None)):
             owner, _, scope = name.removeprefix(f"{self._prefix}{{").partition("}:active:")

@@ -298,7 +298,7 @@ def test_arguments_that_the_task_does_not_take_are_a_400_where_it_is_known(
 ) -> None:
     shop = Shop(redis, redis, tmp_path, app="job_app")
 
-    @shop.client.task(name="jobs.render")
+    @shop.client.task(name="jobs.render", shared=False)
     def render(project: str) -> None:
         """Never called here."""
 
