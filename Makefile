@@ -36,7 +36,7 @@ apps: setup ## The doctor on whole projects, as tutorials write them and odder
 	$(BIN)/pytest tests/apps --numprocesses 2
 
 servers: setup ## Tests on private servers
-	$(BIN)/pytest tests/servers --numprocesses 3
+	$(BIN)/pytest tests/servers --numprocesses 4
 
 health: setup ## Tests of the health sidecar, on workers whose brokers fail
 	$(BIN)/pytest tests/health --numprocesses 4

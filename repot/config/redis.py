@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from repot.config.urls import ServiceUrl
 
 
+#: Far longer than a scan takes.
+_SWEEP_LOCK_S = 30
+
 _KEEPALIVE_FIELDS = ("keepalive_idle", "keepalive_interval", "keepalive_count")
 
 
@@ -30,6 +33,9 @@ def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
     # defaults, 10 and 10, mean every 100 s
     yield transport_option("unacked_restore_interval", settings.restore_interval, "restore_interval")
     yield transport_option("unacked_restore_throttle", 1)
+    # who scans holds a lock, for 300 s by kombu's default: a worker that dies in that moment keeps all others from it
+    # for so long. Two that scan at once do no harm: each message is put back in a transaction that watches the hash
+    yield transport_option("unacked_mutex_expire", _SWEEP_LOCK_S)
     # kombu passes None for what is not given, which turns redis-py's own defaults off
     yield transport_option("socket_timeout", settings.socket_timeout, "socket_timeout")
     yield transport_option("socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")

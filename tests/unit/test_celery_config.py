@@ -34,6 +34,7 @@ def test_redis_gets_what_long_tasks_need(scheme: str) -> None:
     assert 7200 == options["visibility_timeout"]
     assert 10 == options["unacked_restore_interval"]
     assert 1 == options["unacked_restore_throttle"]
+    assert 30 == options["unacked_mutex_expire"]
     assert options["socket_timeout"]
     assert options["socket_connect_timeout"]
     assert options["health_check_interval"]
