@@ -23,6 +23,7 @@
     ├── FolderUnusable         exit 2   a folder, or a file in it, cannot be read or written
     ├── KeyUnusable            exit 2   no idempotency key can be made of a call's arguments
     ├── StoreUnreachable       exit 3   the lease store did not answer
+    │   └── StoreRefused       exit 8   it refuses the user, the password or a key
     ├── AlreadyRunning         exit 5   another run holds the claim on a key
     ├── LeaseLost              exit 5   a run's claim is not its own any more
     ├── OutcomeUnknown         exit 5   nobody knows whether an earlier run had its effect
@@ -30,6 +31,7 @@
     ├── FailedBefore           exit 5   an earlier run with this key failed for good
     ├── ResultExpired          exit 1   the effect is done, its result is not kept any more
     ├── ClaimNotFound          exit 1   nobody has claimed this key
+    ├── ClaimUnreadable        exit 1   what stands at a claim's name is none
     ├── LetterNotFound         exit 1   there is no such dead letter
     ├── Unroutable             exit 1   there is no queue to send a message to, or it is full
     ├── ScopeTaken             exit 5   a scope has an active job already
@@ -188,6 +190,12 @@ class StoreUnreachable(RepotError):
     exit_code = 3
 
 
+class StoreRefused(StoreUnreachable):
+    """The lease store refuses the user, the password or a key."""
+
+    exit_code = 8
+
+
 class AlreadyRunning(RepotError):
     """Another run holds the claim on this key; `retry_after_s` says when it could be free."""
 
@@ -220,11 +228,20 @@ class FailedBefore(RepotError):
 
 
 class ResultExpired(RepotError):
-    """The effect is done; its result was too large to keep, or is not kept any more."""
+    """The effect is done; its result was too large to keep, or is not kept any more.
+
+    `own` if it was the very message that had the effect: what should follow it has not been sent.
+    """
+
+    own: bool = False
 
 
 class ClaimNotFound(RepotError):
     """Nobody has claimed this key, or it is forgotten."""
+
+
+class ClaimUnreadable(RepotError):
+    """What stands at a claim's name in the store is none."""
 
 
 class LetterNotFound(RepotError):

@@ -171,3 +171,19 @@ def doubtful(task: Any, order: str) -> None:
     """Raise what says nothing about the effect."""
     effect(task, order)
     raise TimeoutError(order)
+
+
+@app.task(base=Guarded, bind=True)
+def collect(task: Any, results: list[Any]) -> int:
+    """The end of a chord of anything."""
+    effect(task, len(results))
+    return len(results)
+
+
+@app.task(base=Guarded, bind=True, idempotency=Policy(key=("order",), wait=QUICK))
+def steps(task: Any, order: str, number: int) -> int:
+    """Replace itself, twice, under one key."""
+    effect(task, order)
+    if number < 3:
+        raise task.replace(task.s(order, number + 1))
+    return number

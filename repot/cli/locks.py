@@ -80,8 +80,10 @@ def show(name: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_data(record), indent=2))
         return
+    from repot.cli.printable import printable
+
     for label, value in _data(record).items():
-        click.echo(f"{label + ':':<12} {'' if value is None else value}")
+        click.echo(f"{label + ':':<12} {'' if value is None else printable(str(value))}")
 
 
 @locks.command()
@@ -94,12 +96,13 @@ def release(name: str, decision: str, *, force: bool, execute: bool) -> None:
 
     A claim whose lease is live is refused: its run goes on, and would be doubled.
     """
+    from repot.cli.printable import printable
     from repot.idempotency.locks import named
     from repot.idempotency.locks import release as decide
 
     settings, store = _settings_and_store()
     record = named(store, name)
-    what = f"{record.key[:12]} of {record.task}[{record.task_id}], {record.state.value}: {decision}"
+    what = printable(f"{record.key[:12]} of {record.task}[{record.task_id}], {record.state.value}: {decision}")
     if not execute:
         click.echo(f"would be released: {what}\nnothing was changed; --execute does it", err=True)
         return
@@ -217,6 +220,9 @@ def _table(records: Iterable[Record]) -> None:
 
 
 def _rows(rows: Sequence[tuple[str, ...]]) -> None:
+    from repot.cli.printable import printable
+
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -12,7 +12,7 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 
 from repot.config.endpoints import endpoints
 from repot.config.redis import client_tls, keepalive
-from repot.errors import ConfigInvalid, StoreUnreachable
+from repot.errors import ConfigInvalid, StoreRefused, StoreUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +40,8 @@ _NOT_NOW = (
     MasterNotFoundError,
     OSError,
 )
+#: One that lets nobody in for now: its password is being changed, or a right is missing.
+_REFUSED = (redis.AuthenticationError, redis.exceptions.NoPermissionError)
 
 
 def open_client(settings: WorkerSettings) -> Client:
@@ -73,11 +75,14 @@ def open_client(settings: WorkerSettings) -> Client:
 
 def is_unreachable(error: Exception) -> bool:
     """Whether an error means that the store cannot be used now; otherwise a command is wrong."""
-    return isinstance(error, _NOT_NOW) and not isinstance(error, redis.AuthenticationError)
+    return isinstance(error, (*_NOT_NOW, *_REFUSED))
 
 
 def unreachable(url: ServiceUrl, error: Exception) -> StoreUnreachable:
-    """The error for a store that did not answer."""
+    """The error for a store that did not answer, or refused to."""
+    if isinstance(error, _REFUSED):
+        message = f"the lease store {url} refuses access: {error}"
+        return StoreRefused(message, hint="Check user, password and rights; WORKER_LEASE_STORE names the store.")
     message = f"the lease store {url} did not answer: {type(error).__name__}: {error}"
     return StoreUnreachable(message, hint="WORKER_LEASE_STORE names it; without it WORKER_RESULT_BACKEND.")
 

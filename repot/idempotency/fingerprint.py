@@ -43,6 +43,10 @@ class Fingerprint:
     key: str
     payload: str = ""
 
+    def of_replacement(self, number: int) -> Fingerprint:
+        """The key of what a task replaced itself by, the `number`-th time: work of its own."""
+        return Fingerprint(_digest(self.key, "replacement", number), self.payload)
+
 
 def fingerprint(
     name: str,
@@ -64,36 +68,50 @@ def fingerprint(
         KeyUnusable: the arguments do not fit the function, lack a field, or cannot be written.
     """
     bound = _bind(name, function, args, kwargs)
-    where = namespace(**bound) if callable(namespace) else namespace
+    by_name = _by_name(bound)
+    where = namespace(**by_name) if callable(namespace) else namespace
     if given is not None:
-        return Fingerprint(_digest(name, where, "given", given), _digest("payload", bound))
+        return Fingerprint(_digest(name, where, "given", given), _payload(bound))
     if key is TASK_ID:
         return Fingerprint(_digest(name, where, "task id", task_id))
     if key is ARGUMENTS:
-        return Fingerprint(_digest(name, where, "arguments", bound))
+        return Fingerprint(_digest(name, where, "arguments", dict(bound.arguments)))
     if callable(key):
-        return Fingerprint(_digest(name, where, "function", key(**bound)))
+        return Fingerprint(_digest(name, where, "function", key(**by_name)))
     assert isinstance(key, tuple)
-    return Fingerprint(_digest(name, where, "fields", {field: _field(bound, field, name) for field in key}))
+    return Fingerprint(_digest(name, where, "fields", {field: _field(by_name, field, name) for field in key}))
 
 
 def _digest(*parts: object) -> str:
     return sha256(canonical([VERSION, *parts])).hexdigest()
 
 
+def _payload(bound: inspect.BoundArguments) -> str:
+    """The digest of all arguments; "" if they cannot be written, which may be why their caller gives a key."""
+    try:
+        return _digest("payload", dict(bound.arguments))
+    except KeyUnusable:
+        return ""
+
+
 def _bind(
     name: str, function: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> inspect.BoundArguments:
     try:
         bound = _signature(function).bind(*args, **kwargs)
     except TypeError as error:
         message = f"the arguments do not fit {name}: {error}"
         raise KeyUnusable(message) from error
     bound.apply_defaults()
+    return bound
+
+
+def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """Arguments as their caller names them; one without a parameter of its own never hides another."""
     arguments = dict(bound.arguments)
     for parameter in bound.signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            arguments |= arguments.pop(parameter.name)
+            arguments = {**arguments.pop(parameter.name), **arguments}
     return arguments
 
 

@@ -11,13 +11,13 @@ from uuid import uuid4
 from repot.errors import AlreadyRunning, FailedBefore, OutcomeUnknown, PayloadMismatch, ResultExpired, StoreUnreachable
 from repot.idempotency.claims import Done, Failed, Mismatch, Outcome, Parked, Running
 from repot.idempotency.fingerprint import fingerprint
-from repot.idempotency.guard import Guard, Lease, result_of
+from repot.idempotency.guard import Guard, Lease, result_of, told
 from repot.idempotency.policy import FAIL_OPEN, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from repot.idempotency.claims import Answer, Ending
+    from repot.idempotency.claims import Answer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +67,13 @@ def _ordinary(calls: _Calls, function: Callable[P, R]) -> Callable[P, R]:
 def _asynchronous(calls: _Calls, function: Callable[P, Any]) -> Callable[P, Any]:
     @wraps(function)
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401 - what the function returns
-        lease = await asyncio.to_thread(calls.begin, args, kwargs)
+        claiming = asyncio.ensure_future(asyncio.to_thread(calls.begin, args, kwargs))
+        try:
+            lease = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # the thread goes on, and may claim a key that nobody waits for
+            claiming.add_done_callback(calls.give_back)
+            raise
         if not isinstance(lease, Lease):
             return lease.value if isinstance(lease, _First) else await function(*args, **kwargs)
         try:
@@ -118,24 +124,26 @@ class _Calls:
 
     def done(self, lease: Lease, result: object) -> None:
         """The function returned."""
-        self._finish(lease, self._made().done(self._policy, result))
+        guard = self._made()
+        guard.finish(lease, guard.done(self._policy, result))
 
     def failed(self, lease: Lease, error: BaseException) -> None:
         """The function raised."""
-        guard, policy = self._made(), self._policy
-        told = f"{type(error).__name__}: {error}"
+        guard, policy, text = self._made(), self._policy, told(error)
         if not isinstance(error, Exception):
             # cancelled, or the process leaves: in the middle of anything
             guard.abandon(lease)
         elif isinstance(error, policy.keep):
-            self._finish(lease, guard.ending(policy, Outcome.FAILED, error=told))
+            guard.finish(lease, guard.ending(policy, Outcome.FAILED, error=text))
         elif isinstance(error, policy.uncertain):
-            self._finish(lease, guard.ending(policy, Outcome.UNKNOWN, error=told))
+            guard.finish(lease, guard.ending(policy, Outcome.UNKNOWN, error=text))
         else:
-            self._finish(lease, guard.ending(policy, Outcome.RELEASED, error=told))
+            guard.finish(lease, guard.ending(policy, Outcome.RELEASED, error=text))
 
-    def _finish(self, lease: Lease, ending: Ending) -> None:
-        self._made().finish(lease, ending)
+    def give_back(self, claiming: asyncio.Future[Any]) -> None:
+        """A claim was made for a call that was cancelled meanwhile."""
+        if not claiming.cancelled() and claiming.exception() is None and isinstance(claiming.result(), Lease):
+            self._made().give_back(claiming.result())
 
     def _made(self) -> Guard:
         if not isinstance(self._guard, Guard):

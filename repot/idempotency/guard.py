@@ -12,9 +12,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from kombu.exceptions import EncodeError
 from kombu.utils import json
 
+from repot.config.masking import masked
 from repot.errors import LeaseLost, StoreUnreachable
 from repot.idempotency import events
 from repot.idempotency.claims import Claimant, Claimed, Done, Ending, Mismatch, Outcome, Parked, Running, State, Verdict
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from repot.idempotency.policy import Policy
 
 log = logging.getLogger(__name__)
+
+#: Of an exception's text, so many characters are kept.
+_LONGEST_ERROR = 1000
 
 #: A fence below all others, of a run without a claim: a store that compares refuses it after any guarded one.
 NO_FENCE = 0
@@ -166,15 +169,21 @@ class Guard:
         text: str | None
         try:
             text = json.dumps(result)
-        except (TypeError, ValueError, EncodeError):
+        except Exception:  # noqa: BLE001 - of any type's own making, or too deep; the effect is done all the same
             text = None
         if text is not None and len(text.encode()) > (policy.result_limit or self.settings.result_limit):
             text = None
         return self.ending(policy, Outcome.DONE, result=text)
 
     def abandon(self, lease: Lease) -> None:
-        """Renew no more, and say nothing: the outcome is unknown once the lease has run out."""
+        """Renew no more. What is not said of its outcome elsewhere is unknown once the lease has run out."""
         self.renewer.drop(lease)
+
+    def give_back(self, lease: Lease) -> None:
+        """End the claim of a run that never began; in the background."""
+        self.renewer.drop(lease)
+        ending = Ending(Outcome.RELEASED, lease.claimant.kept_s)
+        self._say_later(lambda: lease.store.finish(lease.key, lease.claimant.owner, ending, "late"))
 
     def _say_later(self, what: Callable[[], object]) -> None:
         self.renewer.say_later(what, self.settings.lease / 3)
@@ -200,6 +209,15 @@ def guard_of(app: Celery) -> Guard:
         found = Guard(RedisStore(settings), settings)
         app.repot_guard = found  # type: ignore[attr-defined]
     return found
+
+
+def told(error: BaseException) -> str:
+    """An exception in words that can be kept: no password, no end, no character that cannot be written."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an exception of anybody's making
+        text = type(error).__name__
+    return str(masked(text.encode("utf-8", "backslashreplace").decode()))[:_LONGEST_ERROR]
 
 
 def result_of(answer: Done) -> Any:  # noqa: ANN401 - any result

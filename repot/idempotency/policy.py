@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from random import uniform
+from typing import TYPE_CHECKING
 
 from billiard.exceptions import SoftTimeLimitExceeded
 
-from repot.idempotency.fingerprint import ARGUMENTS, Key, Namespace
+from repot.errors import ConfigInvalid
+from repot.idempotency.fingerprint import ARGUMENTS, Key, Namespace, Whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class OnUnknown(Enum):
@@ -31,6 +36,9 @@ class OnStoreDown(Enum):
 
 RERUN, PARK = OnUnknown.RERUN, OnUnknown.PARK
 FAIL_CLOSED, FAIL_OPEN = OnStoreDown.FAIL_CLOSED, OnStoreDown.FAIL_OPEN
+
+#: As for WORKER_LEASE.
+_SHORTEST_LEASE_S = 0.2
 
 #: Beyond so many doublings any cap is reached, and a float would overflow.
 _MOST_DOUBLINGS = 60
@@ -55,7 +63,11 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What makes two calls the same work, and what happens to the second."""
+    """What makes two calls the same work, and what happens to the second.
+
+    Raises:
+        ConfigInvalid: a value means nothing here; better when a task is defined than when it is needed.
+    """
 
     #: What the key is made of: ARGUMENTS, TASK_ID, names of arguments, or a function of them.
     key: Key = ARGUMENTS
@@ -77,3 +89,42 @@ class Policy:
     result_limit: int | None = None
     #: How long a message that found its key taken, or the store away, waits before it comes again.
     wait: Backoff = Backoff(base_s=1, cap_s=60)
+
+    def __post_init__(self) -> None:
+        """Refuse what would be taken for something else."""
+        problems = [*_unless_one_of("on_unknown", self.on_unknown, OnUnknown)]
+        problems += [*_unless_one_of("on_store_down", self.on_store_down, OnStoreDown)]
+        problems += [*_key_problems(self.key), *_number_problems(self)]
+        for name in ("keep", "uncertain"):
+            kinds = getattr(self, name)
+            if not isinstance(kinds, tuple) or not all(isinstance(one, type) for one in kinds):
+                problems.append(f"{name} is a tuple of exception classes, as in (TimeoutError,)")
+        if not isinstance(self.namespace, str) and not callable(self.namespace):
+            problems.append("namespace is a text, or a function of the task's arguments")
+        if problems:
+            message = "this policy of a guarded task means nothing: " + "; ".join(problems)
+            raise ConfigInvalid(message, hint="docs/idempotency.md has what can be said.")
+
+
+def _unless_one_of(name: str, value: object, kinds: type[Enum]) -> Iterator[str]:
+    if not isinstance(value, kinds):
+        words = " or ".join(one.name for one in kinds)
+        yield f"{name} is {words} of repot.idempotency, not {value!r}"
+
+
+def _key_problems(key: object) -> Iterator[str]:
+    if isinstance(key, Whole) or callable(key):
+        return
+    if not isinstance(key, tuple) or not key or not all(isinstance(one, str) and one for one in key):
+        yield f"key is ARGUMENTS, TASK_ID, a function, or a tuple of names such as ('order',), not {key!r}"
+
+
+def _number_problems(policy: Policy) -> Iterator[str]:
+    if policy.most_doubts < 1:
+        yield "most_doubts is at least 1"
+    if policy.lease_s is not None and policy.lease_s < _SHORTEST_LEASE_S:
+        yield f"lease_s is at least {_SHORTEST_LEASE_S} s"
+    if policy.kept_s is not None and policy.kept_s <= 0:
+        yield "kept_s is more than 0"
+    if policy.result_limit is not None and policy.result_limit < 0:
+        yield "result_limit is no negative number"

@@ -10,7 +10,7 @@ import os
 from collections import deque
 from threading import Condition, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from repot.errors import RepotError
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Questions to the store at a time.
+_AT_ONCE = 16
 
 #: What could not be said to the store is said later; beyond so many, the oldest are given up.
 _MOST_UNSAID = 1000
@@ -92,10 +97,8 @@ class Renewer:
                 now = monotonic()
                 due = [lease for moment, lease in self._due.values() if moment <= now]
                 unsaid = [self._unsaid.popleft() for _ in range(len(self._unsaid))]
-            for lease in due:
-                self._renew(lease)
-            for what in unsaid:
-                self._say(what)
+            _each(self._renew, due)
+            _each(self._say, unsaid)
             with self._changed:
                 self._plan()
 
@@ -128,3 +131,23 @@ class Renewer:
         except RepotError:
             with self._changed:
                 self._unsaid.append(what)
+
+
+def _each(act: Callable[[T], None], things: list[T]) -> None:
+    """Do something with each: with several at a time, as a store that is slow must not cost the last one its lease."""
+    left = deque(things)
+
+    def work() -> None:
+        while left:
+            try:
+                thing = left.popleft()
+            except IndexError:
+                return
+            act(thing)
+
+    helpers = [Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(things)) - 1)]
+    for helper in helpers:
+        helper.start()
+    work()
+    for helper in helpers:
+        helper.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property, partial
 from importlib.resources import files
 from itertools import islice
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 
-from repot.errors import StoreUnreachable
+from repot.errors import ClaimUnreadable, StoreUnreachable
 from repot.idempotency.claims import (
     Claimed,
     Done,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from repot.idempotency.fingerprint import Fingerprint
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 #: Records that are looked at together.
 _PAGE = 500
@@ -104,15 +107,25 @@ class RedisStore:
         return _recorded(key, found, self.now()) if found else None
 
     def records(self) -> Iterator[Record]:
-        """Everything on record, in no order; what changes meanwhile may be missed."""
+        """Everything on record, in no order; what changes meanwhile may be missed.
+
+        What is no claim is left out, with a warning.
+        """
+        seen: set[str] = set()
         names = self.client.scan_iter(match=f"{self._prefix}*", count=_PAGE)
         while page := self._ask(lambda: list(islice(names, _PAGE))):
-            found = self._ask(partial(self._hashes, page))
+            # SCAN may give a name twice
+            fresh = [name for name in dict.fromkeys(page) if name not in seen]
+            seen.update(fresh)
+            found = self._ask(partial(self._hashes, fresh))
             # asked for after the records, so that nothing looks live that is not
             now = self.now()
-            for name, record in zip(page, found, strict=True):
-                if record:
-                    yield _recorded(name.rpartition("{")[2].removesuffix("}"), record, now)
+            for name, record in zip(fresh, found, strict=True):
+                try:
+                    if record:
+                        yield _recorded(_key_of(name), record, now)
+                except ClaimUnreadable as error:
+                    log.warning("left out: %s", error.message, extra={"action": "claim_unreadable"})
 
     def now(self) -> float:
         """The time by the store's clock, in seconds since 1970."""
@@ -125,11 +138,16 @@ class RedisStore:
             self.client.close()
             del self.client
 
-    def _hashes(self, names: list[str]) -> list[dict[str, str]]:
+    def _hashes(self, names: list[str]) -> list[dict[str, str] | Exception]:
+        """What stands at each name: a hash, or the error of a name that is none."""
         with self.client.pipeline(transaction=False) as pipeline:
             for name in names:
                 pipeline.hgetall(name)
-            return list(pipeline.execute())
+            found = list(pipeline.execute(raise_on_error=False))
+        broken = next((one for one in found if isinstance(one, Exception) and is_unreachable(one)), None)
+        if broken:
+            raise broken
+        return found
 
     @cached_property
     def _claim(self) -> Script:
@@ -158,8 +176,13 @@ class RedisStore:
         except (redis.RedisError, OSError) as error:
             url = self._settings.store_url
             if url is None or not is_unreachable(error):
-                raise
+                message = f"the lease store cannot do this: {error}"
+                raise ClaimUnreadable(message, hint="Something else than a claim may stand at its name.") from error
             raise unreachable(url, error) from error
+
+
+def _key_of(name: str) -> str:
+    return name.rpartition("{")[2].removesuffix("}")
 
 
 def _ms(seconds: float) -> int:
@@ -182,7 +205,17 @@ _ANSWERS: dict[str, Callable[..., Answer]] = {
 }
 
 
-def _recorded(key: str, found: dict[str, str], now: float) -> Record:
+def _recorded(key: str, found: dict[str, str] | Exception, now: float) -> Record:
+    try:
+        if isinstance(found, Exception):
+            raise found
+        return _read(key, found, now)
+    except (redis.RedisError, ValueError, OverflowError) as error:
+        message = f"what stands at the name of claim {key} is none: {error}"
+        raise ClaimUnreadable(message, hint="Somebody else writes under WORKER_LEASE_PREFIX.") from error
+
+
+def _read(key: str, found: dict[str, str], now: float) -> Record:
     state = State(found.get("state", Outcome.UNKNOWN.value))
     remaining_s = max(_seconds(found.get("until")) - now, 0) if state in (State.RUNNING, State.RELEASED) else 0
     if state is State.RUNNING and not remaining_s:

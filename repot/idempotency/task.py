@@ -17,7 +17,7 @@ from repot.errors import FailedBefore, LeaseLost, OutcomeUnknown, PayloadMismatc
 from repot.idempotency import events
 from repot.idempotency.claims import Done, Failed, Mismatch, Outcome, Parked, Running
 from repot.idempotency.fingerprint import fingerprint
-from repot.idempotency.guard import NO_FENCE, Lease, guard_of, result_of
+from repot.idempotency.guard import NO_FENCE, Lease, guard_of, result_of, told
 from repot.idempotency.policy import FAIL_OPEN, Backoff, Policy
 
 if TYPE_CHECKING:
@@ -82,7 +82,10 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         guard = guard_of(self.app)
         if not guard.settings.guard:
             return self._attempt(args, kwargs)
-        found = self._claim(guard, args, kwargs)
+        key = self.fingerprint(args, kwargs)
+        found = self._claim(guard, key)
+        if isinstance(found, Done) and self._replaces(found):
+            found = self._claim(guard, key.of_replacement(self.request.replaced_task_nesting))
         if isinstance(found, Lease):
             return self._run_under(guard, found, args, kwargs)
         if found is None:
@@ -151,10 +154,15 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             task_id=self.request.id or "",
         )
 
-    def _claim(self, guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lease | Answer | None:
+    def _replaces(self, answer: Done) -> bool:
+        """Whether this message is what its own task replaced itself by, under the same key."""
+        return bool(
+            answer.note == _IGNORED and answer.task_id == self.request.id and self.request.replaced_task_nesting
+        )
+
+    def _claim(self, guard: Guard, key: Fingerprint) -> Lease | Answer | None:
         """Claim the key; None where the store is away and the task shall run nevertheless."""
         request: Any = self.request
-        key = self.fingerprint(args, kwargs)
         try:
             return guard.claim(
                 key,
@@ -176,7 +184,7 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
 
     def _run_under(self, guard: Guard, lease: Lease, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         policy = self.idempotency
-        with self._holding(lease):
+        with self._holding(guard, lease):
             try:
                 result = self._attempt(args, kwargs)
             except Ignore:
@@ -185,9 +193,6 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                 raise
             except Exception as error:
                 self._finish(guard, lease, self._ending_of(guard, error))
-                raise
-            except BaseException:
-                guard.abandon(lease)
                 raise
             self._finish(guard, lease, guard.done(policy, result))
             return result
@@ -204,17 +209,16 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
 
     def _ending_of(self, guard: Guard, error: Exception) -> Ending:
         """What is remembered of a run that raised."""
-        policy = self.idempotency
-        told = f"{type(error).__name__}: {error}"
+        policy, text = self.idempotency, told(error)
         if isinstance(error, Retry):
             # its own retry may claim the key at any time, others only if that never comes
             hold_s = seconds_until(error.when) + guard.settings.lease
             return guard.ending(policy, Outcome.RELEASED, hold_s=hold_s, held_for=self.request.id or "")
-        if isinstance(error, (*policy.keep, *self.permanent)):
-            return guard.ending(policy, Outcome.FAILED, error=told)
+        if isinstance(error, (policy.keep, self.permanent)):
+            return guard.ending(policy, Outcome.FAILED, error=text)
         if isinstance(error, policy.uncertain):
-            return guard.ending(policy, Outcome.UNKNOWN, error=told)
-        return guard.ending(policy, Outcome.RELEASED, error=told)
+            return guard.ending(policy, Outcome.UNKNOWN, error=text)
+        return guard.ending(policy, Outcome.RELEASED, error=text)
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -253,14 +257,17 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
     def _first_result(self, answer: Done) -> Any:
         if answer.note == _IGNORED:
             raise Ignore(_IGNORED)
-        if answer.task_id == self.request.id and self._success_is_stored():
-            # what follows it was sent before its success was stored
+        own = answer.task_id == self.request.id
+        if own and not self.request.chord and self._success_is_stored():
+            # what follows it was sent before its success was stored; a chord is told after that, and may be told again
             raise Ignore(_IGNORED)
         try:
             return result_of(answer)
         except KeyError as error:
             message = f"task {answer.task_id} has done this; its result was too large to keep, or no JSON"
-            raise ResultExpired(message, hint="WORKER_RESULT_LIMIT is the most that is kept.") from error
+            expired = ResultExpired(message, hint="WORKER_RESULT_LIMIT is the most that is kept.")
+            expired.own = own
+            raise expired from error
 
     def _success_is_stored(self) -> bool:
         request: Any = self.request
@@ -298,13 +305,15 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         events.happened.send(sender=self.name, what=what, task_id=self.request.id, key=key)
 
     @contextmanager
-    def _holding(self, lease: Lease) -> Iterator[None]:
+    def _holding(self, guard: Guard, lease: Lease) -> Iterator[None]:
         # on the request: threads share the task, not what it is asked to do
         request: Any = self.request
         request.repot_lease = lease
         try:
             yield
         finally:
+            # however it ended: what is not said of it by now is unknown once its lease has run out
+            guard.abandon(lease)
             request.repot_lease = None
 
 

@@ -68,6 +68,11 @@ class MemoryStore:
         """Let time pass."""
         self._now += seconds
 
+    def keys(self) -> list[str]:
+        """All that was ever claimed and is not forgotten yet."""
+        with self._lock:
+            return [key for key in list(self._rows) if self._row(key)]
+
     def claim(self, fingerprint: Fingerprint, claimant: Claimant) -> Answer:
         """Claim a key for a run."""
         with self._lock:
@@ -96,7 +101,8 @@ class MemoryStore:
             row = self._row(key)
             if row is None or row.claimant.owner != owner:
                 return Verdict.LOST
-            if row.state not in (State.RUNNING, State.UNKNOWN):
+            let_go = row.state is State.RELEASED and ending.outcome is not Outcome.RELEASED and how in ("", "late")
+            if row.state not in (State.RUNNING, State.UNKNOWN) and not let_go:
                 return Verdict.OK if row.state.value == ending.outcome.value else Verdict.LOST
             if not how and not self._is_live(row):
                 return Verdict.LATE

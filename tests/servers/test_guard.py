@@ -116,6 +116,31 @@ def test_a_chord_goes_on_from_first_results(shop: Shop) -> None:
     assert 1 == len(shop.effects([number, 1]))
 
 
+def test_a_task_that_replaces_itself_goes_on(shop: Shop, order: str) -> None:
+    """The replacement has the id of the first, and under some policies its key, too."""
+    assert 3 == shop.get(shop.send("steps", order, 1))
+    assert 3 == len(shop.effects(order))
+
+
+def test_a_chord_whose_part_died_before_it_was_counted_goes_on(shop: Shop) -> None:
+    """Celery counts a part after it has stored its success: a redelivery of it has to count it."""
+    number, hold = uuid4().int % 10**9, shop.file()
+    parts = [_sign(shop, "add", number, 1), _sign(shop, "charge", str(number), 1, "", str(hold))]
+    body: Any = chord(parts, _sign(shop, "collect")).apply_async()
+    first = body.parent[0]
+    shop.get(first)
+    client = shop.client.backend.client
+    (counted,) = wait_until(lambda: client.keys(f"*{body.parent.id}.j"), within_s=10, what="it is counted")
+    # all that is known of it but the number of parts
+    client.delete(*(key for key in client.keys(f"*{body.parent.id}*") if not key.endswith(b".s")))
+    message = {"group_id": body.parent.id, "group_index": 0, "chord": _chord_of(shop, body)}
+    shop.send("add", number, 1, task_id=first.id, **message)
+    wait_until(lambda: client.exists(counted), within_s=8, what="it is counted again")
+    hold.touch()
+    assert 2 == shop.get(body)
+    assert 1 == len(shop.effects([number, 1]))
+
+
 def test_the_same_key_with_other_arguments_is_refused(shop: Shop, order: str) -> None:
     headers = {"repot_key": order}
     shop.get(shop.send("charge", order, 1, headers=headers))
@@ -445,6 +470,11 @@ def test_the_switch_turns_the_guard_off(redis: Server, opened: Callable[..., Sho
 def _record(shop: Shop, task: str) -> Any:
     (found,) = [record for record in shop.records if record.task_id == task]
     return found
+
+
+def _chord_of(shop: Shop, body: Any) -> dict[str, Any]:
+    """The body of a chord as its parts carry it."""
+    return {**_sign(shop, "collect").set(task_id=body.id), "chord_size": 2}
 
 
 def _sign(shop: Shop, task: str, *arguments: Any) -> Any:

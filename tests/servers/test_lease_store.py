@@ -12,7 +12,7 @@ from installed import require
 from leases import Timed, TimedMemory, TimedRedis, claimant, drive
 from repot.brokers.local import LOOPBACK, GuardedProcess, free_port, programs, redis_server
 from repot.config import inherited_environment
-from repot.errors import StoreUnreachable
+from repot.errors import ClaimUnreadable, StoreRefused, StoreUnreachable
 from repot.idempotency.claims import (
     Claimed,
     Done,
@@ -121,6 +121,15 @@ def test_what_a_late_run_knows_is_taken_while_nobody_has_come(timed: Timed) -> N
     who = claimant("one")
     timed.store.claim(KEY, who)
     timed.advance(7200)
+    assert Verdict.OK is timed.store.finish(KEY.key, who.owner, DONE, "late")
+    assert Done("one", '"first"') == timed.store.claim(KEY, claimant())
+
+
+def test_what_a_late_run_knows_is_taken_after_a_person_let_it_run_again_and_nobody_did(timed: Timed) -> None:
+    who = claimant("one")
+    timed.store.claim(KEY, who)
+    timed.advance(7200)
+    assert Verdict.OK is timed.store.finish(KEY.key, who.owner, RELEASED, "person")
     assert Verdict.OK is timed.store.finish(KEY.key, who.owner, DONE, "late")
     assert Done("one", '"first"') == timed.store.claim(KEY, claimant())
 
@@ -338,3 +347,29 @@ def _take_all_slots(port: int, process: GuardedProcess) -> None:
 
     wait_until(taken, within_s=20, what="the node has all slots")
     client.close()
+
+
+def test_a_store_that_refuses_access_is_away_for_workers_and_named_for_people() -> None:
+    """A password that is being changed must not fail a whole queue's tasks."""
+    with redis_server() as server:
+        TimedRedis(server.url).store.client.config_set("requirepass", "hunter2")
+        timed = TimedRedis(server.url.replace("://", "://:wrong-password@"))
+        with pytest.raises(StoreRefused, match="refuses access") as caught:
+            timed.store.claim(KEY, claimant())
+    assert isinstance(caught.value, StoreUnreachable)
+    assert "wrong-password" not in str(caught.value)
+
+
+def test_what_is_no_claim_is_left_out_and_named(redis: Server, caplog: pytest.LogCaptureFixture) -> None:
+    timed = TimedRedis(redis.url)
+    client: Any = timed.store.client
+    timed.store.claim(KEY, claimant("one"))
+    client.set(timed.store.name_of("a" * 64), "no hash")
+    client.hset(timed.store.name_of("b" * 64), "state", "banana")
+    assert ["one"] == [record.task_id for record in timed.store.records()]
+    assert 2 == sum("is none" in record.message for record in caplog.records)
+    for key in ("a" * 64, "b" * 64):
+        with pytest.raises(ClaimUnreadable):
+            timed.store.inspect(key)
+    with pytest.raises(ClaimUnreadable):
+        timed.store.claim(replace(KEY, key="a" * 64), claimant())

@@ -85,6 +85,16 @@ def test_filters(desk: Desk, words: tuple[str, ...], expected: list[str]) -> Non
     assert expected == [record["task_id"] for record in desk.listed(*words)]
 
 
+def test_a_name_cannot_steer_the_terminal(desk: Desk) -> None:
+    """Nor forge a line of the table."""
+    desk.claim("evil\n\x1b[2Jid")
+    for words in (["list"], ["show", "evil\n\x1b[2Jid"]):
+        shown = desk.run(*words).stdout
+        assert "evil\\n\\x1b[2Jid" in shown
+        assert "\x1b" not in shown
+    assert 5 == len(desk.run("list").stdout.splitlines())
+
+
 def test_one_is_shown_by_key_its_beginning_or_its_task(desk: Desk) -> None:
     key = desk.listed("--stuck")[0]["key"]
     for name in (key, key[:6], "dead"):

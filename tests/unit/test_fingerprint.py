@@ -209,3 +209,21 @@ def test_two_values_have_one_text_only_if_they_are_equal(one: object, other: obj
     # and equal ones of equal types have one
     if one == other and type(one) is type(other) and not isinstance(one, list | dict | tuple):
         assert canonical(one) == canonical(other)
+
+
+def test_an_argument_without_a_parameter_hides_no_other() -> None:
+    """`f(1, args=[9])` and `f(2, args=[9])` would be one otherwise."""
+
+    def anything(*args: object, **kwargs: object) -> None:
+        """Takes all."""
+
+    def positional(a: int, /, **more: object) -> None:
+        """Takes `a` twice."""
+
+    assert key_of(1, function=anything, args=[9]) != key_of(2, function=anything, args=[9])
+    assert key_of(1, function=positional, a=2) != key_of(3, function=positional, a=2)
+
+
+def test_a_callers_key_needs_no_arguments_that_can_be_written() -> None:
+    """But then nobody can say whether the payload is another one."""
+    assert "" == fingerprint("t", charge, (object(),), {}, given="mine").payload

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from threading import Event
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from celery import Celery
 from repot.config import ExplicitSettings
 from repot.errors import (
     AlreadyRunning,
+    ConfigInvalid,
     FailedBefore,
     LeaseLost,
     OutcomeUnknown,
@@ -24,6 +26,7 @@ from repot.errors import (
 from repot.idempotency import FAIL_OPEN, PARK, Backoff, Guard, IdempotentTask, Policy, idempotent
 from repot.idempotency.claims import Claimed, State
 from repot.idempotency.fingerprint import Fingerprint
+from repot.idempotency.guard import told
 from repot.idempotency.renewal import Renewer
 from repot.idempotency.testing import MemoryStore, guarded_by
 from repot.waiting import wait_until
@@ -328,3 +331,109 @@ def test_the_double_forgets_and_remembers(store: MemoryStore, guard: Guard) -> N
     assert State.RUNNING is record.state
     store.advance(10**7)
     assert store.inspect("k") is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"on_unknown": "park"},
+        {"on_store_down": "fail-open"},
+        {"key": "order"},
+        {"key": ()},
+        {"key": ["order"]},
+        {"keep": ValueError},
+        {"uncertain": ("TimeoutError",)},
+        {"most_doubts": 0},
+        {"lease_s": 0},
+        {"kept_s": -1},
+        {"result_limit": -1},
+        {"namespace": 7},
+    ],
+)
+def test_a_policy_that_means_nothing_is_refused_when_it_is_made(wrong: dict[str, Any]) -> None:
+    """`on_unknown="park"` would be taken for RERUN otherwise: the opposite."""
+    with pytest.raises(ConfigInvalid, match=next(iter(wrong))):
+        Policy(**wrong)
+
+
+class _Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_an_exception_is_kept_in_words_that_can_be() -> None:
+    assert "_Speechless" == told(_Speechless())
+    assert "FileNotFoundError: no \\udcff" == told(FileNotFoundError("no \udcff"))
+    assert "hunter2" not in told(ValueError("cannot reach redis://:hunter2@host/0"))
+    assert 1000 == len(told(ValueError("x" * 5000)))
+
+
+def test_an_exception_without_words_frees_its_key(guard: Guard) -> None:
+    till = Till()
+    till.error = _Speechless()
+    charge = idempotent(guard)(till.charge)
+    for _ in range(2):
+        with pytest.raises(_Speechless):
+            charge("o")
+
+
+def test_a_result_too_deep_to_write_is_done_all_the_same(guard: Guard) -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    charge = idempotent(guard)(lambda: deep)
+    charge()
+    with pytest.raises(ResultExpired):
+        charge()
+
+
+class Slow(MemoryStore):
+    """A store that takes its time."""
+
+    def claim(self, fingerprint: Fingerprint, claimant: Claimant) -> Answer:
+        Event().wait(0.3)
+        return super().claim(fingerprint, claimant)
+
+
+def test_a_call_that_is_cancelled_while_it_claims_leaves_no_key_taken() -> None:
+    store = Slow()
+    guard, effects = Guard(store, ExplicitSettings()), []
+
+    @idempotent(guard)
+    async def charge(order: str) -> str:
+        effects.append(order)
+        return order
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(charge("o"), 0.1)
+        await asyncio.to_thread(
+            wait_until,
+            lambda: any(record and record.state is State.RELEASED for record in map(store.inspect, store.keys())),
+            within_s=10,
+            what="it is given back",
+        )
+        assert "o" == await charge("o")
+
+    asyncio.run(main())
+    assert ["o"] == effects
+
+
+def test_many_leases_on_a_slow_store_are_all_renewed() -> None:
+    """One after the other, the last of them would have run out."""
+
+    class Slowly(_Held):
+        interval_s = 1.0
+
+        def renew(self) -> bool:
+            Event().wait(0.2)
+            return super().renew()
+
+    renewer, held = Renewer(), [Slowly(1000) for _ in range(40)]
+    for lease in held:
+        renewer.hold(lease)
+    begun = monotonic()
+    wait_until(lambda: all(lease.renewed for lease in held), within_s=10, what="all are renewed")
+    assert monotonic() - begun < 4
+    for lease in held:
+        renewer.drop(lease)

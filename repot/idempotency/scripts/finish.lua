@@ -13,7 +13,9 @@ local state = found[1] or ''
 if found[2] ~= owner then
   return {'lost', state}
 end
-if state ~= 'running' and state ~= 'unknown' then
+-- a person let it run again, but nobody has come since: what its run knows is better
+local let_go = state == 'released' and outcome ~= 'released' and (how == '' or how == 'late')
+if state ~= 'running' and state ~= 'unknown' and not let_go then
   -- the answer to the first try was lost
   return {state == outcome and 'ok' or 'lost', state}
 end
