@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from threading import Event
 
-from celery import Celery
+from celery import Celery, chain
 from celery.exceptions import Reject
 
 import repot
@@ -70,6 +70,33 @@ def reject(self: JobTask, project: str) -> None:
     _effect(self, project)
     reason = "no"
     raise Reject(reason, requeue=False)
+
+
+@app.task(bind=True, base=JobTask, name="jobs.relay")
+def relay(self: JobTask, project: str, left: int = 2, countdown: float = 0, hold: str = "") -> dict[str, object]:
+    """Be replaced by oneself: the first time after the countdown, then at once; the last one waits for `hold`."""
+    _effect(self, project)
+    if left:
+        self.replace(self.s(project, left=left - 1, hold=hold).set(countdown=countdown))
+    if hold:
+        wait_until(Path(hold).exists, within_s=60, what=f"{hold} appears")
+    return {"left": left, "job": self.request.id}
+
+
+@app.task(name="jobs.plain")
+def plain(project: str, hold: str = "") -> str:
+    """Belong to no job."""
+    if hold:
+        wait_until(Path(hold).exists, within_s=60, what=f"{hold} appears")
+    return project
+
+
+@app.task(bind=True, base=JobTask, name="jobs.hand_over")
+def hand_over(self: JobTask, project: str, hold: str, last: str) -> None:
+    """Be replaced by a chain that ends with a task of the job, or by a task that knows of none."""
+    _effect(self, project)
+    waits = plain.si(project, hold=hold)
+    self.replace(chain(waits, relay.si(project, left=0)) if last == "job" else waits)
 
 
 @app.task(bind=True, base=JobTask, name="jobs.watch")

@@ -66,15 +66,16 @@ def from_redis(envelope: str) -> Message:
     Raises:
         ValueError: it is no envelope.
     """
-    read = json.loads(envelope)
     try:
-        properties = dict(read["properties"])
-        headers = dict(read.get("headers") or {})
-        body = _unpacked(read.get("body"), properties.get("body_encoding"))
-    except (TypeError, KeyError, AttributeError, binascii.Error) as error:
+        read = json.loads(envelope)
+        properties = _mapping(read["properties"])
+        headers = _mapping(read.get("headers") or {})
+        body = _unpacked(read.get("body") or "", properties.get("body_encoding"))
+        is_redelivered = _mapping(properties.get("delivery_info") or {}).get("redelivered")
+    except (TypeError, KeyError, AttributeError, binascii.Error, RecursionError) as error:
         message = "this is not an envelope of kombu's"
         raise ValueError(message) from error
-    if (properties.get("delivery_info") or {}).get("redelivered"):
+    if is_redelivered:
         headers.pop("redelivered", None)
     for name in _OF_THE_BROKER:
         properties.pop(name, None)
@@ -174,10 +175,19 @@ def publish(channel: Any, message: Message, queue: str) -> None:  # noqa: ANN401
         raise Unroutable(why, hint="A worker that starts declares its queues; or name another one.") from error
 
 
+def _mapping(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    if not isinstance(value, dict):
+        message = "no object"
+        raise TypeError(message)
+    return dict(value)
+
+
 def _unpacked(body: Any, encoding: str | None) -> bytes:  # noqa: ANN401 - JSON
-    if encoding == "base64":
-        return base64.b64decode(body or "")
-    return _encoded(body or "", "utf-8")
+    if not isinstance(body, str | bytes):
+        # `bytes` of a number is as many zeros
+        message = "no text"
+        raise TypeError(message)
+    return base64.b64decode(body) if encoding == "base64" else _encoded(body, "utf-8")
 
 
 def _encoded(body: Any, encoding: str | None) -> bytes:  # noqa: ANN401 - str, bytes or a buffer

@@ -44,9 +44,9 @@ def sweep(connection: amqp.Connection, queue: str, decide: Decide, limit: int | 
     # it would decode bodies
     channel.auto_decode = False
     waiting = _waiting(connection, queue)
-    swept = Swept()
+    swept = Swept(missing=waiting is None)
     try:
-        for _ in range(waiting):
+        for _ in range(waiting or 0):
             found = channel.basic_get(queue)
             if found is None:
                 break
@@ -58,7 +58,9 @@ def sweep(connection: amqp.Connection, queue: str, decide: Decide, limit: int | 
                 channel.send_method(spec.Basic.Nack, "Lbb", (0, True, True))
                 # so that whoever looks next sees them; unless somebody takes them at once
                 wait_until(
-                    lambda: _waiting(connection, queue) >= swept.kept, within_s=_BACK_WITHIN_S, what="they are back"
+                    lambda: (_waiting(connection, queue) or 0) >= swept.kept,
+                    within_s=_BACK_WITHIN_S,
+                    what="they are back",
                 )
     return swept
 
@@ -85,13 +87,13 @@ def _move(channel: Any, message: Message, queue: str, tag: int) -> None:  # noqa
     channel.basic_ack(tag)
 
 
-def _waiting(connection: amqp.Connection, queue: str) -> int:
-    """How many messages wait; a queue nobody declared holds none."""
+def _waiting(connection: amqp.Connection, queue: str) -> int | None:
+    """How many messages wait; None of a queue nobody declared."""
     own: Any = connection.channel()
     try:
         counted = own.queue_declare(queue, passive=True).message_count
     except amqp.NotFound:
-        return 0
+        return None
     own.close()
     return int(counted)
 

@@ -6,16 +6,22 @@ from bisect import bisect
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from redis import ResponseError
+
 from repot.brokers.message import Message, from_redis, to_redis
 from repot.brokers.sweep import Discard, Forward, Keep, Swept
+from repot.errors import FactUnknown, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from repot.brokers.sweep import Decide
 
-#: Takes the exact element off one list, the oldest first, and puts another on the next; both or neither.
+#: Takes the exact element off one list, the oldest first, and puts another on the next; both or neither: what a script
+#: did before it fails is not undone, so the type of the other is asked first.
 _MOVE = """
+local kind = redis.call('TYPE', KEYS[2]).ok
+if kind ~= 'list' and kind ~= 'none' then return -1 end
 if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
 redis.call('LPUSH', KEYS[2], ARGV[2])
 return 1
@@ -35,12 +41,17 @@ def sweep(client: Any, queue: str, decide: Decide, keys: Mapping[str, Any]) -> S
 
     What is kept is not touched. An element that is no message of kombu's is shown as
     a message without headers whose body it is.
+
+    Raises:
+        FactUnknown: what lies there is no list, and so no queue.
+        Unroutable: what lies at the key of the queue to forward to is none.
+        redis.RedisError: Redis did not answer.
     """
     swept = Swept()
     move = client.register_script(_MOVE)
     for name in lists_of(queue, keys):
         # producers push on the left; a list that is read whole is not moved under our feet by what we remove
-        for element in reversed(client.lrange(name, 0, -1)):
+        for element in reversed(_elements(client, name)):
             decision = decide(_message(element))
             match decision:
                 case Keep():
@@ -49,12 +60,25 @@ def sweep(client: Any, queue: str, decide: Decide, keys: Mapping[str, Any]) -> S
                     removed = client.lrem(name, -1, element)
                     swept.discarded, swept.gone = swept.discarded + bool(removed), swept.gone + (not removed)
                 case Forward(message, target):
-                    moved = move(
-                        keys=[name, _list_for(message, target, keys)],
-                        args=[element, to_redis(message, target, str(uuid4()))],
-                    )
+                    into = _list_for(message, target, keys)
+                    moved = move(keys=[name, into], args=[element, to_redis(message, target, str(uuid4()))])
+                    if moved < 0:
+                        raise Unroutable(_no_list(into), hint="Name another queue; the message stays where it was.")
                     swept.forwarded, swept.gone = swept.forwarded + bool(moved), swept.gone + (not moved)
     return swept
+
+
+def _elements(client: Any, name: str) -> list[str]:  # noqa: ANN401
+    try:
+        return list(client.lrange(name, 0, -1))
+    except ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        raise FactUnknown(_no_list(name), hint="Is the name right? Somebody else uses this key.") from error
+
+
+def _no_list(name: str) -> str:
+    return f"the key {name!r} on Redis holds no list, so it is no queue"
 
 
 def _message(element: str) -> Message:

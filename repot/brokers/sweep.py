@@ -33,9 +33,13 @@ Decide: TypeAlias = Callable[[Message], Decision]
 
 @dataclass(slots=True)
 class Swept:
-    """What became of the messages of a queue; `gone` are those that somebody else took meanwhile."""
+    """What became of the messages of a queue; `gone` are those that somebody else took meanwhile.
+
+    `missing`: there is no such queue, where a broker can tell that from an empty one.
+    """
 
     kept: int = 0
     forwarded: int = 0
     discarded: int = 0
     gone: int = 0
+    missing: bool = False

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.dead_options import JSON, filters, opened, redaction_of, wanted_of, where
+from repot.cli.dead_options import JSON, filters, no_blank, opened, redaction_of, wanted_of, where
+from repot.cli.dead_output import age, fields, note_missing, oldest, table
+from repot.cli.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from repot.deadletter.letter import Letter
     from repot.deadletter.rounds import Round
@@ -49,17 +51,18 @@ def list_letters(*, limit: int | None, as_json: bool, **given: Any) -> None:  # 
                 if (limit is None or len(found) < limit) and wanted.matches(letter, now):
                     found.append(shown.summary(letter, box, redaction))
 
-            box.look(see)
+            if box.look(see).missing:
+                note_missing([box])
     if as_json:
         click.echo(json.dumps(found, indent=2))
     elif found:
-        _table([shown.row(one, now) for one in found], shown.HEADS)
+        table([shown.row(one, now) for one in found], shown.HEADS)
     if not found and not as_json:
         click.echo("no dead letters", err=True)
 
 
 @dead.command()
-@click.argument("letter_id", metavar="ID")
+@click.argument("letter_id", metavar="ID", callback=no_blank)
 @where
 @click.option("--payload", is_flag=True, help="Also the arguments; WORKER_REDACT names those that stay hidden.")
 @JSON
@@ -81,7 +84,8 @@ def show(letter_id: str, *, payload: bool, as_json: bool, **given: Any) -> None:
                 if letter.id.startswith(letter_id):
                     found.append(shown.whole(letter, box, redaction, payload=payload))
 
-            box.look(see)
+            if box.look(see).missing:
+                note_missing([box])
         names = ", ".join(dict.fromkeys(box.name for box in boxes))
     if not found:
         message = f"no dead letter begins with {letter_id!r} in {names}"
@@ -90,11 +94,11 @@ def show(letter_id: str, *, payload: bool, as_json: bool, **given: Any) -> None:
         click.echo(json.dumps(found, indent=2))
         return
     for one in found:
-        _lines(one)
+        fields(one)
 
 
 @dead.command()
-@click.argument("ids_given", metavar="[ID]...", nargs=-1)
+@click.argument("ids_given", metavar="[ID]...", nargs=-1, callback=no_blank)
 @filters
 @click.option("--to", default="", metavar="QUEUE", help="Send them there.  [default: where each came from]")
 @click.option("--forget-expiry", is_flag=True, help="Also tasks that have expired; they expire no more.")
@@ -103,7 +107,7 @@ def show(letter_id: str, *, payload: bool, as_json: bool, **given: Any) -> None:
 def replay(*, to: str, forget_expiry: bool, rate: float | None, execute: bool, **given: Any) -> None:  # noqa: ANN401
     """Send letters back to work, under the same task id; a dry run without --execute.
 
-    IDs may be beginnings. A header `repot_replay` counts how often that was done, which
+    IDs may be beginnings. A header `repot_replay` says when that was asked for, which
     tells a guarded task that a person wants the run.
     """
     from repot.deadletter.rounds import Replay
@@ -116,7 +120,7 @@ def replay(*, to: str, forget_expiry: bool, rate: float | None, execute: bool, *
 
 
 @dead.command()
-@click.argument("ids_given", metavar="[ID]...", nargs=-1)
+@click.argument("ids_given", metavar="[ID]...", nargs=-1, callback=no_blank)
 @filters
 @click.option("--all", "everything", is_flag=True, help="All letters of these queues.")
 @click.option("--execute", is_flag=True, help="Do it; without it, only say what would be done.")
@@ -142,13 +146,15 @@ def stats(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     now = time()
     with opened(given) as (_, boxes):
         for box in boxes:
-            box.look(
+            swept = box.look(
                 lambda letter: groups.setdefault((letter.lies_in, letter.death.reason, letter.task), []).append(
                     letter.age_s(now)
                 )
             )
+            if swept.missing:
+                note_missing([box])
     found = [
-        {"dead_queue": queue, "reason": reason, "task": task, "count": len(ages), "oldest_s": _oldest(ages)}
+        {"dead_queue": queue, "reason": reason, "task": task, "count": len(ages), "oldest_s": oldest(ages)}
         for (queue, reason, task), ages in sorted(groups.items())
     ]
     if as_json:
@@ -156,11 +162,11 @@ def stats(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401
         return
     heads = ("dead queue", "reason", "task", "count", "oldest")
     rows = [
-        (str(one["dead_queue"]), str(one["reason"]), str(one["task"]), str(one["count"]), _age(one["oldest_s"]))
+        (str(one["dead_queue"]), str(one["reason"]), str(one["task"]), str(one["count"]), age(one["oldest_s"]))
         for one in found
     ]
     if rows:
-        _table(rows, heads)
+        table(rows, heads)
     else:
         click.echo("no dead letters", err=True)
 
@@ -186,7 +192,7 @@ def _go_round(
     def saw(letter: Letter, so_far: Round) -> None:
         nonlocal told_at
         if not execute:
-            click.echo(f"{letter.id}  {letter.task}  {letter.death.reason}  {letter.death.queue}")
+            click.echo("  ".join(map(printable, (letter.id, letter.task, letter.death.reason, letter.death.queue))))
         elif monotonic() - told_at > _PROGRESS_S:
             told_at = monotonic()
             click.echo(f"{so_far.acted} {did}", err=True)
@@ -216,6 +222,7 @@ def _warn_of_unknown(queue: str) -> None:
 
 
 def _tell(done: Round, words: str, *, execute: bool) -> None:
+    note_missing(done.missing)
     click.echo(f"{done.acted - done.gone} {words}", err=True)
     if done.gone:
         click.echo(f"{done.gone} were gone: somebody else took them meanwhile", err=True)
@@ -223,34 +230,3 @@ def _tell(done: Round, words: str, *, execute: bool) -> None:
         click.echo(f"{count} left where they are: {reason}", err=True)
     if not execute and done.acted:
         click.echo("nothing was changed; --execute does it", err=True)
-
-
-def _table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> None:
-    from repot.deadletter.shown import columns
-
-    for number, line in enumerate(columns(rows, heads)):
-        click.echo(line if number else click.style(line, bold=True))
-
-
-def _lines(found: dict[str, Any]) -> None:
-    """A field a line; what is long comes last, as it is."""
-    traceback = found.pop("traceback")
-    width = max(map(len, found))
-    for name, value in found.items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        if value not in (None, "", {}):
-            click.echo(f"{name:{width}}  {text}")
-    if traceback:
-        click.echo(f"\n{traceback.rstrip()}")
-    click.echo()
-
-
-def _oldest(ages: list[float | None]) -> float | None:
-    known = [age for age in ages if age is not None]
-    return max(known, default=None)
-
-
-def _age(seconds: Any) -> str:  # noqa: ANN401
-    from repot.deadletter.shown import duration
-
-    return "?" if seconds is None else duration(seconds)

@@ -30,14 +30,34 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str | Non
     return float(found[1]) * _UNITS[found[2]]
 
 
+def no_blank(_context: click.Context, _parameter: click.Parameter, given: Any) -> Any:  # noqa: ANN401 - click's
+    """Refuse an empty name: every id begins with nothing, so an unset variable would mean all letters."""
+    if not all(one.strip() for one in ((given,) if isinstance(given, str) else given)):
+        message = "it is empty; is a variable not set?"
+        raise click.BadParameter(message)
+    return given
+
+
 JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
 def where(command: F) -> F:
     """The options that say which queues are looked through."""
     for option in (
-        click.option("--dead-queue", "dead_queues", multiple=True, help="A queue of dead letters, by its own name."),
-        click.option("--queue", "queues", multiple=True, help="Those of this queue.  [default: WORKER_QUEUE_NAMES]"),
+        click.option(
+            "--dead-queue",
+            "dead_queues",
+            multiple=True,
+            callback=no_blank,
+            help="A queue of dead letters, by its own name.",
+        ),
+        click.option(
+            "--queue",
+            "queues",
+            multiple=True,
+            callback=no_blank,
+            help="Those of this queue.  [default: WORKER_QUEUE_NAMES]",
+        ),
     ):
         command = option(command)
     return command
@@ -50,7 +70,7 @@ def filters(command: F) -> F:
         click.option("--older-than", "older_than_s", callback=_seconds, metavar="AGE", help="Died before: 2h, 7d."),
         click.option("--reason", "reasons", multiple=True, help="Only letters of this reason."),
         click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only of this task."),
-        click.option("--id", "ids", multiple=True, metavar="PREFIX", help="Only ids that begin so."),
+        click.option("--id", "ids", multiple=True, callback=no_blank, metavar="PREFIX", help="Only ids that begin so."),
         click.option("--limit", type=click.IntRange(min=1), help="At most so many."),
     ):
         command = option(command)
@@ -87,8 +107,7 @@ def wanted_of(given: dict[str, Any]) -> Wanted:
     from repot.deadletter.search import Wanted
 
     return Wanted(
-        # every id begins with nothing
-        ids=tuple(filter(None, (*given["ids"], *given.get("ids_given", ())))),
+        ids=(*given["ids"], *given.get("ids_given", ())),
         tasks=given["tasks"],
         reasons=given["reasons"],
         older_than_s=given["older_than_s"],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from traceback import format_exception_only
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard import einfo
 from celery.exceptions import (
@@ -20,14 +21,11 @@ from celery.utils.serialization import UnpickleableExceptionWrapper
 from repot.deadletter import letter
 from repot.errors import OutcomeUnknown, ResultExpired
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 # the stubs do not know it
 _WRAPPER: type[BaseException] = einfo.ExceptionWithTraceback  # type: ignore[attr-defined]
 
 #: Not the end, or not a failure. MemoryError: Celery leaves such a message unacknowledged, so it comes again.
-_NO_DEATH = (Ignore, Retry, Terminated, MemoryError, ResultExpired)
+_NO_DEATH = (Ignore, Retry, Terminated, MemoryError)
 
 
 def reason_of(raised: BaseException, task: Any, retries: int) -> str | None:  # noqa: ANN401 - celery's Task
@@ -85,7 +83,10 @@ def _is_no_death(raised: BaseException, exception: BaseException, task: Any) -> 
     if isinstance(raised, Reject) and getattr(raised, "requeue", False):
         return True
     expected = (*_NO_DEATH, *_classes(task, "throws"))
-    return not getattr(task, "dead_letter", True) or _is(raised, _NO_DEATH) or _is(exception, expected)
+    if not getattr(task, "dead_letter", True) or _is(raised, _NO_DEATH) or _is(exception, expected):
+        return True
+    # the effect is done, and whoever did it went on; unless that was this message, which nobody carries on then
+    return _is(exception, (ResultExpired,)) and not getattr(exception, "own", False)
 
 
 def _is(exception: BaseException, kinds: Iterable[type[BaseException]]) -> bool:
@@ -98,7 +99,9 @@ def _is(exception: BaseException, kinds: Iterable[type[BaseException]]) -> bool:
 
 def _classes(task: Any, attribute: str) -> tuple[type[BaseException], ...]:  # noqa: ANN401
     found = getattr(task, attribute, None) or ()
-    return (found,) if isinstance(found, type) else tuple(found)
+    listed = found if isinstance(found, Iterable) and not isinstance(found, type) else (found,)
+    # whatever else an application wrote there: a failure must be judged all the same
+    return tuple(one for one in listed if isinstance(one, type) and issubclass(one, BaseException))
 
 
 def _is_spent(task: Any, retries: int) -> bool:  # noqa: ANN401

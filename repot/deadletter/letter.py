@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from time import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 
 #: The header that makes a message a letter; its value is JSON.
 HEADER = "repot-dead"
-#: How often a person sent the message back; Celery carries it through retries, so tasks find it in `request.headers`.
+#: When a person sent the message back, in milliseconds since 1970: of two replays the later one has the larger number,
+#: also where they are of different messages. Celery carries it through retries, so tasks find it in `request.headers`.
 REPLAY_HEADER = "repot_replay"
+#: How often a person sent this message back; carried the same way, for its next letter.
+REPLAYS_HEADER = "repot_replays"
 
 FAILED = "failed"
 RETRIES_EXHAUSTED = "retries_exhausted"
@@ -59,6 +63,10 @@ UNREADABLE = (UNDECODABLE, NOT_A_TASK)
 
 #: What an exception may take up in a header: all headers of a message share one AMQP frame, 128 KiB.
 _LONGEST_MESSAGE, _LONGEST_TRACEBACK = 1000, 4000
+
+_TOO_LARGE = 2**53
+#: The end of the year 9999, after which there are no dates.
+_LATEST_S = 253_402_300_799
 
 #: Of a delivery that is over; RabbitMQ before 4.0 would even read its own counts again.
 _OF_THE_DELIVERY = ("x-death", "x-delivery-count", "x-acquired-count", HEADER)
@@ -144,7 +152,7 @@ def write(message: Message, death: Death) -> Message:
         message=death.message[:_LONGEST_MESSAGE],
         traceback=death.traceback[-_LONGEST_TRACEBACK:],
         ttl_ms=message.properties.get("expiration"),
-        replays=_number(message.headers.get(REPLAY_HEADER)),
+        replays=_number(message.headers.get(REPLAYS_HEADER)),
         sent_at=_seconds(message.properties.get("timestamp")),
         deliveries=_deliveries(message.headers),
     )
@@ -171,7 +179,9 @@ def to_replay(letter: Letter, *, forget_expiry: bool = False) -> Message:
         for name, value in letter.message.headers.items()
         if name not in _OF_THE_DELIVERY and not name.startswith(_OF_THE_DELIVERY_PREFIXES)
     }
-    headers[REPLAY_HEADER] = letter.death.replays + 1
+    headers[REPLAYS_HEADER] = letter.death.replays + 1
+    # clocks differ, and are set back
+    headers[REPLAY_HEADER] = max(int(time() * 1000), _number(headers.get(REPLAY_HEADER)) + 1)
     if "retries" in headers:
         headers["retries"] = 0
     if forget_expiry and "expires" in headers:
@@ -181,12 +191,28 @@ def to_replay(letter: Letter, *, forget_expiry: bool = False) -> Message:
 
 
 def _ours(message: Message) -> Death | None:
+    """What repot wrote; whoever can write to the queue can write anything there, and the odd is unknown."""
     try:
         said = json.loads(message.headers.get(HEADER, ""))
-        return Death(**{one.name: said[one.name] for one in fields(Death) if one.name in said})
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         # somebody else's header, or none
         return None
+    if not isinstance(said, dict) or "reason" not in said:
+        return None
+    return Death(
+        reason=_text(said["reason"]) or UNKNOWN,
+        queue=_text(said.get("queue")),
+        died_at=_seconds(said.get("died_at")),
+        exception=_text(said.get("exception")),
+        message=_text(said.get("message")),
+        traceback=_text(said.get("traceback")),
+        attempts=_count(said.get("attempts")),
+        deliveries=_count(said.get("deliveries")),
+        worker=_text(said.get("worker")),
+        sent_at=_seconds(said.get("sent_at")),
+        replays=_number(said.get("replays")),
+        ttl_ms=_text(said.get("ttl_ms")) or None,
+    )
 
 
 def _of_rabbitmq(message: Message) -> Death | None:
@@ -198,26 +224,38 @@ def _of_rabbitmq(message: Message) -> Death | None:
     if isinstance(moment, datetime) and moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return Death(
-        reason=str(last.get("reason", UNKNOWN)),
-        queue=str(last.get("queue", "")),
-        died_at=moment.timestamp() if isinstance(moment, datetime) else None,
+        reason=_text(last.get("reason")) or UNKNOWN,
+        queue=_text(last.get("queue")),
+        died_at=_seconds(moment.timestamp()) if isinstance(moment, datetime) else None,
         attempts=_number(message.headers.get("retries")) + 1,
         deliveries=_deliveries(message.headers),
         sent_at=_seconds(message.properties.get("timestamp")),
-        replays=_number(message.headers.get(REPLAY_HEADER)),
-        ttl_ms=last.get("original-expiration"),
+        replays=_number(message.headers.get(REPLAYS_HEADER)),
+        ttl_ms=_text(last.get("original-expiration")) or None,
     )
 
 
 def _deliveries(headers: Mapping[str, Any]) -> int | None:
     """RabbitMQ counts the returns: one less than the deliveries."""
-    counted = headers.get("x-delivery-count")
-    return counted + 1 if isinstance(counted, int) else None
+    counted = _count(headers.get("x-delivery-count"))
+    return None if counted is None else counted + 1
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _number(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return _count(value) or 0
+
+
+def _count(value: object) -> int | None:
+    """A number that every broker and every JSON reader has exactly; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _TOO_LARGE else None
 
 
 def _seconds(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    """A moment that a date can be made of, which NaN, the infinite and the milliseconds of others are not."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST_S:
+        return None
+    return float(value)

@@ -7,7 +7,6 @@ messages they are made of stay unacknowledged; the worker's event loop goes on.
 from __future__ import annotations
 
 import logging
-import struct
 from dataclasses import dataclass
 from functools import cached_property
 from queue import Empty, Queue
@@ -21,7 +20,6 @@ from repot.brokers.message import Message, publish
 from repot.config.masking import masked
 from repot.config.queues import DeadLetterQueue
 from repot.deadletter.events import buried
-from repot.errors import Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
 
 log = logging.getLogger(__name__)
-
-#: What py-amqp and kombu raise for a header or property that the other broker has no form for.
-_UNWRITABLE = (TypeError, ValueError, struct.error)
 
 #: A connection without letters is given back after so long: nobody sends heartbeats on it.
 IDLE_S = 3.0
@@ -78,10 +73,11 @@ class Office:
     def post(self, posting: Posting) -> None:
         """Take a letter; returns at once. From any thread."""
         with self._lock:
-            self._pending += 1
             if self._thread is None:
-                self._thread = Thread(target=self._work, name="repot dead letters", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._work, name="repot dead letters", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._pending += 1
         self._waiting.put(posting)
 
     @property
@@ -100,18 +96,21 @@ class Office:
             except Empty:
                 self._hang_up()
                 continue
+            # the thread's last frame: without these two every later letter would wait for ever
             try:
                 written = self._deliver(posting)
-            except Exception:  # the thread's last frame: without it every later letter would wait for ever
-                log.exception(
-                    "a dead letter failed; its message stays unacknowledged", extra={"action": "office_failed"}
-                )
+            except Exception:
+                log.exception("a dead letter failed; its message is given back", extra={"action": "office_failed"})
+                written = False
+            if written is None:
                 continue
-            if written is not None:
+            try:
                 if posting.settle is not None:
                     posting.settle(written)
-                with self._lock:
-                    self._pending -= 1
+            except Exception:
+                log.exception("a message could not be settled", extra={"action": "office_failed"})
+            with self._lock:
+                self._pending -= 1
         self._hang_up()
 
     def _deliver(self, posting: Posting) -> bool | None:
@@ -121,7 +120,7 @@ class Office:
         while not self._closing.is_set():
             try:
                 self._write(posting)
-            except self._failures as error:
+            except Exception as error:  # noqa: BLE001 - of whatever kind: it is told, and taken for a refusal
                 self._hang_up(broken=True)
                 refused_since = self._refused_since(error, refused_since)
                 if refused_since is not None and monotonic() - refused_since > REFUSED_FOR_S:
@@ -163,10 +162,6 @@ class Office:
     def _connection_errors(self) -> tuple[type[BaseException], ...]:
         return (*self._app.connection_for_write().connection_errors, OperationalError, OSError)
 
-    @cached_property
-    def _failures(self) -> tuple[type[BaseException], ...]:
-        return (*self._connection_errors, *self._app.connection_for_write().channel_errors, Unroutable, *_UNWRITABLE)
-
     def _refused_since(self, error: BaseException, since: float | None) -> float | None:
         """When the broker began to say no to this letter; None while it does not say anything."""
         if isinstance(error, self._connection_errors):
@@ -185,7 +180,8 @@ class Office:
                 connection.collect(socket_timeout=1)
             else:
                 connection.release()
-        except self._failures:
+        except Exception:
+            # it is given up in any case
             log.debug("a connection for dead letters broke", exc_info=True)
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 #: Shorter values stand in too many texts by chance.
 _SHORTEST_SECRET = 4
 
+_DEEPEST = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
@@ -100,9 +102,24 @@ def _decoded(message: Message) -> Any:  # noqa: ANN401 - JSON
     if message.headers.get("compression"):
         return _Sealed("compressed")
     try:
-        return json.loads(message.body)
-    except ValueError:
+        found = json.loads(message.body)
+    except (ValueError, RecursionError):
         return _Sealed("not valid JSON")
+    return found if _is_shallow(found) else _Sealed("nested too deeply")
+
+
+def _is_shallow(found: object) -> bool:
+    """Whether it can be gone through; readers of JSON come deeper than functions that call themselves."""
+    level = [found]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ())
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _is_call(found: object) -> bool:

@@ -54,12 +54,16 @@ def discard(_letter: Letter) -> Decision | str:
 
 @dataclass(slots=True)
 class Round:
-    """What a round did, or would do; `left` are letters that were wanted and stay, by the reason."""
+    """What a round did, or would do; `left` are letters that were wanted and stay, by the reason.
+
+    `missing` are the queues that a broker says it does not have.
+    """
 
     matched: int = 0
     acted: int = 0
     gone: int = 0
     left: Counter[str] = field(default_factory=Counter)
+    missing: list[Box] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -116,7 +120,9 @@ def go_round(
         return decision if execute else Keep()
 
     for box in boxes:
-        into.gone += box.sweep(judge).gone
+        swept = box.sweep(judge)
+        into.gone += swept.gone
+        into.missing += [box] if swept.missing else []
     if pace.stop.is_set():
         message = "interrupted; every letter that was not reached is where it was"
         raise Interrupted(message)

@@ -62,14 +62,14 @@ class Box:
         """Go through its letters; see `Broker.sweep`."""
         return self.broker.sweep(self.name, lambda message: decide(read(message, self.name, self.belongs_to)))
 
-    def look(self, see: Callable[[Letter], None]) -> None:
+    def look(self, see: Callable[[Letter], None]) -> Swept:
         """Show every letter, and leave all as they are."""
 
         def decide(letter: Letter) -> Keep:
             see(letter)
             return Keep()
 
-        self.sweep(decide)
+        return self.sweep(decide)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def summary(letter: Letter, box: Box, redaction: Redaction) -> dict[str, Any]:
         "sent_at": _moment(death.sent_at),
         "died_at": _moment(death.died_at),
         "expires": letter.expires_at.isoformat() if letter.expires_at else None,
-        "content_type": letter.message.content_type,
+        "content_type": _plain(letter.message.content_type),
         "bytes": len(letter.message.body),
     }
     return cast("dict[str, Any]", masked(redaction.scrubbed(letter.message, found)))
@@ -52,7 +52,7 @@ def whole(letter: Letter, box: Box, redaction: Redaction, *, payload: bool) -> d
     found = {
         **summary(letter, box, redaction),
         "ttl_ms": letter.death.ttl_ms,
-        "content_encoding": message.content_encoding,
+        "content_encoding": _plain(message.content_encoding),
         "properties": {name: _plain(value) for name, value in message.properties.items()},
         "headers": headers,
         "traceback": redaction.text(message, letter.death.traceback),

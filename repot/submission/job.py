@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import isfinite
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+#: The year 9999, in milliseconds since 1970.
+_LAST_MS = 253_000_000_000_000
 
 
 class Status(Enum):
@@ -28,6 +33,8 @@ class Status(Enum):
     UNSENT = "unsent"
     #: Its message came when another job had the scope; it was not run.
     SUPERSEDED = "superseded"
+    #: What the store has of it is no record, or names no state.
+    UNREADABLE = "unreadable"
 
     @property
     def is_active(self) -> bool:
@@ -37,16 +44,19 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run says that it is."""
+    """How far a run says that it is; whole numbers or fractions."""
 
-    done: int | None = None
-    total: int | None = None
+    done: int | float | None = None
+    total: int | float | None = None
     stage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is on record of a job. Times are seconds since 1970, by the store's clock."""
+    """What is on record of a job. Times are seconds since 1970, by the store's clock.
+
+    None, and "" of texts, stand for what is not on record, or not as it should be.
+    """
 
     id: str
     task: str
@@ -55,15 +65,15 @@ class Job:
     #: LOST also when its lease ran out and nobody has written so yet.
     status: Status
     #: Grows by one with each job that the scope accepts, until the scope was left alone for WORKER_LEASE_KEPT.
-    generation: int
+    generation: int | None
     #: Runs that have begun.
-    attempts: int
-    created: float
-    updated: float
+    attempts: int | None
+    created: float | None
+    updated: float | None
     #: None while it has not ended.
     ended: float | None
     #: Seconds since it was accepted.
-    age_s: float
+    age_s: float | None
     #: Seconds until its lease runs out unless it is renewed; 0 for one that holds nothing.
     held_for_s: float
     progress: Progress
@@ -75,23 +85,24 @@ class Job:
     @classmethod
     def from_record(cls, found: Mapping[str, str], now: float) -> Job:
         """The job that a record speaks of, at the moment `now` of the store's clock."""
-        status = Status(found["status"])
-        remaining_s = int(found.get("until", 0)) / 1000 - now if status.is_active else 0
-        if status.is_active and remaining_s <= 0:
+        status = _status(found.get("status"))
+        until = _seconds(found.get("until")) or 0
+        remaining_s = max(until - now, 0) if status.is_active else 0
+        if status.is_active and not remaining_s:
             status = Status.LOST
-        created = int(found["created"]) / 1000
+        created = _seconds(found.get("created"))
         return cls(
-            id=found["id"],
-            task=found["task"],
-            scope=found["name"],
+            id=found.get("id", ""),
+            task=found.get("task", ""),
+            scope=found.get("name", ""),
             status=status,
-            generation=int(found["generation"]),
-            attempts=int(found.get("attempts", 0)),
+            generation=_whole(found.get("generation")),
+            attempts=_whole(found.get("attempts", "0")),
             created=created,
-            updated=int(found.get("updated", found["created"])) / 1000,
-            ended=int(found["ended"]) / 1000 if "ended" in found else None,
-            age_s=max(now - created, 0),
-            held_for_s=max(remaining_s, 0),
+            updated=_seconds(found.get("updated")) or created,
+            ended=_seconds(found.get("ended")),
+            age_s=None if created is None else max(now - created, 0),
+            held_for_s=remaining_s,
             progress=Progress(_number(found.get("done")), _number(found.get("total")), found.get("stage", "")),
             error_type=found.get("error_type", ""),
             error=found.get("error", ""),
@@ -150,5 +161,33 @@ class Audit:
     by_scope: Mapping[str, Saved]
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text else None
+def _status(text: str | None) -> Status:
+    try:
+        return Status(text)
+    except ValueError:
+        return Status.UNREADABLE
+
+
+def _whole(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def _number(text: str | None) -> int | float | None:
+    whole = _whole(text)
+    if text is None or whole is not None:
+        return whole
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    # no answer in JSON can hold another
+    return number if isfinite(number) else None
+
+
+def _seconds(milliseconds: str | None) -> float | None:
+    whole = _whole(milliseconds)
+    # beyond that no calendar of Python's goes
+    return whole / 1000 if whole is not None and 0 <= whole < _LAST_MS else None

@@ -107,6 +107,7 @@ class Jobs:
             KeyUnusable: the arguments name no scope, or do not fit the task; or the key is too long.
             SubmissionFailed: the broker did not take it; the scope is free again.
             StoreUnreachable: the lease store did not answer; nothing was sent.
+            TypeError: tenant or key is no text.
         """
         claim = self._claim(arguments, tenant, idempotency_key)
         found = self._store.submit(claim)
@@ -130,7 +131,7 @@ class Jobs:
             JobNotFound: this tenant has no such job, or it is forgotten.
             StoreUnreachable: the lease store did not answer.
         """
-        found = self._store.get(digest(tenant), job)
+        found = self._store.get(_tenant(tenant), job)
         if found is None or found.task != self._task:
             raise _not_found(job)
         return found
@@ -146,11 +147,11 @@ class Jobs:
             StoreUnreachable: the lease store did not answer; it may have been cancelled.
         """
         self.get(job, tenant=tenant)
-        found = self._store.cancel(digest(tenant), job)
+        found = self._store.cancel(_tenant(tenant), job)
         if found.job is None:
             raise _not_found(job)
-        if found.job.status is not Status.CANCELLED:
-            message = f"job {job} has ended: {found.job.status.value}"
+        if found.verdict != Status.CANCELLED.value:
+            message = f"job {job} has ended: {found.verdict}"
             raise JobEnded(message)
         return Cancelled(found.job, workers_told=self._revoke(job))
 
@@ -160,17 +161,17 @@ class Jobs:
         Raises:
             StoreUnreachable: the lease store did not answer.
         """
-        return self._store.audit(digest(tenant), limit)
+        return self._store.audit(_tenant(tenant), limit)
 
     def _claim(self, arguments: Mapping[str, Any], tenant: str, key: str) -> Claim:
-        if len(key) > _LONGEST_KEY:
+        if len(_text("idempotency_key", key)) > _LONGEST_KEY:
             message = f"the idempotency key is longer than {_LONGEST_KEY} characters"
             raise KeyUnusable(message)
         self._check(arguments)
         scope, name = scope_of(self._task, self._fields, arguments)
         return Claim(
             id=str(uuid4()),
-            tenant=digest(tenant),
+            tenant=_tenant(tenant),
             scope=scope,
             name=name,
             task=self._task,
@@ -212,10 +213,11 @@ class Jobs:
         return replace(claim, id=str(uuid4()))
 
     def _taken(self, active: Job) -> ScopeTaken:
-        message = f"job {active.id} is active for {active.scope}: {active.status.value} for {active.age_s:.0f} s"
+        since = "" if active.age_s is None else f" for {active.age_s:.0f} s"
+        message = f"job {active.id} is active for {active.scope}: {active.status.value}{since}"
         log.info("a submission was refused: %s", message, extra={"action": "submission_refused"})
         error = ScopeTaken(message, hint="Wait for it, or cancel it.")
-        error.job, error.status, error.age_s = active.id, active.status.value, active.age_s
+        error.job, error.status, error.age_s = active.id, active.status.value, active.age_s or 0
         error.stage = active.progress.stage
         # a job whose worker died is free when its lease is over; one that lives may end at any time
         error.retry_after_s = min(active.held_for_s, self._settings.lease)
@@ -287,6 +289,17 @@ class Jobs:
             )
             return False
         return True
+
+
+def _tenant(name: object) -> str:
+    return digest(_text("tenant", name))
+
+
+def _text(argument: str, value: object) -> str:
+    if not isinstance(value, str):
+        message = f"`{argument}` must be a text, not {type(value).__name__}"
+        raise TypeError(message)
+    return value
 
 
 def _not_found(job: str) -> JobNotFound:

@@ -65,14 +65,14 @@ class JobBody(BaseModel):
     task: str
     scope: str
     status: str
-    generation: int
-    attempts: int
-    created_at: datetime
-    updated_at: datetime
+    generation: int | None
+    attempts: int | None
+    created_at: datetime | None
+    updated_at: datetime | None
     ended_at: datetime | None
-    age_s: float
-    done: int | None
-    total: int | None
+    age_s: float | None
+    done: int | float | None
+    total: int | float | None
     stage: str
     error_type: str
     error: str
@@ -163,7 +163,7 @@ class _Route(APIRoute):
                 return _problem(request, HTTPStatus.BAD_REQUEST, "unusable-request", detail)
             except HTTPException as error:
                 # FastAPI's of a body that it cannot read, and whatever `tenant` raises
-                return _problem(request, HTTPStatus(error.status_code), "", str(error.detail), error.headers)
+                return _problem(request, error.status_code, "", str(error.detail), error.headers)
             except RepotError as error:
                 return _refusal(request, error)
 
@@ -266,7 +266,7 @@ def _answer(status: HTTPStatus, body: BaseModel, headers: Mapping[str, str] | No
 
 def _problem(
     request: Request,
-    status: HTTPStatus,
+    status: int,
     kind: str,
     detail: str,
     headers: Mapping[str, str] | None = None,
@@ -274,13 +274,21 @@ def _problem(
 ) -> Response:
     body = {
         "type": _PROBLEM_TYPE + kind if kind else "about:blank",
-        "title": kind.replace("-", " ").capitalize() or status.phrase,
-        "status": status.value,
+        "title": kind.replace("-", " ").capitalize() or _phrase(status),
+        "status": int(status),
         "detail": detail,
         "instance": request.url.path,
         **more,
     }
     return JSONResponse(body, status, {"Cache-Control": "no-store", **(headers or {})}, media_type=_PROBLEM_MEDIA)
+
+
+def _phrase(status: int) -> str:
+    """What a status is called; those that no standard names, by their class."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Server error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "Request refused"
 
 
 def _again_in(seconds: float) -> dict[str, str]:
@@ -312,8 +320,8 @@ def _job(job: Job) -> JobBody:
         attempts=job.attempts,
         created_at=_moment(job.created),
         updated_at=_moment(job.updated),
-        ended_at=None if job.ended is None else _moment(job.ended),
-        age_s=round(job.age_s, 3),
+        ended_at=_moment(job.ended),
+        age_s=None if job.age_s is None else round(job.age_s, 3),
         done=job.progress.done,
         total=job.progress.total,
         stage=job.progress.stage,
@@ -327,7 +335,7 @@ def _audit(audit: Audit) -> AuditBody:
     return AuditBody(
         refusals=[
             RefusalBody(
-                at=_moment(one.at),
+                at=datetime.fromtimestamp(one.at, UTC),
                 what=one.what,
                 scope=one.scope,
                 job=one.job,
@@ -345,5 +353,5 @@ def _saved(saved: Saved) -> dict[str, Any]:
     return {"refused": saved.refused, "estimated_cost_saved": saved.cost}
 
 
-def _moment(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
+def _moment(at: float | None) -> datetime | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
-from itertools import starmap
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
@@ -15,7 +16,7 @@ from repot.config.masking import masked
 from repot.errors import StoreUnreachable
 from repot.idempotency.connection import is_unreachable, open_client, unreachable
 from repot.idempotency.guard import guard_of
-from repot.submission.job import Audit, Job, Refusal, Saved
+from repot.submission.job import Audit, Job, Refusal, Saved, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
     from repot.idempotency.connection import Client
-    from repot.submission.job import Status
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -40,6 +42,11 @@ LONGEST_ERROR = 1000
 def digest(text: str | bytes) -> str:
     """How names of tenants, scopes and keys stand in the names of keys: SHA-256, in full, in hexadecimal."""
     return sha256(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text).hexdigest()
+
+
+def writable(text: str) -> str:
+    """The same text without characters that no store takes: halves of pairs, as broken names of files have."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def store_of(app: Celery) -> JobStore:
@@ -83,6 +90,8 @@ class Run:
     scope: str
     #: New for each run; proves ownership later.
     owner: str
+    #: How often the job's task had replaced itself by then.
+    hop: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,27 +166,31 @@ class JobStore:
     def start(self, run: Run, task: str, lease_s: float) -> Told:
         """Begin a run: `started`, `over`, `done`, `busy` or `superseded`."""
         return self._tell(
-            "start", run.tenant, run.id, run.scope, run.owner, _ms(lease_s), self._kept, task, MOST_AUDITED
+            "start", run.tenant, run.id, run.scope, run.owner, _ms(lease_s), self._kept, task, MOST_AUDITED, run.hop
         )
 
-    def renew(self, run: Run, lease_s: float, progress: Sequence[str | int] = ()) -> str:
+    def renew(self, run: Run, lease_s: float, progress: Sequence[str | float] = ()) -> str:
         """Hold on to the scope, and write down fields and values of progress; `running` if it is held."""
         return self._tell("renew", run.tenant, run.id, run.owner, _ms(lease_s), self._kept, *progress).verdict
 
     def finish(self, run: Run, status: Status, error: BaseException | None = None, hold_s: float = 0) -> str:
         """End a run; the status that the job has now."""
         return self._tell(
-            "finish", run.tenant, run.id, run.owner, status.value, *_words(error), _ms(hold_s), self._kept
+            "finish", run.tenant, run.id, run.owner, status.value, *_words(error), _ms(hold_s), self._kept, run.hop
         ).verdict
 
     def audit(self, tenant: str, limit: int) -> Audit:
-        """The last refusals, and the sums."""
-        entries, counts, costs = self._run("refused", tenant, limit)
+        """The last refusals, and the sums; what of them cannot be read is left out, and said in the log."""
+        entries, counts, costs, unreadable = self._run("refused", tenant, limit)
         cost = _paired(costs)
-        sums = {name: Saved(int(number), float(cost[name])) for name, number in _paired(counts).items()}
-        total = sums.pop("sum", Saved(0, 0))
-        by_scope = {name.removeprefix("="): one for name, one in sums.items()}
-        return Audit(tuple(starmap(_refusal, entries)), total, by_scope)
+        sums = {name: _saved(number, cost.get(name)) for name, number in _paired(counts).items()}
+        unreadable += [f"sum of {name}" for name, one in sums.items() if one is None]
+        if unreadable:
+            log.warning("unreadable in the audit: %s", ", ".join(unreadable), extra={"action": "audit_unreadable"})
+        readable = {name: one for name, one in sums.items() if one}
+        total = readable.pop("sum", Saved(0, 0))
+        by_scope = {name.removeprefix("="): one for name, one in readable.items()}
+        return Audit(tuple(_refusal(number, _paired(flat)) for number, flat in entries), total, by_scope)
 
     def stuck(self, tenant: str | None = None) -> Iterator[Stuck]:
         """Scopes whose job's lease ran out, of one tenant (its digest) or of all; changes nothing."""
@@ -194,6 +207,7 @@ class JobStore:
             owner, _, scope = name.removeprefix(f"{self._prefix}{{").partition("}:active:")
             found = self._tell("reap", owner, scope, self._kept, "1" if free else "")
             if found.verdict == ("reaped" if free else "stuck"):
+                _warn_of(name, found.job)
                 yield Stuck(owner, scope, found.job)
 
     def _tell(self, name: str, tenant: str, *arguments: str | float) -> Told:
@@ -228,13 +242,34 @@ class JobStore:
 
 def _words(error: BaseException | None) -> tuple[str, str]:
     """The type of an error and what it says, without passwords."""
-    return (type(error).__name__, str(masked(str(error)))[:LONGEST_ERROR]) if error else ("", "")
+    if error is None:
+        return ("", "")
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an exception of anybody's making; the job has ended all the same
+        text = ""
+    return type(error).__name__, str(masked(writable(text)))[:LONGEST_ERROR]
 
 
-def _refusal(number: str, flat: list[str]) -> Refusal:
-    entry = _paired(flat)
+def _refusal(number: str, entry: dict[str, str]) -> Refusal:
     at = int(number.partition("-")[0]) / 1000
-    return Refusal(at, entry["what"], entry["scope"], entry["job"], entry["active"], entry["status"])
+    what = entry.get("what", Status.UNREADABLE.value)
+    return Refusal(at, what, *(entry.get(name, "") for name in ("scope", "job", "active", "status")))
+
+
+def _saved(number: str, cost: str | None) -> Saved | None:
+    """A sum; None if it cannot be read."""
+    try:
+        found = Saved(int(number), float(cost or 0))
+    except ValueError:
+        return None
+    return found if isfinite(found.cost) else None
+
+
+def _warn_of(index: str, job: Job | None) -> None:
+    if job and job.status is Status.UNREADABLE:
+        what = f"the record of job {job.id}" if job.id else index
+        log.warning("%s cannot be read; its scope is free", what, extra={"action": "job_unreadable"})
 
 
 def _paired(flat: list[str]) -> dict[str, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
+from celery.canvas import Signature, _chain
 from celery.exceptions import Ignore, Reject, Retry
 
 from repot.config.masking import masked
@@ -17,7 +19,7 @@ from repot.idempotency.guard import guard_of
 from repot.idempotency.policy import Policy
 from repot.idempotency.task import IdempotentTask, seconds_until
 from repot.submission.job import Status
-from repot.submission.store import Run, store_of
+from repot.submission.store import Run, store_of, writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The message header of a job: digests of its tenant and scope, and how long it holds the scope while it waits.
+#: The message header of a job: digests of its tenant and scope, how long it holds the scope while it waits, and how
+#: often its task has replaced itself.
 HEADER = "repot_job"
 
 _LONGEST_STAGE = 200
@@ -39,8 +42,9 @@ _SLACK_S = 0.2
 class NoJob:
     """What `self.job` is in a run that nobody submitted as a job: by hand, or sent as any other task."""
 
-    def progress(self, *, done: int | None = None, total: int | None = None, stage: str | None = None) -> None:
-        """Write nothing down."""
+    def progress(self, *, done: float | None = None, total: float | None = None, stage: str | None = None) -> None:
+        """Write nothing down, but raise what a job would of wrong arguments."""
+        _progress(done, total, stage)
 
     def check(self) -> None:
         """Go on."""
@@ -72,15 +76,16 @@ class JobRun:
         self.status = self.store.renew(self.run, self.lease_s)
         return self.status == Status.RUNNING.value
 
-    def progress(self, *, done: int | None = None, total: int | None = None, stage: str | None = None) -> None:
+    def progress(self, *, done: float | None = None, total: float | None = None, stage: str | None = None) -> None:
         """Write down how far the run is: one question to the store. One that is away does not stop the work.
 
         Raises:
+            TypeError: `done` or `total` is neither a whole number nor a float.
+            ValueError: it is infinite, or not a number.
             JobEnded: the job was cancelled.
             LeaseLost: the lease ran out, and the scope may be another job's.
         """
-        given = {"done": done, "total": total, "stage": None if stage is None else str(masked(stage))[:_LONGEST_STAGE]}
-        self._ask([item for pair in given.items() if pair[1] is not None for item in pair])  # type: ignore[misc]
+        self._ask(_progress(done, total, stage))
 
     def check(self) -> None:
         """Go on, or end: ask whether the job still is this run's. One question to the store.
@@ -91,7 +96,7 @@ class JobRun:
         """
         self._ask([])
 
-    def _ask(self, progress: list[str | int]) -> None:
+    def _ask(self, progress: list[str | float]) -> None:
         try:
             self.status = self.store.renew(self.run, self.lease_s, progress)
         except StoreUnreachable as error:
@@ -125,6 +130,29 @@ class JobTask(IdempotentTask):
         with self._working(job):
             return self._run_for(job, float(wanted["wait_s"]), args, kwargs)
 
+    def replace(self, sig: Signature[Any]) -> Any:
+        """Celery's replace. The job goes on, and ends with the replacement if that is a JobTask, or ends with one."""
+        job, heir = self.job, self._heir(sig)
+        if not isinstance(job, JobRun) or heir is None:
+            return super().replace(sig)
+        options = heir.options
+        # Celery hands down the id, and no headers
+        hop = job.run.hop + 1
+        headers: dict[str, Any] = {**(options.get("headers") or {}), HEADER: {**self._header(HEADER), "hop": hop}}
+        heir.set(headers=headers)
+        try:
+            return super().replace(sig)
+        except Ignore:
+            # it is sent
+            job.run = replace(job.run, hop=hop)
+            job.comes_back_s = seconds_until(options.get("eta") or options.get("countdown"))
+            raise
+
+    def _heir(self, replacement: Signature[Any]) -> Signature[Any] | None:
+        """What gets the id of this task, if it is a JobTask: the last one of a chain."""
+        last = replacement.tasks[-1] if isinstance(replacement, _chain) and replacement.tasks else replacement
+        return last if isinstance(self.app.tasks.get(str(last.task)), JobTask) else None
+
     @property
     def job(self) -> JobRun | NoJob:
         """The run that is going on, to say how far it is and to ask whether it shall go on."""
@@ -134,7 +162,7 @@ class JobTask(IdempotentTask):
     def _begin(self, wanted: Mapping[str, Any]) -> JobRun | None:
         """Start a run; None if the job has succeeded before, so that the guard knows the result."""
         guard, store = guard_of(self.app), store_of(self.app)
-        run = Run(str(self.request.id), wanted["tenant"], wanted["scope"], uuid4().hex)
+        run = Run(str(self.request.id), wanted["tenant"], wanted["scope"], uuid4().hex, int(wanted.get("hop", 0)))
         try:
             found = store.start(run, self.name, guard.settings.lease)
         except StoreUnreachable as error:
@@ -213,3 +241,24 @@ class JobTask(IdempotentTask):
     @property
     def _renewer(self) -> Renewer:
         return guard_of(self.app).renewer
+
+
+def _progress(done: float | None, total: float | None, stage: str | None) -> list[str | float]:
+    """Names and values, as the store takes them."""
+    text = None if stage is None else writable(str(masked(stage)))[:_LONGEST_STAGE]
+    given = {"done": _number("done", done), "total": _number("total", total), "stage": text}
+    return [item for name, value in given.items() if value is not None for item in (name, value)]
+
+
+def _number(argument: str, value: object) -> int | float | None:
+    if value is None:
+        return None
+    # a truth value is a whole number to Python, and no progress to anybody
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        message = f"`{argument}` must be a whole number or a float, not {type(value).__name__}"
+        raise TypeError(message)
+    if isinstance(value, float) and not isfinite(value):
+        message = f"`{argument}` must be a number, not {value}"
+        raise ValueError(message)
+    # of a type derived from float, such as numpy's, the value alone
+    return int(value) if isinstance(value, int) else float(value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from time import time
@@ -17,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
-from kombu.exceptions import ContentDisallowed, DecodeError
+from kombu.exceptions import ContentDisallowed
 
 from repot.brokers.message import from_kombu
 from repot.deadletter import letter
 from repot.deadletter.judging import name_of, text_of
 from repot.deadletter.letter import Death
-from repot.deadletter.office import Office, Posting
+from repot.deadletter.office import REFUSED_FOR_S, Office, Posting
 from repot.errors import DeadlineExceeded
 from repot.waiting import wait_until
 from repot.worker.configure import configured_with
+from repot.worker.malformed import malformation
+from repot.worker.origins import Origins
 from repot.worker.request import CELERYS_OWN, BuryingRequest
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ _celery_log = get_logger("celery.worker.consumer.consumer")
 #: A worker that leaves waits so long for letters that are on their way; what they stand for comes again otherwise.
 LEAVE_WITHIN_S = 5.0
 
-#: Of a task in protocol 2: arguments, keyword arguments, and callbacks with their like.
-_BODY_PARTS = 3
-
 
 class Burial:
     """Makes letters of a consumer's messages, and settles each message once its letter is safe or cannot be."""
@@ -53,15 +51,32 @@ class Burial:
         self._settings = settings
         self._office = Office(consumer.app, settings)
         self._settlements: deque[Callable[[], None]] = deque()
+        self._origins = Origins()
+
+    def note_queues(self) -> None:
+        """Remember what is consumed now, while there is a consumer."""
+        self._origins.note(self._consumer.task_consumer)
 
     def bury(self, message: Any, death: Death, settle: Callable[[bool], None] | None = None) -> bool:  # noqa: ANN401
         """Have a letter written; False if its queue has no dead letters. Returns at once, from any thread.
 
         `settle` is called in the event loop: with True when the letter is safe, with
         False when it cannot be written. Without it the message is acknowledged
-        already.
+        already. Nothing is raised: in a callback of Celery's, that would leave the
+        message unacknowledged for as long as the worker lives.
         """
-        queue = queue_of(message, self._consumer.task_consumer)
+        try:
+            return self._bury(message, death, settle)
+        except Exception:
+            then = "it was acknowledged early and IS LOST" if settle is None else "it is given back"
+            log.exception("no dead letter could be made of a message; %s", then, extra={"action": "letter_failed"})
+            if settle is not None:
+                self._give_back(settle)
+            return True
+
+    def _bury(self, message: Any, death: Death, settle: Callable[[bool], None] | None) -> bool:  # noqa: ANN401
+        self.note_queues()
+        queue = self._origins.of(message)
         target = self._settings.dead_letters_of(queue)
         if not target:
             return False
@@ -104,6 +119,16 @@ class Burial:
             except (*self._consumer.connection_errors, *self._consumer.channel_errors) as error:
                 # the message is the broker's again, and will be delivered
                 log.warning("a message could not be settled after its dead letter: %s", error)
+            except Exception:  # the event loop's callback: it would end the worker
+                log.exception("a message could not be settled after its dead letter")
+
+    def _give_back(self, settle: Callable[[bool], None]) -> None:
+        """After a while: its task would fail in the same way at once, again and again."""
+        try:
+            self._consumer.timer.call_after(REFUSED_FOR_S, self._settle, (settle, False))
+        except Exception:
+            log.exception("there is no timer; a message is given back at once")
+            self._settle(settle, written=False)
 
     def _settle(self, settle: Callable[[bool], None], written: bool) -> None:  # noqa: FBT001 - a callback
         """In the office's thread: leave it to the event loop; there is none under gevent and eventlet."""
@@ -138,23 +163,6 @@ class BuryStep(bootsteps.StartStopStep):  # type: ignore[misc]
         """The pool is empty, and the connection still open."""
         if self._burial is not None:
             self._burial.leave()
-
-
-def queue_of(message: Any, consumer: Any) -> str:  # noqa: ANN401 - kombu's Message and Consumer
-    """The queue a message was taken from: RabbitMQ names the consumer, Redis the way it was sent."""
-    info = message.delivery_info or {}
-    key = str(info.get("routing_key") or "")
-    if consumer is None:
-        # the worker is leaving
-        return key
-    tags = {tag: name for name, tag in consumer._active_tags.items()}  # noqa: SLF001 - kombu does not tell otherwise
-    if info.get("consumer_tag") in tags:
-        return str(tags[info["consumer_tag"]])
-    queues = list(consumer.queues)
-    if any(queue.name == key for queue in queues):
-        return key
-    bound = (queue.name for queue in queues if (queue.exchange.name, queue.routing_key) == (info.get("exchange"), key))
-    return str(next(bound, key))
 
 
 def _at_this_worker(death: Death, queue: str, worker: str) -> Death:
@@ -193,10 +201,10 @@ def _replace_handlers(c: Any, burial: Burial) -> None:  # noqa: ANN401
 
     c.on_decode_error, c.on_unknown_message = on_decode_error, on_unknown_message
     c.on_unknown_task, c.on_invalid_task = on_unknown_task, on_invalid_task
-    c.create_task_handler = partial(_careful_handler, c, c.create_task_handler)
+    c.create_task_handler = partial(_careful_handler, c, burial, c.create_task_handler)
 
 
-def _careful_handler(c: Any, create: Callable[[], Callable[[Any], None]]) -> Callable[[Any], None]:  # noqa: ANN401
+def _careful_handler(c: Any, burial: Burial, create: Callable[[], Callable[[Any], None]]) -> Callable[[Any], None]:  # noqa: ANN401
     """Sort out what looks like a task by its headers and is none: Celery's handler raises, and the worker ends.
 
     It is delivered to the next worker then, which ends, too.
@@ -204,6 +212,7 @@ def _careful_handler(c: Any, create: Callable[[], Callable[[Any], None]]) -> Cal
     handle = create()
 
     def on_task_received(message: Any) -> None:  # noqa: ANN401
+        burial.note_queues()
         wrong = malformation(message)
         if wrong:
             c.on_invalid_task(None, message, InvalidTaskError(wrong))
@@ -211,30 +220,6 @@ def _careful_handler(c: Any, create: Callable[[], Callable[[Any], None]]) -> Cal
             handle(message)
 
     return on_task_received
-
-
-def malformation(message: Any) -> str:  # noqa: ANN401 - kombu's Message
-    """What keeps a message from being a task although it can be decoded; empty if nothing does."""
-    headers = message.headers or {}
-    try:
-        payload = message.payload
-    except (ContentDisallowed, DecodeError):
-        # Celery's own handlers know
-        return ""
-    if "task" not in headers and not (isinstance(payload, Mapping) and "task" in payload):
-        return ""
-    if isinstance(payload, Mapping):
-        said = {**payload, **headers}
-        args, kwargs, embed = payload.get("args", ()), payload.get("kwargs", {}), {}
-    elif isinstance(payload, list | tuple) and len(payload) == _BODY_PARTS:
-        said, (args, kwargs, embed) = headers, payload
-    else:
-        return "the body is no list of arguments, keyword arguments and options"
-    if not isinstance(said["task"], str) or not isinstance(said.get("id"), str):
-        return "the name or the id of the task is missing or no text"
-    if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping) or not isinstance(embed, Mapping | None):
-        return "arguments, keyword arguments or options are of another type"
-    return ""
 
 
 def _spare(message: Any, burial: Burial, reason: str, exc: BaseException | None = None) -> None:  # noqa: ANN401

@@ -41,7 +41,8 @@ class BuryingRequest(_Request):  # type: ignore[misc,unused-ignore]
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - Celery's signature
         """The task raised, or its process is gone."""
-        with self._dying(exc_info.exception, str(exc_info.traceback or "")):
+        traceback = exc_info.traceback
+        with self._dying(exc_info.exception, traceback if isinstance(traceback, str) else ""):
             return super().on_failure(exc_info, send_failed_event, return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 - Celery's signature
@@ -95,18 +96,23 @@ class BuryingRequest(_Request):  # type: ignore[misc,unused-ignore]
     def _judged(self, raised: BaseException, traceback: str) -> Death | None:
         if self._is_over or self._already_cancelled or self._already_revoked:
             return None
-        reason = reason_of(raised, self.task, self._retries)
-        if reason is None:
-            return None
-        exception = cause(raised)
-        return self._said(reason, name_of(exception), text_of(exception), traceback)
+        try:
+            reason = reason_of(raised, self.task, self._retries)
+            if reason is None:
+                return None
+            exception = cause(raised)
+            return self._said(reason, name_of(exception), text_of(exception), traceback)
+        except Exception:  # noqa: BLE001 - in Celery's callback: it would leave the message unacknowledged for ever
+            celery_log.exception("nobody can tell why a task is dead")
+            return self._said(letter.FAILED, type(raised).__name__, "", traceback)
 
     def _said(self, reason: str, exception: str = "", message: str = "", traceback: str = "") -> Death:
         return Death(reason, "", exception=exception, message=message, traceback=traceback, attempts=self._retries + 1)
 
     @property
     def _retries(self) -> int:
-        return int(self._request_dict.get("retries") or 0)
+        stated = self._request_dict.get("retries")
+        return stated if isinstance(stated, int) else 0
 
     def _bury(self, *, settled: bool = False) -> bool:
         """Have the letter written that is due; False if there is none, and the message is Celery's to settle."""

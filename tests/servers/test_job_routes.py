@@ -14,10 +14,12 @@ from uuid import uuid4
 
 import pytest
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from jsonschema import Draft202012Validator
+from redis import Redis
 
-from repot.brokers.local import LOOPBACK, free_port
+from repot.brokers.local import LOOPBACK, free_port, redis_server
+from repot.idempotency.store import RedisStore
 from repot.submission import Jobs
 from repot.submission.router import job_router
 from repot.waiting import wait_until
@@ -103,6 +105,8 @@ def served(shop: Shop, **terms: Any) -> Iterator[int]:
     web = FastAPI()
 
     def tenant(request: Request) -> str | None:
+        if status := request.headers.get("x-refuse"):
+            raise HTTPException(int(status))
         return request.headers.get("x-tenant") or None
 
     jobs = Jobs(shop.client, "jobs.render", scope="project", **{"cost": 2.5} | terms)
@@ -291,6 +295,48 @@ def test_a_server_that_is_away_is_a_503_that_says_nothing_of_it(
             assert (503, PROBLEM, "5") == (found.status, found.headers["content-type"], found.headers["retry-after"])
             assert "hunter2" not in str(found.body)
             assert LOOPBACK not in str(found.body)
+
+
+def test_a_store_that_refuses_the_password_is_a_503_that_says_nothing_of_it(
+    redis: Server, tmp_path: Path, project: str
+) -> None:
+    with redis_server() as store:
+        settings: Any = Redis(port=store.port)
+        settings.config_set("requirepass", "right")
+        shop = Shop(redis, redis, tmp_path, app="job_app", lease_store=f"redis://:hunter2@{LOOPBACK}:{store.port}/0")
+        with served(shop) as port:
+            client = Client(port)
+            answers = [client.submit(project), client.ask("GET", "/renders/x"), client.ask("GET", "/renders/refused")]
+        settings.close()
+    assert [(503, PROBLEM)] * 3 == [(one.status, one.headers["content-type"]) for one in answers]
+    assert not [one for one in answers if "hunter2" in str(one.body) or "password" in str(one.body)]
+
+
+@pytest.mark.parametrize(("status", "title"), [(499, "Request refused"), (401, "Unauthorized"), (599, "Server error")])
+def test_a_status_that_the_applications_own_check_answers_with_is_passed_on(
+    redis: Server, tmp_path: Path, status: int, title: str
+) -> None:
+    with served(Shop(redis, redis, tmp_path, app="job_app")) as port:
+        found = Client(port).ask("GET", "/renders/x", X_Refuse=str(status))
+    assert (status, PROBLEM, status, title) == (
+        found.status,
+        found.headers["content-type"],
+        found.body["status"],
+        found.body["title"],
+    )
+
+
+def test_progress_of_a_job_may_be_a_fraction(client: Client, shop: Shop, project: str) -> None:
+    first = client.submit(project, hold=str(shop.file())).body["id"]
+    key = f"{shop.settings.lease_prefix}:jobs:*:job:{first}"
+    records: Any = RedisStore(shop.settings).client
+    wait_until(lambda: list(records.scan_iter(key)), within_s=10, what="the job has a record")
+    (record,) = records.scan_iter(key)
+    wait_until(lambda: client.ask("GET", f"/renders/{first}").body["done"] == 1, within_s=20, what="the job runs")
+    records.hset(record, mapping={"done": "0.5", "total": "all", "created": "soon"})
+    found = client.ask("GET", f"/renders/{first}")
+    assert (200, 0.5, None, None) == (found.status, found.body["done"], found.body["total"], found.body["created_at"])
+    assert 409 == client.submit(project).status
 
 
 def test_arguments_that_the_task_does_not_take_are_a_400_where_it_is_known(

@@ -15,7 +15,7 @@ import redis as redis_client
 from installed import require
 from repot.brokers.local import LOOPBACK, GuardedProcess, free_port, programs, redis_server
 from repot.config import ExplicitSettings, inherited_environment
-from repot.errors import StoreUnreachable
+from repot.errors import StoreRefused, StoreUnreachable
 from repot.submission.job import Progress, Status
 from repot.submission.store import Claim, JobStore, Run, digest
 from repot.waiting import wait_until
@@ -368,6 +368,154 @@ def test_a_job_that_failed_runs_again_when_somebody_replays_it(store: JobStore) 
     assert Status.FAILED is status(store, first.id)
 
 
+def test_a_replacement_need_not_wait_for_the_end_of_the_run_that_sent_it(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", LONG_S)
+    after = replace(run(first), hop=1)
+    assert "started" == store.start(after, "shop.render", LONG_S).verdict
+    assert "lost" == store.renew(began, LONG_S)
+    assert "running" == store.finish(replace(began, hop=1), Status.QUEUED, hold_s=LONG_S)
+    assert "succeeded" == store.finish(after, Status.SUCCEEDED)
+
+
+def test_a_copy_of_a_message_whose_run_was_replaced_does_not_run(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", LONG_S)
+    assert "queued" == store.finish(replace(began, hop=1), Status.QUEUED, hold_s=LONG_S)
+    assert "taken" == store.submit(claim()).verdict
+    assert "over" == store.start(run(first), "shop.render", LONG_S).verdict
+    after = replace(run(first), hop=1)
+    assert "started" == store.start(after, "shop.render", LONG_S).verdict
+    assert "busy" == store.start(replace(run(first), hop=1), "shop.render", LONG_S).verdict
+    assert "over" == store.start(run(first), "shop.render", LONG_S).verdict
+    store.finish(after, Status.SUCCEEDED)
+    assert "over" == store.start(run(first), "shop.render", LONG_S).verdict
+
+
+# What cannot be read
+
+
+def record_of(store: JobStore, of: Claim) -> str:
+    return f"{store._prefix}{{{of.tenant}}}:job:{of.id}"
+
+
+def index_of(store: JobStore, of: Claim) -> str:
+    return f"{store._prefix}{{{of.tenant}}}:active:{of.scope}"
+
+
+def stand_in(store: JobStore, name: str) -> None:
+    """Put something under a name that no reader expects there."""
+    client: Any = store.client
+    client.delete(name)
+    client.rpush(name, "no record")
+
+
+@pytest.mark.parametrize("done", [0.5, "all of it", "nan", ""])
+def test_progress_that_is_no_whole_number_blocks_nobody(store: JobStore, done: Any) -> None:
+    first = claim()
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", LONG_S)
+    assert "running" == store.renew(began, LONG_S, ["done", done, "total", 2])
+    found = store.get(TENANT, first.id)
+    assert found is not None
+    assert Progress(0.5 if done == 0.5 else None, 2) == found.progress
+    assert "taken" == store.submit(claim()).verdict
+
+
+def test_what_cannot_be_read_ends_no_list(store: JobStore, caplog: pytest.LogCaptureFixture) -> None:
+    numbered = [claim(scope=digest(f"{number}"), lease_s=SOON_S) for number in range(5)]
+    for one in numbered:
+        store.submit(one)
+    lost(store, numbered[0].id)
+    client: Any = store.client
+    client.hset(
+        record_of(store, numbered[1]), mapping={"created": "soon", "generation": "x", "updated": "", "until": "?"}
+    )
+    client.hdel(record_of(store, numbered[2]), "created", "until", "id", "task", "name", "generation")
+    stand_in(store, record_of(store, numbered[3]))
+    stand_in(store, index_of(store, numbered[4]))
+    for listed in (list(store.stuck()), list(store.reap(TENANT))):
+        found = {one.scope: one.job for one in listed}
+        assert {one.scope for one in numbered} == set(found)
+        jobs = [found[one.scope] for one in numbered]
+        unreadable = [job.status is Status.UNREADABLE for job in jobs if job]
+        assert [False, False, False, True, True] == unreadable
+        assert [None, None] == [job.created for job in jobs[1:3] if job]
+    assert f"the record of job {numbered[3].id} cannot be read" in caplog.text
+    assert index_of(store, numbered[4]) in caplog.text
+    assert [] == list(store.stuck())
+
+
+@pytest.mark.parametrize("name_of", [record_of, index_of])
+def test_a_scope_whose_job_cannot_be_read_is_free(store: JobStore, name_of: Any) -> None:
+    first = claim()
+    store.submit(first)
+    stand_in(store, name_of(store, first))
+    assert "accepted" == store.submit(claim()).verdict
+
+
+def test_a_scope_whose_job_has_no_end_of_its_lease_is_free(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    assert 1 == store.client.hdel(record_of(store, first), "until")
+    assert "accepted" == store.submit(claim()).verdict
+
+
+def test_a_job_whose_record_cannot_be_read_runs_when_its_message_comes(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    stand_in(store, record_of(store, first))
+    assert "unknown" == store.cancel(TENANT, first.id).verdict
+    began = run(first)
+    assert "started" == store.start(began, "shop.render", LONG_S).verdict
+    assert "succeeded" == store.finish(began, Status.SUCCEEDED)
+
+
+def test_an_audit_that_cannot_be_read_shows_the_rest_and_stops_no_refusal(
+    store: JobStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = f"{store._prefix}{{{TENANT}}}"
+    client: Any = store.client
+    store.submit(claim())
+    store.submit(claim(scope=digest("8"), name="8"))
+    for name in ("7", "8"):
+        store.submit(claim(scope=SCOPE if name == "7" else digest(name), name=name))
+    client.hset(f"{base}:counts", "=7", "many")
+    client.hdel(f"{base}:costs", "=8")
+    client.xadd(f"{base}:refused", {"scope": "7"})
+    audit = store.audit(TENANT, 10)
+    assert ["unreadable", "refused", "refused"] == [one.what for one in audit.refusals]
+    assert {"8": (1, 0)} == {name: (one.refused, one.cost) for name, one in audit.by_scope.items()}
+    assert 2 == audit.total.refused
+    assert "sum of =7" in caplog.text
+    for what in ("refused", "costs", "scopes"):
+        stand_in(store, f"{base}:{what}")
+    assert (0, 2) == (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused)
+    assert "taken" == store.submit(claim()).verdict
+    assert (1, 3) == (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused)
+
+
+def test_a_generation_that_is_no_number_begins_anew(store: JobStore) -> None:
+    client: Any = store.client
+    client.set(f"{store._prefix}{{{TENANT}}}:generation:{SCOPE}", "many")
+    found = store.submit(claim()).job
+    assert found is not None
+    assert 1 == found.generation
+
+
+def test_an_error_with_broken_characters_ends_its_job(store: JobStore) -> None:
+    first = claim()
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", LONG_S)
+    assert "failed" == store.finish(began, Status.FAILED, ValueError("no file \udcff"))
+
+
 # The reaper
 
 
@@ -455,6 +603,19 @@ def test_a_store_that_is_not_there_is_named_without_its_password() -> None:
     with pytest.raises(StoreUnreachable) as caught:
         store.submit(claim())
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("user", [":wrong@", "", "guest:guest@"], ids=["wrong password", "no password", "no right"])
+def test_a_store_that_refuses_access_is_unreachable(user: str) -> None:
+    with redis_server() as server:
+        client: Any = redis_client.Redis(port=server.port)
+        client.acl_setuser("guest", enabled=True, passwords=["+guest"], keys=["*"], commands=["+ping"])
+        client.config_set("requirepass", "right")
+        store = JobStore(ExplicitSettings(lease_store=f"redis://{user}{LOOPBACK}:{server.port}/0"))
+        with pytest.raises(StoreRefused) as caught:
+            store.submit(claim())
+        assert "wrong" not in caught.value.message
+        client.close()
 
 
 def test_a_full_store_accepts_nothing_and_lets_what_runs_end() -> None:

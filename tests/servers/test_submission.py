@@ -129,7 +129,7 @@ def test_a_run_longer_than_its_lease_keeps_its_scope(shop: Shop) -> None:
     ours, hold = desk(shop), shop.file()
     job = ours.submit(hold=str(hold))
     ours.await_status(job.id, Status.RUNNING)
-    wait_until(lambda: ours.jobs.get(job.id).age_s > 3 * LEASE_S, within_s=30, what="three leases are over")
+    wait_until(lambda: (ours.jobs.get(job.id).age_s or 0) > 3 * LEASE_S, within_s=30, what="three leases are over")
     with pytest.raises(ScopeTaken):
         ours.submit()
     hold.touch()
@@ -169,6 +169,50 @@ def test_a_job_keeps_its_scope_while_it_waits_for_its_retry(shop: Shop) -> None:
         ours.submit()
     assert 2 == ours.await_status(job.id, Status.SUCCEEDED).attempts
     assert 1 == shop.client.AsyncResult(job.id).get(timeout=10)
+
+
+@pytest.mark.parametrize("guard", [True, False], ids=["guarded", "unguarded"])
+def test_a_job_that_replaces_itself_ends_with_its_last_replacement(
+    server: Server, redis: Server, opened: Callable[..., Shop], *, guard: bool
+) -> None:
+    ours = desk(opened(server, redis, guard=guard), "relay")
+    ours.shop.start(2)
+    hold = ours.shop.file()
+    job = ours.submit(countdown=2, hold=str(hold))
+    ours.shop.await_effects(ours.project)
+    waiting = ours.await_status(job.id, Status.QUEUED)
+    assert waiting.held_for_s > 3000
+    with pytest.raises(ScopeTaken):
+        ours.submit()
+    ours.shop.await_effects(ours.project, 3)
+    assert Status.RUNNING is ours.jobs.get(job.id).status
+    with pytest.raises(ScopeTaken):
+        ours.submit()
+    hold.touch()
+    assert 1 == ours.await_status(job.id, Status.SUCCEEDED).generation
+    assert {"left": 0, "job": job.id} == ours.shop.client.AsyncResult(job.id).get(timeout=20)
+    assert 3 == ours.effects
+    assert 2 == ours.submit(left=0).generation
+
+
+def test_a_job_replaced_by_a_chain_ends_with_its_last_task(shop: Shop) -> None:
+    ours, hold = desk(shop, "hand_over"), shop.file()
+    job = ours.submit(hold=str(hold), last="job")
+    ours.await_status(job.id, Status.QUEUED)
+    shop.await_ended(job.id)
+    with pytest.raises(ScopeTaken):
+        ours.submit(hold="", last="job")
+    hold.touch()
+    ours.await_status(job.id, Status.SUCCEEDED)
+    assert {"left": 0, "job": job.id} == shop.client.AsyncResult(job.id).get(timeout=20)
+
+
+def test_a_job_replaced_by_a_task_that_knows_of_no_job_has_succeeded_by_then(shop: Shop) -> None:
+    ours, hold = desk(shop, "hand_over"), shop.file()
+    job = ours.submit(hold=str(hold), last="plain")
+    ours.await_status(job.id, Status.SUCCEEDED)
+    hold.touch()
+    assert ours.project == shop.client.AsyncResult(job.id).get(timeout=20)
 
 
 def test_a_second_delivery_runs_neither_beside_the_first_nor_after_it(shop: Shop) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.resources import files
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -13,7 +14,8 @@ from repot.config import ExplicitSettings, Role
 from repot.errors import ConfigInvalid, KeyUnusable
 from repot.submission import Job, Jobs, JobTask, Status
 from repot.submission.scope import scope_of
-from repot.submission.task import NoJob
+from repot.submission.store import Run
+from repot.submission.task import JobRun, NoJob
 from repot.worker.configure import configure
 
 RECORD = {
@@ -37,6 +39,33 @@ def test_a_job_is_as_old_as_the_stores_clock_says() -> None:
 
 def test_a_job_whose_lease_ran_out_is_lost_before_anybody_writes_so() -> None:
     assert Status.LOST is Job.from_record(RECORD, 1030).status
+
+
+@pytest.mark.parametrize("field", [*RECORD, "ended", "done", "total"])
+@pytest.mark.parametrize("text", [None, "", "soon", "nan", "-1", "9" * 30, "9" * 5000])
+def test_no_field_of_a_record_keeps_it_from_being_read(field: str, text: str | None) -> None:
+    record = {**RECORD, field: text} if text is not None else {name: RECORD[name] for name in RECORD if name != field}
+    found = Job.from_record({name: value for name, value in record.items() if value is not None}, 1010)
+    assert found.held_for_s >= 0
+    if field == "status":
+        assert Status.UNREADABLE is found.status
+    elif field == "created":
+        assert (None, None) == (found.created, found.age_s)
+
+
+@pytest.mark.parametrize(("text", "number"), [("3", 3), ("0.5", 0.5), ("1e3", 1000), ("inf", None), ("half", None)])
+def test_progress_is_any_number(text: str, number: float | None) -> None:
+    assert number == Job.from_record({**RECORD, "done": text}, 1010).progress.done
+
+
+@pytest.mark.parametrize("argument", ["done", "total"])
+@pytest.mark.parametrize(("value", "error"), [("0.5", TypeError), (True, TypeError), (float("nan"), ValueError)])
+def test_what_is_no_progress_is_refused_by_name(argument: str, value: Any, error: type[Exception]) -> None:
+    nothing: Any = None
+    run = JobRun(Run("id", "tenant", "scope", "owner"), nothing, 1)
+    for job in (NoJob(), run):
+        with pytest.raises(error, match=f"`{argument}`"):
+            job.progress(**{argument: value})
 
 
 @pytest.mark.parametrize("status", [one for one in Status if not one.is_active])
@@ -76,6 +105,23 @@ def test_jobs_need_a_store() -> None:
     jobs = Jobs(app, "shop.render", scope="project")
     with pytest.raises(ConfigInvalid, match="WORKER_LEASE_STORE"):
         jobs.submit({"project": 7})
+
+
+def test_tenants_and_keys_are_texts() -> None:
+    app = Celery("jobs", set_as_current=False)
+    configure(app, ExplicitSettings(result_backend="db+sqlite://"), Role.CLIENT)
+    jobs: Any = Jobs(app, "shop.render", scope="project")
+    for ask, arguments in (
+        (jobs.submit, ({"project": 7},)),
+        (jobs.get, ("x",)),
+        (jobs.cancel, ("x",)),
+        (jobs.refused, ()),
+    ):
+        for tenant in (7, None, b"7"):
+            with pytest.raises(TypeError, match="`tenant` must be a text"):
+                ask(*arguments, tenant=tenant)
+    with pytest.raises(TypeError, match="`idempotency_key` must be a text"):
+        jobs.submit({"project": 7}, idempotency_key=7)
 
 
 def test_a_task_called_by_hand_has_no_job_and_works() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from datetime import UTC, datetime
+from time import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from celery.exceptions import (
 from celery.utils.serialization import get_pickleable_exception
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu import Connection, Exchange, Queue, binding
 
 from messages import messages
 from repot.brokers.message import Message
@@ -34,9 +37,11 @@ from repot.deadletter.letter import Death, Letter
 from repot.deadletter.redaction import Redaction
 from repot.deadletter.rounds import EXPIRED, NO_QUEUE, NOT_A_TASK, Replay
 from repot.deadletter.search import Wanted, box_names
-from repot.deadletter.shown import duration, whole
+from repot.deadletter.shown import duration, row, summary, whole
 from repot.errors import OutcomeUnknown, ResultExpired
-from repot.worker.burying import malformation, queue_of
+from repot.worker.burying import Burial
+from repot.worker.malformed import malformation
+from repot.worker.origins import Origins
 
 if TYPE_CHECKING:
     from repot.deadletter.search import Box
@@ -73,7 +78,7 @@ def test_a_letter_holds_its_message_as_it_was(message: Message, text: str, trace
     )
     again = letter.to_replay(found)
     assert letter.HEADER not in again.headers
-    assert 1 == again.headers[letter.REPLAY_HEADER]
+    assert 1 == again.headers[letter.REPLAYS_HEADER]
     assert message.body == again.body
 
 
@@ -87,8 +92,19 @@ def test_a_letter_fits_into_a_header() -> None:
 def test_replays_are_counted_on() -> None:
     first = letter.to_replay(letter.read(letter.write(TASK, Death(letter.FAILED, "q")), "q.dead"))
     second = letter.to_replay(letter.read(letter.write(first, Death(letter.FAILED, "q")), "q.dead"))
-    assert (1, 2) == (first.headers[letter.REPLAY_HEADER], second.headers[letter.REPLAY_HEADER])
+    assert (1, 2) == (first.headers[letter.REPLAYS_HEADER], second.headers[letter.REPLAYS_HEADER])
     assert (0, 0) == (first.headers["retries"], second.headers["retries"])
+
+
+def test_a_later_replay_has_the_larger_number() -> None:
+    """Of any letter: it is the time. Where a clock was set back, one more than before."""
+    begun = int(time() * 1000)
+    first, second = (letter.to_replay(dead()).headers[letter.REPLAY_HEADER] for _ in range(2))
+    assert begun <= first <= second <= int(time() * 1000)
+    ahead = replace(TASK, headers={**TASK.headers, letter.REPLAY_HEADER: begun + 10**9})
+    assert begun + 10**9 + 1 == letter.to_replay(dead(ahead)).headers[letter.REPLAY_HEADER]
+    odd = replace(TASK, headers={**TASK.headers, letter.REPLAY_HEADER: 2**80})
+    assert letter.to_replay(dead(odd)).headers[letter.REPLAY_HEADER] < 2**53
 
 
 def test_what_rabbitmq_says_is_read_and_taken_off() -> None:
@@ -97,13 +113,62 @@ def test_what_rabbitmq_says_is_read_and_taken_off() -> None:
     found = letter.read(replace(TASK, headers=headers), "work.dead")
     assert (letter.DELIVERY_LIMIT, "work", 3) == (found.death.reason, found.death.queue, found.death.attempts)
     assert datetime(2026, 1, 1, tzinfo=UTC).timestamp() == found.death.died_at
-    assert {*TASK.headers, letter.REPLAY_HEADER} == letter.to_replay(found).headers.keys()
+    assert {*TASK.headers, letter.REPLAY_HEADER, letter.REPLAYS_HEADER} == letter.to_replay(found).headers.keys()
 
 
 @pytest.mark.parametrize("header", ["", "{", "[]", "5", '{"queue": "q"}', '{"reason": "x", "unheard": 1}'])
 def test_a_header_that_is_not_ours_is_no_error(header: str) -> None:
     found = letter.read(replace(TASK, headers={**TASK.headers, letter.HEADER: header}), "q.dead", "q")
     assert ("q", "one") == (found.death.queue, found.id)
+
+
+ODD_TIMES = ("yesterday", 1e20, -1e20, 1e999, True, [], {}, None, 253_402_300_800)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"reason": 5},
+        {"reason": ["x"], "queue": 5, "message": {}, "traceback": 1, "exception": None, "worker": [], "ttl_ms": 5},
+        *({"died_at": one, "sent_at": one} for one in ODD_TIMES),
+        *({"replays": one, "attempts": one, "deliveries": one} for one in ("x", 1.5, -1, 10**30, True)),
+    ],
+    ids=str,
+)
+def test_an_odd_header_is_unknown_and_no_error(odd: dict[str, Any]) -> None:
+    """Whoever can write to the queue can write anything there; it can be shown, replayed and filtered."""
+    written = json.dumps({"reason": letter.FAILED, "queue": "q"} | odd)
+    found = letter.read(replace(TASK, headers={**TASK.headers, letter.HEADER: written}), "q.dead", "q")
+    assert found.death.reason == (letter.FAILED if "reason" not in odd else letter.UNKNOWN)
+    assert ("one", "q", 0, None) == (found.id, found.death.queue, found.death.replays, found.death.died_at)
+    box: Box = SimpleNamespace(address="redis://")  # type: ignore[assignment]
+    json.dumps(whole(found, box, Redaction.of(("card",)), payload=True))
+    assert row(summary(found, box, Redaction()), 0)
+    assert not Wanted(newer_than_s=1).matches(found, now=1000)
+    assert isinstance(Replay().decide(found), Forward)
+
+
+@pytest.mark.parametrize(
+    "death",
+    [
+        {"reason": 5, "queue": [], "time": "now", "original-expiration": 5},
+        {"reason": "expired", "queue": "q", "time": 1e20},
+        {},
+        5,
+    ],
+    ids=str,
+)
+def test_an_odd_death_of_rabbitmqs_is_unknown_and_no_error(death: object) -> None:
+    headers = {**TASK.headers, "x-death": [death], "x-delivery-count": "x"}
+    found = letter.read(replace(TASK, headers=headers), "q.dead", "q")
+    assert ("q", None, None) == (found.death.queue, found.death.died_at, found.death.ttl_ms)
+
+
+def test_a_payload_without_a_bottom_is_not_gone_through() -> None:
+    box: Box = SimpleNamespace(address="redis://")  # type: ignore[assignment]
+    for depth in (900, 10**5):
+        message = replace(TASK, body=b"[" * depth + b"]" * depth)
+        assert "hidden" in whole(dead(message), box, Redaction.of(("card",)), payload=True)["payload"]
 
 
 def test_what_has_no_id_has_a_fingerprint() -> None:
@@ -162,9 +227,27 @@ def test_who_is_dead_and_of_what(raised: BaseException, retries: int, expected: 
     assert reason_of(raised, task(dead_letter=False), retries) is None
 
 
+def test_a_result_that_expired_is_a_death_where_nobody_else_carries_on() -> None:
+    """Of the run's own continuation; the mark comes through the pool's pipe."""
+    mine, anothers = ResultExpired("x", hint="y"), ResultExpired("x", hint="y")
+    vars(mine)["own"] = True
+    for error, expected in ((mine, letter.FAILED), (anothers, None)):
+        through = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+        for one in (error, through, Reject(error, requeue=False), get_pickleable_exception(error)):
+            found = reason_of(one, task(), 0)
+            assert found == (letter.REJECTED if expected and isinstance(one, Reject) else expected)
+
+
 def test_a_task_without_a_limit_of_retries_is_never_spent() -> None:
     assert letter.FAILED == reason_of(ValueError(), task(max_retries=None), 100)
     assert letter.FAILED == reason_of(ValueError(), task(max_retries=0), 0)
+
+
+def test_attributes_that_are_no_exceptions_hide_no_death() -> None:
+    """The application wrote something else there: it is no reason to know nothing of a failure."""
+    for odd in (5, "ValueError", [ValueError, "x"], (int,)):
+        assert letter.FAILED == reason_of(RuntimeError(), task(throws=odd, permanent=odd), 0)
+    assert letter.PERMANENT == reason_of(ValueError(), task(permanent=[ValueError, "x"]), 0)
 
 
 def test_an_exception_is_named_also_through_a_pipe() -> None:
@@ -287,21 +370,82 @@ def test_durations(seconds: float, expected: str) -> None:
         ({"consumer_tag": "2", "routing_key": "0.1.mail"}, "mail"),
         ({"consumer_tag": "9", "routing_key": "bulk"}, "bulk"),
         ({"exchange": "shop", "routing_key": "letters"}, "mail"),
-        ({"exchange": "else", "routing_key": "letters"}, "letters"),
-        ({}, ""),
+        ({"exchange": "many", "routing_key": "b"}, "listed"),
+        ({"exchange": "media", "routing_key": "media.image"}, "media"),
+        # a queue that somebody else reads is bound, too
+        ({"exchange": "else", "routing_key": "letters"}, "bulk"),
+        ({"exchange": "gone", "routing_key": "letters"}, "mail"),
+        ({}, "mail"),
     ],
     ids=str,
 )
 def test_the_queue_a_message_came_from(info: dict[str, str], expected: str) -> None:
-    """By the consumer, by a queue's name, by a binding; else the routing key."""
-
-    def queue(name: str, exchange: str, key: str) -> Any:
-        return SimpleNamespace(name=name, exchange=SimpleNamespace(name=exchange), routing_key=key)
-
-    consumer = SimpleNamespace(
-        _active_tags={"mail": "2", "bulk": "3"}, queues=[queue("mail", "shop", "letters"), queue("bulk", "", "bulk")]
+    """By the consumer, by a binding, by kombu's own routing; never one that is not consumed."""
+    origins = Origins()
+    assert info.get("routing_key", "") == origins.of(SimpleNamespace(delivery_info=info, channel=None))
+    origins.note(
+        SimpleNamespace(
+            _active_tags={"mail": "2", "bulk": "3", "listed": "4", "media": "5"},
+            queues=[
+                Queue("mail", Exchange("shop"), "letters"),
+                Queue("bulk"),
+                Queue("listed", bindings=[binding(Exchange("many"), routing_key=key) for key in ("a", "b")]),
+                Queue("media", Exchange("media", type="topic"), "media.#"),
+            ],
+        )
     )
-    assert expected == queue_of(SimpleNamespace(delivery_info=info), consumer)
+    # a worker that leaves
+    origins.note(None)
+    origins.note(SimpleNamespace(_active_tags={}, queues=[]))
+    with Connection("memory://") as connection:
+        channel: Any = connection.default_channel
+        Queue("media", Exchange("media", type="topic"), "media.#")(channel).declare()
+        for name in ("theirs", "bulk"):
+            Queue(name, Exchange("else"), "letters")(channel).declare()
+        assert expected == origins.of(SimpleNamespace(delivery_info=info, channel=channel))
+
+
+def test_a_broker_that_is_away_leaves_the_queue_to_be_guessed() -> None:
+    def lookup(*_: object) -> None:
+        raise ConnectionError
+
+    origins = Origins()
+    origins.note(SimpleNamespace(_active_tags={"mail": "2"}, queues=[Queue("mail")]))
+    message = SimpleNamespace(
+        delivery_info={"exchange": "x", "routing_key": "y"}, channel=SimpleNamespace(_lookup=lookup)
+    )
+    assert "mail" == origins.of(message)
+
+
+def test_what_cannot_be_buried_is_given_back() -> None:
+    """Whatever is wrong with a message: nothing is raised into Celery's callbacks, and it is not forgotten."""
+    later: list[tuple[float, Any, tuple[Any, ...]]] = []
+    consumer = SimpleNamespace(
+        app=None,
+        hub=None,
+        task_consumer=None,
+        hostname="w",
+        timer=SimpleNamespace(call_after=lambda *given: later.append(given)),
+        connection_errors=(),
+        channel_errors=(),
+    )
+    burial = Burial(consumer, ExplicitSettings(queue_names=("mail",)))
+    settled: list[bool] = []
+    assert burial.bury(SimpleNamespace(), Death(letter.FAILED, ""), settled.append)
+    ((delay_s, call, arguments),) = later
+    # its task would fail the same way at once, again and again
+    assert (delay_s, settled) == (10, [])
+    call(*arguments)
+    assert [False] == settled
+    del consumer.timer
+    assert burial.bury(SimpleNamespace(), Death(letter.FAILED, ""), settled.append)
+    assert [False, False] == settled
+    assert burial.bury(SimpleNamespace(), Death(letter.FAILED, ""))
+
+    def refuse(_: bool) -> None:
+        raise RuntimeError
+
+    burial.bury(SimpleNamespace(), Death(letter.FAILED, ""), refuse)
 
 
 @pytest.mark.parametrize(

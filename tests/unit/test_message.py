@@ -68,9 +68,25 @@ def test_a_body_that_was_not_packed_is_read_as_text() -> None:
     assert "[1, \u00fc]".encode() == from_redis(json.dumps(envelope)).body
 
 
-@pytest.mark.parametrize("text", ["", "1", "[]", "{}", '{"properties": 1}'])
+ODD = (
+    "",
+    "1",
+    "[]",
+    "{}",
+    '{"properties": 1}',
+    '{"properties": "abc"}',
+    '{"properties": {}, "headers": [[1, 2]]}',
+    '{"properties": {"delivery_info": "x"}}',
+    '{"properties": {}, "body": 1000000}',
+    '{"properties": {}, "headers": {"x": {"__type__": "uuid", "__value__": 5}}}',
+    '{"properties": {}, "body": {"__type__": "bytes"}}',
+    "[" * 10**5,
+)
+
+
+@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
 def test_what_is_no_envelope_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r"envelope|Expecting"):
+    with pytest.raises(ValueError, match=r"envelope|Expecting|hexadecimal"):
         from_redis(text)
 
 

@@ -14,18 +14,46 @@ local function index_of(scope)
   return base .. ':active:' .. scope
 end
 
-local function look(id)
-  local names = {'status', 'scope', 'owner', 'until', 'payload', 'key', 'generation', 'name'}
-  local found = {}
-  for number, value in ipairs(redis.call('HMGET', record_of(id), unpack(names))) do
-    found[names[number]] = value or ''
+local function failed(answer)
+  return type(answer) == 'table' and answer.err
+end
+
+-- The text under a name; nil also if something else is there, which must not stop whoever only asks.
+local function text_of(name)
+  local found = redis.pcall('GET', name)
+  return type(found) == 'string' and found or nil
+end
+
+-- Writes where something may stand that is none of ours: that is begun anew. A store without room still raises.
+local function write(command, name, ...)
+  local answer = redis.pcall(command, name, ...)
+  local why = failed(answer)
+  if not why then
+    return answer
   end
-  found.holds = HOLDING[found.status] and tonumber(found['until']) > now
+  if string.find(why, 'is not a', 1, true) and string.sub(command, 1, 5) == 'HINCR' then
+    redis.call('HDEL', name, (...))
+  elseif string.find(why, 'WRONGTYPE', 1, true) or string.find(why, 'is not a', 1, true) then
+    redis.call('DEL', name)
+  end
+  return redis.call(command, name, ...)
+end
+
+-- What is on record; a status of '' for nothing, or nothing that can be read.
+local function look(id)
+  local names = {'status', 'scope', 'owner', 'until', 'payload', 'key', 'generation', 'name', 'hop'}
+  local values, found = redis.pcall('HMGET', record_of(id), unpack(names)), {}
+  for number, name in ipairs(names) do
+    found[name] = not failed(values) and values[number] or ''
+  end
+  found.hop = tonumber(found.hop) or 0
+  found.holds = HOLDING[found.status] and (tonumber(found['until']) or 0) > now
   return found
 end
 
 local function told(verdict, id)
-  return {verdict, now, redis.call('HGETALL', record_of(id))}
+  local record = redis.pcall('HGETALL', record_of(id))
+  return {verdict, now, failed(record) and {'id', id, 'status', 'unreadable'} or record}
 end
 
 -- Keeps what belongs to a job that holds its scope until `kept` after its lease has run out. A store without room lets a
@@ -39,7 +67,7 @@ end
 
 -- Ends a job; the index is cleared only if it names this one. A record that is not there stays so.
 local function close(id, scope, status, kept)
-  if redis.call('GET', index_of(scope)) == id then
+  if text_of(index_of(scope)) == id then
     redis.call('DEL', index_of(scope))
   end
   if redis.call('HEXISTS', record_of(id), 'status') == 1 then
@@ -50,7 +78,7 @@ end
 
 -- The job that holds a scope; one whose lease has run out is marked lost, and holds it no more.
 local function holder_of(scope, kept, successor)
-  local id = redis.call('GET', index_of(scope))
+  local id = text_of(index_of(scope))
   if not id or id == successor then
     return nil
   end
@@ -67,7 +95,7 @@ end
 
 -- What was not done is written down; the audit keeps about the last `most`.
 local function audit(what, name, id, active, status, most, kept)
-  redis.call('XADD', base .. ':refused', 'MAXLEN', '~', most, '*', 'what', what, 'scope', name, 'job', id,
+  write('XADD', base .. ':refused', 'MAXLEN', '~', most, '*', 'what', what, 'scope', name, 'job', id,
     'active', active, 'status', status)
   redis.call('PEXPIRE', base .. ':refused', kept)
 end

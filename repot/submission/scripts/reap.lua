@@ -1,9 +1,16 @@
 -- Looks at a scope whose job may be lost, and frees it if asked to; never that of a live one.
 -- ARGV scope, kept ms, free ("1" or ""). Returns {verdict, now, record}: none, live, stuck, reaped.
 local scope, kept = ARGV[1], ARGV[2]
-local id = redis.call('GET', index_of(scope))
+local id = redis.pcall('GET', index_of(scope))
 if not id then
   return {'none', now, {}}
+end
+if failed(id) then
+  -- no text at the index's name: the next submission writes over it
+  if ARGV[3] ~= '' then
+    redis.call('DEL', index_of(scope))
+  end
+  return {ARGV[3] == '' and 'stuck' or 'reaped', now, {'status', 'unreadable'}}
 end
 local found = look(id)
 if found.holds then
@@ -15,7 +22,7 @@ end
 if HOLDING[found.status] then
   close(id, scope, 'lost', kept)
 else
-  -- its record is gone
+  -- its record is gone, or cannot be read
   redis.call('DEL', index_of(scope))
 end
 return told('reaped', id)

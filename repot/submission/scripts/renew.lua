@@ -2,7 +2,7 @@
 -- ARGV id, owner, lease ms, kept ms, then fields and values of progress. Returns {status, now, {}}: `running` if held.
 local id, owner, lease, kept = unpack(ARGV, 1, 4)
 local found = look(id)
-if found.status == 'running' and (found.owner ~= owner or redis.call('GET', index_of(found.scope)) ~= id) then
+if found.status == 'running' and (found.owner ~= owner or text_of(index_of(found.scope)) ~= id) then
   return {'lost', now, {}}
 end
 if found.status == 'running' then

@@ -7,8 +7,8 @@ local lease, kept, most, scopes = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
 local key_name = base .. ':key:' .. key
 
 local function count(member)
-  redis.call('HINCRBY', base .. ':counts', member, 1)
-  redis.call('HINCRBYFLOAT', base .. ':costs', member, cost)
+  write('HINCRBY', base .. ':counts', member, 1)
+  write('HINCRBYFLOAT', base .. ':costs', member, cost)
 end
 
 local function refuse(active)
@@ -16,7 +16,7 @@ local function refuse(active)
   -- '=' before each scope, so that the sum of all has a name of its own
   count('sum')
   count('=' .. name)
-  redis.call('ZADD', base .. ':scopes', now, name)
+  write('ZADD', base .. ':scopes', now, name)
   if redis.call('ZCARD', base .. ':scopes') > scopes then
     local oldest = redis.call('ZPOPMIN', base .. ':scopes')[1]
     redis.call('HDEL', base .. ':counts', '=' .. oldest)
@@ -32,7 +32,7 @@ if redis.call('EXISTS', record_of(id)) == 1 then
   -- the answer to the first try was lost
   return told('accepted', id)
 end
-local first = key ~= '' and redis.call('GET', key_name)
+local first = key ~= '' and text_of(key_name)
 if first then
   local found = look(first)
   -- whoever claimed and never sent has died: its key is free again
@@ -45,7 +45,7 @@ local active = holder_of(scope, kept, id)
 if active then
   return refuse(active)
 end
-local generation = redis.call('INCR', base .. ':generation:' .. scope)
+local generation = write('INCR', base .. ':generation:' .. scope)
 redis.call('HSET', record_of(id), 'id', id, 'scope', scope, 'name', name, 'payload', payload, 'key', key, 'task', task,
   'status', 'accepted', 'generation', generation, 'created', now)
 redis.call('SET', index_of(scope), id)

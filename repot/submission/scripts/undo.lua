@@ -5,7 +5,7 @@ local found = look(id)
 if found.status == 'accepted' then
   close(id, found.scope, 'unsent', ARGV[4])
   redis.call('HSET', record_of(id), 'error_type', ARGV[2], 'error', ARGV[3])
-  if found.key ~= '' and redis.call('GET', base .. ':key:' .. found.key) == id then
+  if found.key ~= '' and text_of(base .. ':key:' .. found.key) == id then
     redis.call('DEL', base .. ':key:' .. found.key)
   end
 end
