@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import pytest
@@ -129,7 +129,7 @@ def test_a_chord_whose_part_died_before_it_was_counted_goes_on(shop: Shop) -> No
     body: Any = chord(parts, _sign(shop, "collect")).apply_async()
     first = body.parent[0]
     shop.get(first)
-    client = shop.client.backend.client
+    client = cast("Any", shop.client.backend).client
     (counted,) = wait_until(lambda: client.keys(f"*{body.parent.id}.j"), within_s=10, what="it is counted")
     # all that is known of it but the number of parts
     client.delete(*(key for key in client.keys(f"*{body.parent.id}*") if not key.endswith(b".s")))
@@ -424,6 +424,7 @@ def test_a_store_cut_off_in_mid_claim_leaves_no_key_taken(cut: tuple[Shop, Proxy
     answers = link.add_toxic("timeout", "downstream", {"timeout": 0})
     task = shop.send("charge", order)
     wait_until(lambda: any(record.task_id == task.id for record in shop.records), within_s=10, what="it is claimed")
+    assert "IGNORED" == shop.await_ended(task.id)[0]
     link.remove_toxic(answers)
     assert order == shop.get(task)["order"]
     record = _record(shop, task.id)
