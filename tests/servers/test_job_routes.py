@@ -326,17 +326,20 @@ def test_a_status_that_the_applications_own_check_answers_with_is_passed_on(
     )
 
 
-def test_progress_of_a_job_may_be_a_fraction(client: Client, shop: Shop, project: str) -> None:
-    first = client.submit(project, hold=str(shop.file())).body["id"]
-    key = f"{shop.settings.lease_prefix}:jobs:*:job:{first}"
+def test_a_record_with_fractions_and_without_a_beginning_is_answered(
+    redis: Server, tmp_path: Path, project: str
+) -> None:
+    shop = Shop(redis, redis, tmp_path, app="job_app")
     records: Any = RedisStore(shop.settings).client
-    wait_until(lambda: list(records.scan_iter(key)), within_s=10, what="the job has a record")
-    (record,) = records.scan_iter(key)
-    wait_until(lambda: client.ask("GET", f"/renders/{first}").body["done"] == 1, within_s=20, what="the job runs")
-    records.hset(record, mapping={"done": "0.5", "total": "all", "created": "soon"})
-    found = client.ask("GET", f"/renders/{first}")
+    with served(shop) as port:
+        client = Client(port)
+        first = client.submit(project).body["id"]
+        (record,) = records.scan_iter(f"{shop.settings.lease_prefix}:jobs:*:job:{first}")
+        records.hset(record, mapping={"done": "0.5", "total": "all", "created": "soon"})
+        found, refused = client.ask("GET", f"/renders/{first}"), client.submit(project)
+    records.close()
     assert (200, 0.5, None, None) == (found.status, found.body["done"], found.body["total"], found.body["created_at"])
-    assert 409 == client.submit(project).status
+    assert (409, first) == (refused.status, refused.body["active_job"]["id"])
 
 
 def test_arguments_that_the_task_does_not_take_are_a_400_where_it_is_known(

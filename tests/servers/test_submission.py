@@ -531,7 +531,8 @@ def test_many_processes_let_one_job_in_for_each_scope_and_generation(
         assert breaking(proxy, 0.5, 0.3, lambda: process.exit_code is not None) > 0
     outcomes = Outcomes.read(tmp_path)
     assert 320 == outcomes.answers.total()
-    assert {202, 409, 503} == set(outcomes.answers)
+    # that a cut met a submission, and not its second try, is up to the machine
+    assert {202, 409} <= set(outcomes.answers) <= {202, 409, 503}
     assert [] == mistakes(theirs, outcomes, scopes=6)
     proxy.delete()
 
