@@ -11,12 +11,16 @@ from typing import Any
 from celery import Celery
 from celery.exceptions import Ignore, Reject
 
-from repot.errors import OutcomeUnknown
+from repot.errors import OutcomeUnknown, ResultExpired
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 
 app = Celery("dead")
 configure(app)
+
+
+#: Nothing that a failure could be compared with.
+ODD: Any = {"max_retries": "many", "permanent": 5}
 
 
 class Expected(Exception):
@@ -75,6 +79,22 @@ def unknown() -> None:
     """Say that nobody knows."""
     message = "it may have happened"
     raise OutcomeUnknown(message)
+
+
+@app.task(name="dead.expired")  # type: ignore[untyped-decorator,unused-ignore]
+def expired(*, own: bool) -> None:
+    """Find the result of an earlier run gone: of another message, or of this very one."""
+    message = "its result is not kept any more"
+    error = ResultExpired(message)
+    vars(error)["own"] = own
+    raise error
+
+
+@app.task(name="dead.odd", **ODD)  # type: ignore[untyped-decorator,unused-ignore]
+def odd() -> None:
+    """Fail, and have attributes that nobody can judge by."""
+    message = "odd"
+    raise RuntimeError(message)
 
 
 @app.task(name="dead.hang", time_limit=1)  # type: ignore[untyped-decorator,unused-ignore]

@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 from celery.worker import request as worker_request
 
 from repot.deadletter import letter
-from repot.deadletter.judging import cause, name_of, reason_of, text_of
+from repot.deadletter.judging import cause, name_of, reason_of, text_of, unwrapped
 from repot.deadletter.letter import Death
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class BuryingRequest(_Request):  # type: ignore[misc,unused-ignore]
             return self._said(reason, name_of(exception), text_of(exception), traceback)
         except Exception:  # noqa: BLE001 - in Celery's callback: it would leave the message unacknowledged for ever
             celery_log.exception("nobody can tell why a task is dead")
-            return self._said(letter.FAILED, type(raised).__name__, "", traceback)
+            return self._said(letter.FAILED, type(unwrapped(raised)).__name__, "", traceback)
 
     def _said(self, reason: str, exception: str = "", message: str = "", traceback: str = "") -> Death:
         return Death(reason, "", exception=exception, message=message, traceback=traceback, attempts=self._retries + 1)

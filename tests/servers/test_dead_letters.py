@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
+from time import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -18,8 +19,9 @@ import pytest
 from amqp import ChannelError
 from celery import Celery
 from click.testing import CliRunner
-from kombu import Connection, Queue
+from kombu import Connection, Exchange, Producer, Queue
 
+from dead_routes_app import SEVERAL, TOPIC
 from repot.brokers.local import programs
 from repot.brokers.message import Message, publish
 from repot.brokers.sweep import Keep
@@ -60,7 +62,7 @@ class Post:
 
     def __init__(self, server: Server, redis: Server, folder: Path, **changes: Any) -> None:
         self.folder, self.server = folder, server
-        self.queue = f"q-{uuid4()}"
+        self.queue = changes.get("queue_names", (f"q-{uuid4()}",))[0]
         defaults: dict[str, Any] = {
             "app": "dead_app",
             "broker_url": server.url,
@@ -191,6 +193,8 @@ def opened(redis: Server, tmp_path: Path) -> Iterator[Callable[..., Post]]:
         ("dead.permanent", {}, (letter.PERMANENT, "ValueError", "never", 1)),
         ("dead.permanent", {"kwargs": {"wrapped": True}}, (letter.PERMANENT, "dead_app.Unpicklable", "", 1)),
         ("dead.unknown", {}, (letter.UNKNOWN_OUTCOME, "repot.errors.OutcomeUnknown", "it may have happened", 1)),
+        ("dead.expired", {"kwargs": {"own": True}}, (letter.FAILED, "repot.errors.ResultExpired", "not kept", 1)),
+        ("dead.odd", {}, (letter.FAILED, "RuntimeError", "", 1)),
         ("dead.hang", {}, (letter.TIME_LIMIT, "billiard.exceptions.TimeLimitExceeded", "(1,)", 1)),
         ("dead.die", {}, (letter.WORKER_LOST, "billiard.exceptions.WorkerLostError", "signal 9 (SIGKILL)", 1)),
         ("dead.reject", {}, (letter.REJECTED, "celery.exceptions.Reject", "not mine", 1)),
@@ -213,10 +217,10 @@ def test_a_task_that_is_dead_leaves_one_letter(
     assert 1 == sum(one.id == found.id for one in post.letters())
 
 
-@pytest.mark.parametrize("task", ["dead.throws", "dead.ignored", "dead.left_out", "dead.ok"])
+@pytest.mark.parametrize("task", ["dead.throws", "dead.ignored", "dead.left_out", "dead.ok", "dead.expired"])
 def test_what_is_expected_is_no_letter(post: Post, task: str) -> None:
-    """`throws`, `Ignore`, `dead_letter = False`, and success."""
-    sent = post.send(task)
+    """`throws`, `Ignore`, `dead_letter = False`, success, and what another message did already."""
+    sent = post.send(task, **({"kwargs": {"own": False}} if task == "dead.expired" else {}))
     # a later one has its letter
     post.letter(post.send("dead.fail"))
     assert sent not in {one.id for one in post.letters()}
@@ -320,6 +324,41 @@ def test_what_rabbitmq_put_aside_itself(rabbitmq: Server, opened: Callable[..., 
     post.run("replay", "--to", post.queue, "--execute")
     assert [] == post.letters()
     assert [None, None] == [one.message.headers.get("x-death") for one in post.letters(post.queue)]
+
+
+@pytest.mark.parametrize(
+    ("queue", "exchange", "key"), [("dead-listed", SEVERAL, "a"), ("dead-media", TOPIC, "media.x")]
+)
+def test_a_queue_that_is_not_called_like_the_routing_key(
+    server: Server, opened: Callable[..., Post], queue: str, exchange: Exchange, key: str
+) -> None:
+    """Several bindings, or a topic: letters lie where somebody looks, and a replay goes where somebody reads."""
+    post = opened(server, app="dead_routes_app", queue_names=(queue,))
+    worker = post.start(processes=1)
+    wait_until(lambda: " ready." in worker.log_tail(100), within_s=20, what="it consumes")
+    sent = [_send_through(post, exchange, key, "dead.fail") for _ in range(4)]
+    assert {queue} == {post.letter(one).death.queue for one in sent}
+    post.await_settled()
+    post.run("replay", "--execute")
+    wait_until(lambda: [1] * 4 == [one.death.replays for one in post.letters()], within_s=20, what="all ran again")
+
+
+def test_a_task_that_fails_while_its_worker_of_a_topic_leaves(
+    server: Server, opened: Callable[..., Post], tmp_path: Path
+) -> None:
+    """Its consumer is gone by then, and with it whatever it could say of the queue."""
+    post, go = opened(server, app="dead_routes_app", queue_names=("dead-media",)), tmp_path / "go"
+    worker = post.start(processes=1)
+    wait_until(lambda: " ready." in worker.log_tail(100), within_s=20, what="it consumes")
+    sent = _send_through(post, TOPIC, "media.y", "dead.held", str(go))
+    wait_until((tmp_path / "go-runs").exists, within_s=10, what="it runs")
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in worker.log_tail(100), within_s=10, what="the worker leaves")
+    go.touch()
+    wait_until(lambda: worker.exit_code is not None, within_s=20, what="the worker is gone")
+    worker.stop()
+    post.workers.clear()
+    assert "dead-media" == post.letter(sent).death.queue
 
 
 # What happens when the letter cannot be written
@@ -455,12 +494,15 @@ def test_replay_keeps_the_id_and_says_that_it_is_one(post: Post, tmp_path: Path)
         lambda: [one for one in post.letters() if (one.id, one.death.replays) == (sent, 1)], within_s=20, what="again"
     )
     path.touch()
+    asked_at = int(time() * 1000)
     dry = post.run("replay", sent)
     assert sent in dry.stdout
     assert "nothing was changed" in dry.stderr
     assert any(one.id == sent for one in post.letters())
     post.run("replay", sent[:13], "--execute")
-    wait_until(lambda: f"{sent} 2 0\n" == path.read_text(), within_s=20, what="the task runs")
+    task, replay, retries = wait_until(path.read_text, within_s=20, what="the task runs").split()
+    assert (sent, "0") == (task, retries)
+    assert asked_at <= int(replay) <= int(time() * 1000)
     wait_until(lambda: "SUCCESS" == post.client.backend.get_state(sent), within_s=10, what="it succeeds")
     assert sent not in {one.id for one in post.letters()}
 
@@ -486,7 +528,7 @@ def test_replay_refuses_what_would_vanish(server: Server, opened: Callable[..., 
     back = {one.id: one.message for one in post.letters(post.queue)}
     assert {"expired", "garbage"} == back.keys()
     assert back["expired"].headers["expires"] is None
-    assert (BODY, 1) == (back["garbage"].body, back["garbage"].headers[letter.REPLAY_HEADER])
+    assert (BODY, 1) == (back["garbage"].body, back["garbage"].headers[letter.REPLAYS_HEADER])
 
 
 def test_discard_takes_a_filter(server: Server, opened: Callable[..., Post]) -> None:
@@ -581,12 +623,105 @@ def test_what_is_to_be_hidden_is_shown_nowhere(post: Post) -> None:
     assert PLANTED not in shown
 
 
+def test_an_unset_id_is_not_every_letter(post: Post) -> None:
+    sent = post.send("dead.fail")
+    post.letter(sent)
+    for words in (
+        ("replay", "", "--execute"),
+        ("replay", sent, " ", "--execute"),
+        ("discard", "", "--all"),
+        ("show", ""),
+    ):
+        assert "empty" in post.run(*words, code=2).stderr
+    for option in ("--id", "--queue", "--dead-queue"):
+        post.run("replay", option, "", "--execute", code=2)
+    assert sent in {one.id for one in post.letters()}
+
+
+def test_what_strangers_write_steers_no_terminal(server: Server, opened: Callable[..., Post]) -> None:
+    """Names, ids and texts with escape sequences, line breaks and halves of characters."""
+    post = opened(server)
+    evil = "x\x1b[2J\nforged  dead.ok  failed\r\u202e"
+    with post.channel() as channel:
+        Queue(post.dead)(channel).declare()
+        death = Death(evil, evil, exception=f"E{evil}", message=f"{evil} \ud800", traceback=f"{evil}\nend \ud800")
+        written = letter.write(_message(f"id{evil}", {"task": f"task{evil}", "\x1bname": evil}), death)
+        publish(channel, written, post.dead)
+    for words in (("list",), ("show", "id"), ("stats",), ("replay",), ("discard", "--all"), ("list", "--json")):
+        shown = post.run(*words)
+        assert not {"\x1b", "\r", "\u202e", "\ud800"} & set(shown.output)
+        assert not [line for line in shown.stdout.splitlines() if line.startswith("forged")] or "show" in words
+    assert 1 == len(post.run("replay").stdout.splitlines())
+    assert 2 == len(post.run("list").stdout.splitlines())
+    assert "\nend \\ud800\n" in post.run("show", "id").stdout
+
+
+def test_one_odd_letter_hides_no_other(server: Server, opened: Callable[..., Post]) -> None:
+    """Whoever can write to the queue can write anything: the odd is unknown, and shown."""
+    post = opened(server)
+    odd = ('"reason": 5', '"reason": "failed", "died_at": 1e20, "replays": "x"', '"reason": "failed", "died_at": "y"')
+    with post.channel() as channel:
+        Queue(post.dead)(channel).declare()
+        publish(channel, _letter("good", post.queue), post.dead)
+        for place, said in enumerate(odd):
+            publish(channel, _message(f"odd-{place}", {letter.HEADER: f'{{"queue": "q", {said}}}'}), post.dead)
+        if server.name != "RabbitMQ":
+            for element in ('{"properties": {"delivery_info": "x"}}', '{"properties": {}, "body": 7}', "[" * 10**5):
+                channel.client.lpush(post.dead, element)
+    wait_until(lambda: len(post.letters()) >= 4, within_s=5, what="they are there")
+    shown = post.run("list", "--older-than", "0s").stdout + post.run("list").stdout
+    for name in ("good", "odd-0", "odd-1", "odd-2"):
+        assert name in shown
+        post.run("show", name, "--payload")
+    post.run("stats")
+    post.run("replay", "odd", "--to", post.queue)
+    post.run("discard", "odd", "--execute")
+    assert "good" in {one.id for one in post.letters()}
+
+
+def test_a_key_that_is_no_list_is_not_a_broker_that_is_away(redis: Server, opened: Callable[..., Post]) -> None:
+    """Neither where letters should lie nor where one is sent, which stays then."""
+    post = opened(redis)
+    with post.channel() as channel:
+        publish(channel, _letter("one", post.queue), post.dead)
+        channel.client.set(post.queue, "no list")
+        assert "no list" in post.run("replay", "--execute", code=1).stderr
+        assert ["one"] == [one.id for one in post.letters()]
+        assert "no list" in post.run("list", "--dead-queue", post.queue, code=1).stderr
+        channel.client.delete(post.queue, post.dead)
+
+
+def test_a_queue_that_is_not_there_is_not_an_empty_one(rabbitmq: Server, opened: Callable[..., Post]) -> None:
+    """On Redis a queue without messages is no key, so nobody can tell."""
+    post = opened(rabbitmq)
+    for words in (("list",), ("list", "--json"), ("stats",), ("replay",), ("discard", "--all")):
+        assert "there is no queue 'nope.dead'" in post.run(*words, "--queue", "nope").stderr
+    assert "there is no queue 'nope.dead'" in post.run("show", "x", "--queue", "nope", code=1).stderr
+    with post.channel() as channel:
+        Queue(post.dead)(channel).declare()
+    assert "there is no queue" not in post.run("list").stderr
+
+
 class _Plant:
     def __init__(self, path: str) -> None:
         self.path = path
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Path.touch, (Path(self.path),))
+
+
+def _send_through(post: Post, exchange: Exchange, key: str, task: str, *arguments: str) -> str:
+    """Call a task the way a producer with routes of its own does."""
+    sent = str(uuid4())
+    with post.channel() as channel:
+        exchange(channel).declare()
+        Producer(channel, exchange, key).publish(
+            json.dumps([arguments, {}, {}]),
+            headers={"task": task, "id": sent},
+            content_type="application/json",
+            content_encoding="utf-8",
+        )
+    return sent
 
 
 def _message(name: str, headers: dict[str, Any] | None = None) -> Message:

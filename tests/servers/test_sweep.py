@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from kombu import Connection, Queue
 
 from messages import messages
-from repot.brokers.message import Message, publish
+from repot.brokers.message import Message, publish, to_redis
 from repot.brokers.sweep import Discard, Forward, Keep, Swept
 from repot.config.queues import DeadLetterQueue
-from repot.errors import Unroutable
+from repot.errors import FactUnknown, Unroutable
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -173,8 +173,25 @@ def test_what_decide_raises_ends_the_sweep_and_loses_nothing(broker: Broker, dec
     wait_until(lambda: len(seen(broker, queue)) == 4, within_s=5, what="all are back")
 
 
-def test_a_queue_nobody_declared_holds_nothing(broker: Broker) -> None:
-    assert Swept() == broker.sweep("nobody-declared-this", lambda _: Discard())
+def test_a_queue_nobody_declared_holds_nothing(server: Server, broker: Broker) -> None:
+    """RabbitMQ says that it is not there."""
+    expected = Swept(missing=server.name == "RabbitMQ")
+    assert expected == broker.sweep("nobody-declared-this", lambda _: Discard())
+
+
+def test_a_key_that_is_no_list_is_no_queue_and_takes_no_message(redis: Server) -> None:
+    """A script that fails half way is not undone: it must not have removed the message by then."""
+    import redis as client
+
+    queue, other = f"sweep-{uuid4()}", f"sweep-{uuid4()}"
+    with closing(redis.open()) as broker, client.Redis.from_url(redis.url) as raw:
+        raw.lpush(queue, to_redis(letter(0), queue, "tag"))
+        raw.set(other, "a string")
+        with pytest.raises(Unroutable, match="no list"):
+            broker.sweep(queue, lambda message: Forward(message, other))
+        assert [b"0"] == [one.body for one in seen(broker, queue)]
+        with pytest.raises(FactUnknown, match="no list"):
+            broker.sweep(other, lambda _: Keep())
 
 
 def test_what_is_no_message_is_shown_and_can_be_discarded(redis: Server) -> None:

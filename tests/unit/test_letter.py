@@ -122,7 +122,7 @@ def test_a_header_that_is_not_ours_is_no_error(header: str) -> None:
     assert ("q", "one") == (found.death.queue, found.id)
 
 
-ODD_TIMES = ("yesterday", 1e20, -1e20, 1e999, True, [], {}, None, 253_402_300_800)
+ODD_TIMES: tuple[object, ...] = ("yesterday", 1e20, -1e20, 1e999, True, [], {}, None, 253_402_300_800)
 
 
 @pytest.mark.parametrize(
