@@ -127,7 +127,7 @@ def test_priorities_are_kept_on_redis(redis: Server) -> None:
             publish(connection.default_channel, letter(priority, priority=priority), "from")
         broker.sweep("from", lambda message: Forward(message, "to"))
         channel: Any = connection.default_channel
-        keys = channel.client.keys("*to*")
+        keys = channel.client.keys(f"{options['global_keyprefix']}to*")
         assert {b"to", b"to:2", b"to:8"} == {bytes(key).partition(b":")[2] for key in keys}
         assert 3 == broker.depth("to").ready
 
