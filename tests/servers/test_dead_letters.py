@@ -641,7 +641,7 @@ def test_an_unset_id_is_not_every_letter(post: Post) -> None:
 def test_what_strangers_write_steers_no_terminal(server: Server, opened: Callable[..., Post]) -> None:
     """Names, ids and texts with escape sequences, line breaks and halves of characters."""
     post = opened(server)
-    evil = "x\x1b[2J\nforged  dead.ok  failed\r\u202e"
+    evil = "x\x1b]0;t\x07\x1b[2J\nforged  dead.ok  failed\r\u202e"
     with post.channel() as channel:
         Queue(post.dead)(channel).declare()
         death = Death(evil, evil, exception=f"E{evil}", message=f"{evil} \ud800", traceback=f"{evil}\nend \ud800")
@@ -649,7 +649,7 @@ def test_what_strangers_write_steers_no_terminal(server: Server, opened: Callabl
         publish(channel, written, post.dead)
     for words in (("list",), ("show", "id"), ("stats",), ("replay",), ("discard", "--all"), ("list", "--json")):
         shown = post.run(*words)
-        assert not {"\x1b", "\r", "\u202e", "\ud800"} & set(shown.output)
+        assert not {"\x1b", "\x07", "\r", "\u202e", "\ud800"} & set(shown.output)
         assert not [line for line in shown.stdout.splitlines() if line.startswith("forged")] or "show" in words
     assert 1 == len(post.run("replay").stdout.splitlines())
     assert 2 == len(post.run("list").stdout.splitlines())
