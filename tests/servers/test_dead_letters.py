@@ -45,16 +45,7 @@ if TYPE_CHECKING:
     from repot.brokers.local import GuardedProcess, Server
     from repot.brokers.sweep import Decision
 
-APPS = str(Path(__file__).parents[1])
 PLANTED = "hunter2-s3cret"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _apps() -> Iterator[None]:
-    """Let workers import the applications of tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", APPS)
-        yield
 
 
 class Post:

@@ -18,45 +18,12 @@ from repot.config import as_environment
 from repot.idempotency.claims import Ending, Outcome, State
 from repot.waiting import wait_until
 from repot.worker.journal import DELIVERED, ENDED
-from shop import APPS, LEASE_S, Shop, frozen
+from shop import LEASE_S, Shop, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from repot.brokers.local import Server
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _apps() -> Iterator[None]:
-    """Let workers import the applications of tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", APPS)
-        yield
-
-
-@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
-def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A shop with a worker that every test of this module uses and nobody harms."""
-    server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
-    found = Shop(server, redis, tmp_path_factory.mktemp("shop"), visibility_timeout=3600)
-    found.start(4)
-    yield found
-    found.stop()
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
-    """Open a shop of one's own, whose workers may be harmed."""
-    shops: list[Shop] = []
-
-    def begin(server: Server, redis: Server, **changes: Any) -> Shop:
-        shops.append(Shop(server, redis, tmp_path, **changes))
-        return shops[-1]
-
-    yield begin
-    for one in shops:
-        one.stop()
 
 
 @pytest.fixture
@@ -273,19 +240,11 @@ def test_an_effect_in_doubt_waits_for_a_person_if_its_policy_says_so(
     server: Server, redis: Server, opened: Callable[..., Shop], order: str
 ) -> None:
     shop = opened(server, redis)
-    hold = shop.file()
-    worker = shop.start()
-    task = shop.send("pay", order, str(hold))
-    shop.await_effects(order)
-    worker.stop()
-    hold.touch()
-    shop.start()
-    with pytest.raises(Exception, match="nobody knows whether task"):
-        shop.get(task, within_s=60)
+    _parked(shop, order)
     assert (1, True) == (len(shop.effects(order)), shop.record.parked)
     # the person looks, and says that it was done
     shop.store.finish(shop.record.key, shop.record.owner, Ending(Outcome.DONE, 3600, '"paid"'), "person")
-    assert "paid" == shop.get(shop.send("pay", order, str(hold)))
+    assert "paid" == shop.get(shop.send("pay", order))
 
 
 def test_a_parked_effect_is_run_again_by_replaying_its_letter(
@@ -293,15 +252,7 @@ def test_a_parked_effect_is_run_again_by_replaying_its_letter(
 ) -> None:
     """From a killed worker to `repot dead replay`: a person looked, and wants the run."""
     shop = opened(server, redis)
-    hold = shop.file()
-    worker = shop.start()
-    task = shop.send("pay", order, str(hold))
-    shop.await_effects(order)
-    worker.stop()
-    hold.touch()
-    shop.start()
-    with pytest.raises(Exception, match="nobody knows whether task"):
-        shop.get(task, within_s=60)
+    task = _parked(shop, order)
     for name, value in as_environment(shop.settings).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("WORKER_APP")
@@ -470,6 +421,20 @@ def test_the_switch_turns_the_guard_off(redis: Server, opened: Callable[..., Sho
     for _ in range(2):
         shop.get(shop.send("charge", order))
     assert (2, []) == (len(shop.effects(order)), shop.records)
+
+
+def _parked(shop: Shop, order: str) -> Any:
+    """A task whose worker was killed after its effect, and that nobody may run again."""
+    hold = shop.file()
+    worker = shop.start()
+    task = shop.send("pay", order, str(hold))
+    shop.await_effects(order)
+    worker.stop()
+    hold.touch()
+    shop.start()
+    with pytest.raises(Exception, match="nobody knows whether task"):
+        shop.get(task, within_s=60)
+    return task
 
 
 def _record(shop: Shop, task: str) -> Any:

@@ -23,7 +23,7 @@ from repot.idempotency.store import RedisStore
 from repot.submission import Jobs
 from repot.submission.router import job_router
 from repot.waiting import wait_until
-from shop import APPS, LEASE_S, Shop
+from shop import LEASE_S, Shop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,22 +68,7 @@ class Client:
         return self.ask("POST", "/renders", {"project": project, **arguments}, **headers)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _apps() -> Iterator[None]:
-    """Let workers import the applications of tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", APPS)
-        yield
-
-
-@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
-def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A shop with a worker."""
-    server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
-    found = Shop(server, redis, tmp_path_factory.mktemp("routes"), app="job_app", visibility_timeout=3600)
-    found.start(2)
-    yield found
-    found.stop()
+SHOP = {"app": "job_app"}
 
 
 @pytest.fixture(scope="module")

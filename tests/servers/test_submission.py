@@ -22,48 +22,18 @@ from repot.submission import Jobs, Status
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.journal import DELIVERED, ENDED
-from shop import APPS, LEASE_S, Shop
+from shop import LEASE_S, Shop
 from submitting import Outcomes, breaking, mistakes, submitters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from repot.brokers.local import Server
     from repot.submission import Job
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _apps() -> Iterator[None]:
-    """Let workers import the applications of tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", APPS)
-        yield
-
-
-@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
-def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A shop with a worker that every test of this module uses and nobody harms."""
-    server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
-    found = Shop(server, redis, tmp_path_factory.mktemp("jobs"), app="job_app", visibility_timeout=3600)
-    found.start(4)
-    yield found
-    found.stop()
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
-    """Open a shop of one's own, without a worker at first."""
-    shops: list[Shop] = []
-
-    def begin(server: Server, redis: Server, **changes: Any) -> Shop:
-        terms: dict[str, Any] = {"app": "job_app", "visibility_timeout": 3600, **changes}
-        shops.append(Shop(server, redis, tmp_path, **terms))
-        return shops[-1]
-
-    yield begin
-    for one in shops:
-        one.stop()
+SHOP = {"app": "job_app", "visibility_timeout": 3600}
 
 
 @dataclass(slots=True)

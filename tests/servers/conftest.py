@@ -1,0 +1,48 @@
+"""What the tests of guarded tasks, jobs and dead letters share: shops with workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shop import APPS, Shop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from repot.brokers.local import Server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _apps() -> Iterator[None]:
+    """Let workers import the applications of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", APPS)
+        yield
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """A shop with a worker that every test of a module uses and nobody harms; the module's SHOP are its settings."""
+    server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
+    settings = {"visibility_timeout": 3600, **getattr(request.module, "SHOP", {})}
+    found = Shop(server, redis, tmp_path_factory.mktemp("shop"), **settings)
+    found.start(4)
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+    """Open a shop of one's own, whose workers may be harmed; without any at first."""
+    shops: list[Shop] = []
+
+    def begin(server: Server, redis: Server, **changes: Any) -> Shop:
+        shops.append(Shop(server, redis, tmp_path, **{**getattr(request.module, "SHOP", {}), **changes}))
+        return shops[-1]
+
+    yield begin
+    for one in shops:
+        one.stop()
