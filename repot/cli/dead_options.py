@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from repot.cli.ages import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,18 +17,6 @@ if TYPE_CHECKING:
     from repot.deadletter.search import Box, Wanted
 
 F = TypeVar("F", bound="Callable[..., Any]")
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def _seconds(_context: click.Context, _option: click.Parameter, given: str | None) -> float | None:
-    if given is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", given)
-    if not found:
-        message = f"{given!r} is no length of time: 90s, 15m, 2h, 7d"
-        raise click.BadParameter(message)
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def no_blank(_context: click.Context, _parameter: click.Parameter, given: Any) -> Any:  # noqa: ANN401 - click's
@@ -66,8 +55,8 @@ def where(command: F) -> F:
 def filters(command: F) -> F:
     """The options that say which letters are wanted."""
     for option in (
-        click.option("--newer-than", "newer_than_s", callback=_seconds, metavar="AGE", help="Died since: 30m, 1d."),
-        click.option("--older-than", "older_than_s", callback=_seconds, metavar="AGE", help="Died before: 2h, 7d."),
+        click.option("--newer-than", "newer_than_s", callback=seconds, metavar="AGE", help="Died since: 30m, 1d."),
+        click.option("--older-than", "older_than_s", callback=seconds, metavar="AGE", help="Died before: 2h, 7d."),
         click.option("--reason", "reasons", multiple=True, help="Only letters of this reason."),
         click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only of this task."),
         click.option("--id", "ids", multiple=True, callback=no_blank, metavar="PREFIX", help="Only ids that begin so."),

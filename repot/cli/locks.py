@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from repot.cli.ages import seconds
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -40,7 +42,9 @@ def locks() -> None:
 
 def _filters(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--older-than", "older_than_s", type=float, default=0, help="Seconds since its run began."),
+        click.option(
+            "--older-than", "older_than_s", callback=seconds, metavar="AGE", help="Its run began before: 2h, 7d."
+        ),
         click.option("--task", default="", help="Only of this task, by name or id."),
     ):
         command = option(command)
@@ -53,12 +57,14 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
 @_filters
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many.")
 @_JSON
-def list_(states: tuple[str, ...], task: str, older_than_s: float, limit: int, *, stuck: bool, as_json: bool) -> None:
+def list_(
+    states: tuple[str, ...], task: str, older_than_s: float | None, limit: int, *, stuck: bool, as_json: bool
+) -> None:
     """List claims, the oldest first."""
     from repot.idempotency.claims import State
     from repot.idempotency.locks import Filters
 
-    wanted = Filters(frozenset(map(State, states)), task, stuck, older_than_s)
+    wanted = Filters(frozenset(map(State, states)), task, stuck, older_than_s or 0)
     found = _found(_store(), wanted)
     shown = found[:limit]
     if as_json:
@@ -115,13 +121,16 @@ def release(name: str, decision: str, *, force: bool, execute: bool) -> None:
 @_AS
 @_EXECUTE
 @_JSON
-def reap(task: str, older_than_s: float, decision: str, *, execute: bool, as_json: bool) -> None:
-    """Decide on all claims that are stuck: whose run died, or was cut short. Live ones are never touched."""
+def reap(task: str, older_than_s: float | None, decision: str, *, execute: bool, as_json: bool) -> None:
+    """Decide on all claims that are stuck.
+
+    Their run died, or was cut short. Live ones are never touched.
+    """
     from repot.idempotency.locks import Filters
     from repot.idempotency.locks import reap as decide
 
     settings, store = _settings_and_store()
-    found, left = _found(store, Filters(task=task, stuck=True, older_than_s=older_than_s)), 0
+    found, left = _found(store, Filters(task=task, stuck=True, older_than_s=older_than_s or 0)), 0
     if execute:
         found, left = decide(store, found, decision, kept_s=settings.lease_kept)
     if as_json:
@@ -138,9 +147,9 @@ def reap(task: str, older_than_s: float, decision: str, *, execute: bool, as_jso
 @_EXECUTE
 @_JSON
 def jobs(*, execute: bool, as_json: bool) -> None:
-    """List scopes whose job died: its lease ran out. With --execute its job is marked lost, and the scope is free.
+    """List scopes whose job died, or free them.
 
-    A new submission takes such a scope over by itself; this is for the record. Live ones are never touched.
+    Its lease ran out; with --execute the job is marked lost, and the scope is free. A new submission takes such a scope over by itself; this is for the record. Live ones are never touched.
     """
     from repot.config import load
     from repot.submission.store import JobStore

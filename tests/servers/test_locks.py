@@ -75,7 +75,7 @@ def test_claims_are_listed_with_their_states(desk: Desk) -> None:
     [
         (("--stuck",), ["dead"]),
         (("--state", "running", "--state", "done"), ["done", "alive"]),
-        (("--older-than", "3600"), ["dead"]),
+        (("--older-than", "1h"), ["dead"]),
         (("--task", "alive"), ["alive"]),
         (("--task", "shop.charge", "--limit", "1"), ["dead"]),
         (("--task", "shop.other"), []),
