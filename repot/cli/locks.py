@@ -149,7 +149,9 @@ def reap(task: str, older_than_s: float | None, decision: str, *, execute: bool,
 def jobs(*, execute: bool, as_json: bool) -> None:
     """List scopes whose job died, or free them.
 
-    Its lease ran out; with --execute the job is marked lost, and the scope is free. A new submission takes such a scope over by itself; this is for the record. Live ones are never touched.
+    Its lease ran out; with --execute the job is marked lost, and the scope is free. A
+    new submission takes such a scope over by itself; this is for the record. Live ones
+    are never touched.
     """
     from repot.config import load
     from repot.submission.store import JobStore
