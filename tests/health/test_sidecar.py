@@ -408,7 +408,11 @@ def test_the_metrics_are_right_with_prefork_children(patient: Patient) -> None:
     assert 2 == patient.metric("repot_worker_pool_processes")
     assert 1 == patient.metric("repot_worker_up")
     assert 1 == patient.metric("repot_worker_ready")
-    assert 0 == patient.metric("repot_queue_unknown", queue=patient.settings.queue_names[0])
+    # RabbitMQ has not counted at once
+    queue = patient.settings.queue_names[0]
+    wait_until(
+        lambda: patient.metric("repot_queue_unknown", queue=queue) == 0, within_s=20, what="it is counted", poll_s=0.3
+    )
 
 
 def test_counts_follow_a_pool_that_is_made_larger(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
