@@ -61,7 +61,7 @@ def open_client(server: Endpoint, *, tls: Mapping[str, Any] | None = None, timeo
         encoding_errors="surrogateescape",
         # redis-py would try for a minute
         retry=Retry(NoBackoff(), 0),
-        **_tls(server, tls),
+        **tls_options(server, tls),
     )
 
 
@@ -137,7 +137,8 @@ def refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
     return no_answer(server, error)
 
 
-def _tls(server: Endpoint, tls: Mapping[str, Any] | None) -> dict[str, Any]:
+def tls_options(server: Endpoint, tls: Mapping[str, Any] | None) -> dict[str, Any]:
+    """redis-py's options for a server, from those of all servers and the address' own."""
     if not server.is_encrypted and tls is None:
         return {}
     # options of the address win, as in kombu

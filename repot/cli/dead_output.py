@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.printable import printable
+from repot.cli.printable import columns, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 def table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> None:
     """A line a row, whatever its cells hold."""
-    from repot.deadletter.shown import columns
-
-    clean = [tuple(printable(cell) for cell in row) for row in rows]
-    for number, line in enumerate(columns(clean, heads)):
+    for number, line in enumerate(columns(rows, heads)):
         click.echo(line if number else click.style(line, bold=True))
 
 

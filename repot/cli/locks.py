@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repot.cli.ages import seconds
+from repot.cli.printable import columns, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from repot.idempotency.claims import Record
     from repot.idempotency.store import RedisStore
@@ -86,8 +87,6 @@ def show(name: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_data(record), indent=2))
         return
-    from repot.cli.printable import printable
-
     for label, value in _data(record).items():
         click.echo(f"{label + ':':<12} {'' if value is None else printable(str(value))}")
 
@@ -102,7 +101,6 @@ def release(name: str, decision: str, *, force: bool, execute: bool) -> None:
 
     A claim whose lease is live is refused: its run goes on, and would be doubled.
     """
-    from repot.cli.printable import printable
     from repot.idempotency.locks import named
     from repot.idempotency.locks import release as decide
 
@@ -161,12 +159,7 @@ def jobs(*, execute: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        _rows(
-            [
-                ("JOB", "SCOPE", "TASK", "CREATED"),
-                *((one["id"], one["scope"], one["task"], one["created"]) for one in found),
-            ]
-        )
+        _print((tuple(one.values()) for one in found), ("JOB", "SCOPE", "TASK", "CREATED"))
     done = "marked lost, scopes freed" if execute else "nothing was changed; --execute marks them lost"
     click.echo(f"{len(found)} jobs whose lease ran out: {done}", err=True)
 
@@ -212,8 +205,7 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _table(records: Iterable[Record]) -> None:
-    rows = [("KEY", "STATE", "TASK", "ID", "WORKER", "BEGAN", "RUNS", "DOUBTS", "LEASE")]
-    rows += [
+    rows = [
         (
             record.key[:12],
             record.state.value + (", parked" if record.parked else ""),
@@ -227,13 +219,9 @@ def _table(records: Iterable[Record]) -> None:
         )
         for record in records
     ]
-    _rows(rows)
+    _print(rows, ("KEY", "STATE", "TASK", "ID", "WORKER", "BEGAN", "RUNS", "DOUBTS", "LEASE"))
 
 
-def _rows(rows: Sequence[tuple[str, ...]]) -> None:
-    from repot.cli.printable import printable
-
-    rows = [tuple(map(printable, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+def _print(rows: Iterable[tuple[str, ...]], heads: tuple[str, ...]) -> None:
+    for line in columns(rows, heads):
+        click.echo(line)

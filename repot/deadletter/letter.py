@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from repot.brokers.headers import REPLAY_HEADER
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -20,10 +22,7 @@ if TYPE_CHECKING:
 
 #: The header that makes a message a letter; its value is JSON.
 HEADER = "repot-dead"
-#: When a person sent the message back, in milliseconds since 1970: of two replays the later one has the larger number,
-#: also where they are of different messages. Celery carries it through retries, so tasks find it in `request.headers`.
-REPLAY_HEADER = "repot_replay"
-#: How often a person sent this message back; carried the same way, for its next letter.
+#: How often a person sent this message back; carried through retries as REPLAY_HEADER is, for its next letter.
 REPLAYS_HEADER = "repot_replays"
 
 FAILED = "failed"

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 from repot.config.masking import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from repot.deadletter.letter import Letter
     from repot.deadletter.redaction import Redaction
     from repot.deadletter.search import Box
@@ -69,13 +67,6 @@ def row(found: dict[str, Any], now: float) -> tuple[str, ...]:
     attempts = "" if found["attempts"] is None else str(found["attempts"])
     said = f"{found['exception'].rpartition('.')[2]}: {found['message']}" if found["exception"] else ""
     return (found["id"], found["task"], found["reason"], _one_line(said), attempts, age, found["queue"])
-
-
-def columns(rows: Iterable[tuple[str, ...]], heads: tuple[str, ...]) -> list[str]:
-    """Columns that stay greppable: a line a row, nothing cut but what an exception says."""
-    listed = [heads, *rows]
-    widths = [max(len(line[place]) for line in listed) for place in range(len(heads))]
-    return ["  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in listed]
 
 
 def duration(seconds: float) -> str:

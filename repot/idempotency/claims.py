@@ -56,7 +56,7 @@ class Claimant:
     worker: str
     lease_s: float
     kept_s: float
-    #: How often a person asked for the message to run again.
+    #: When a person asked for the message to run again; 0 for never. The later, the larger.
     replay: int = 0
     #: Whether an unknown outcome waits for a person.
     parks: bool = False

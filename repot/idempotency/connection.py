@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import redis
 from redis.backoff import FullJitterBackoff
@@ -10,14 +12,19 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
+from repot.brokers.redis import tls_options
 from repot.config.endpoints import endpoints
 from repot.config.redis import client_tls, keepalive
 from repot.errors import ConfigInvalid, StoreRefused, StoreUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from redis.commands.core import Script
 
     from repot.config import ServiceUrl, WorkerSettings
+
+T = TypeVar("T")
 
 #: What a client may be; commands and scripts are called alike.
 Client = redis.Redis | RedisCluster
@@ -87,9 +94,57 @@ def unreachable(url: ServiceUrl, error: Exception) -> StoreUnreachable:
     return StoreUnreachable(message, hint="WORKER_LEASE_STORE names it; without it WORKER_RESULT_BACKEND.")
 
 
+class StoreConnection:
+    """A client of the store and its scripts; threads may share it, and a forked child connects anew."""
+
+    #: The package whose folder `scripts` holds them, and one that stands before each of the others.
+    package: ClassVar[str]
+    prelude: ClassVar[str] = ""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Use the store that the settings name; connects on first use."""
+        self._settings = settings
+        self._scripts: dict[str, Script] = {}
+
+    @cached_property
+    def client(self) -> Client:
+        """The connection."""
+        return open_client(self._settings)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        if "client" in self.__dict__:
+            self.client.close()
+            del self.client
+            self._scripts.clear()
+
+    def _script(self, name: str) -> Script:
+        if name not in self._scripts:
+            folder = files(self.package) / "scripts"
+            texts = [(folder / f"{one}.lua").read_text() for one in (self.prelude, name) if one]
+            self._scripts[name] = self.client.register_script("".join(texts))
+        return self._scripts[name]
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """The answer of the store.
+
+        Raises:
+            StoreUnreachable: there is none.
+            redis.RedisError: it is no answer to such a question.
+        """
+        try:
+            return question()
+        except StoreUnreachable:
+            raise
+        except (redis.RedisError, OSError) as error:
+            url = self._settings.store_url
+            if url is None or not is_unreachable(error):
+                raise
+            raise unreachable(url, error) from error
+
+
 def _options(settings: WorkerSettings, url: ServiceUrl) -> dict[str, Any]:
     server = endpoints(url.servers[0].replace("+cluster://", "://"))[0]
-    encrypted = {"ssl": True, **client_tls(settings), **(server.tls or {})} if server.is_encrypted else {}
     return {
         "db": int(server.path or 0),
         "username": server.user or None,
@@ -99,7 +154,7 @@ def _options(settings: WorkerSettings, url: ServiceUrl) -> dict[str, Any]:
         "health_check_interval": 0,
         "client_name": f"{settings.client_name}-leases",
         "retry": Retry(FullJitterBackoff(cap=_BACKOFF_CAP_S, base=_BACKOFF_BASE_S), _RETRIES),
-        **encrypted,
+        **tls_options(server, client_tls(settings) if server.is_encrypted else None),
         **_timeouts(settings),
         **dict(_keepalives(settings)),
     }

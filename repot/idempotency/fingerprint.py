@@ -68,8 +68,7 @@ def fingerprint(
         KeyUnusable: the arguments do not fit the function, lack a field, or cannot be written.
     """
     bound = _bind(name, function, args, kwargs)
-    by_name = _by_name(bound)
-    where = namespace(**by_name) if callable(namespace) else namespace
+    where = namespace(**_by_name(bound)) if callable(namespace) else namespace
     if given is not None:
         return Fingerprint(_digest(name, where, "given", given), _payload(bound))
     if key is TASK_ID:
@@ -77,8 +76,9 @@ def fingerprint(
     if key is ARGUMENTS:
         return Fingerprint(_digest(name, where, "arguments", dict(bound.arguments)))
     if callable(key):
-        return Fingerprint(_digest(name, where, "function", key(**by_name)))
+        return Fingerprint(_digest(name, where, "function", key(**_by_name(bound))))
     assert isinstance(key, tuple)
+    by_name = _by_name(bound)
     return Fingerprint(_digest(name, where, "fields", {field: _field(by_name, field, name) for field in key}))
 
 

@@ -11,8 +11,9 @@ from uuid import uuid4
 from repot.errors import AlreadyRunning, FailedBefore, OutcomeUnknown, PayloadMismatch, ResultExpired, StoreUnreachable
 from repot.idempotency.claims import Done, Failed, Mismatch, Outcome, Parked, Running
 from repot.idempotency.fingerprint import fingerprint
-from repot.idempotency.guard import Guard, Lease, result_of, told
+from repot.idempotency.guard import Guard, Lease, result_of
 from repot.idempotency.policy import FAIL_OPEN, Policy
+from repot.idempotency.words import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable

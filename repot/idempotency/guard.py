@@ -14,7 +14,6 @@ from uuid import uuid4
 
 from kombu.utils import json
 
-from repot.config.masking import masked
 from repot.errors import LeaseLost, StoreUnreachable
 from repot.idempotency import events
 from repot.idempotency.claims import Claimant, Claimed, Done, Ending, Mismatch, Outcome, Parked, Running, State, Verdict
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from repot.idempotency.policy import Policy
 
 log = logging.getLogger(__name__)
-
-#: Of an exception's text, so many characters are kept.
-_LONGEST_ERROR = 1000
 
 #: A fence below all others, of a run without a claim: a store that compares refuses it after any guarded one.
 NO_FENCE = 0
@@ -140,9 +136,7 @@ class Guard:
                 )
                 verdict = self.store.finish(lease.key, lease.claimant.owner, ending, "late")
                 if verdict is Verdict.OK:
-                    events.happened.send(
-                        sender=lease.claimant.task, what=events.LOST, task_id=lease.claimant.task_id, key=lease.key
-                    )
+                    _happened(events.LOST, lease.claimant, lease.key)
         except StoreUnreachable as error:
             log.warning(
                 "the outcome of %s could not be recorded, trying on: %s",
@@ -154,9 +148,7 @@ class Guard:
             return
         if verdict is not Verdict.OK:
             lease.lost = True
-            events.happened.send(
-                sender=lease.claimant.task, what=events.LOST, task_id=lease.claimant.task_id, key=lease.key
-            )
+            _happened(events.LOST, lease.claimant, lease.key)
             message = f"the lease of task {lease.claimant.task_id} ran out, and another run has claimed its key"
             raise LeaseLost(message, hint="WORKER_LEASE must exceed the longest pause of a worker.")
 
@@ -190,7 +182,7 @@ class Guard:
 
     def _tell(self, answer: Answer, claimant: Claimant, key: str) -> None:
         for what in _events(answer):
-            events.happened.send(sender=claimant.task, what=what, task_id=claimant.task_id, key=key)
+            _happened(what, claimant, key)
 
 
 def guard_of(app: Celery) -> Guard:
@@ -211,15 +203,6 @@ def guard_of(app: Celery) -> Guard:
     return found
 
 
-def told(error: BaseException) -> str:
-    """An exception in words that can be kept: no password, no end, no character that cannot be written."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - an exception of anybody's making
-        text = type(error).__name__
-    return str(masked(text.encode("utf-8", "backslashreplace").decode()))[:_LONGEST_ERROR]
-
-
 def result_of(answer: Done) -> Any:  # noqa: ANN401 - any result
     """The first run's result.
 
@@ -229,6 +212,10 @@ def result_of(answer: Done) -> Any:  # noqa: ANN401 - any result
     if answer.result is None:
         raise KeyError(answer.task_id)
     return json.loads(answer.result)
+
+
+def _happened(what: str, claimant: Claimant, key: str) -> None:
+    events.happened.send(sender=claimant.task, what=what, task_id=claimant.task_id, key=key)
 
 
 def _events(answer: Answer) -> list[str]:

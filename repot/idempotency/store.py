@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from functools import cached_property, partial
-from importlib.resources import files
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 
-from repot.errors import ClaimUnreadable, StoreUnreachable
+from repot.errors import ClaimUnreadable
 from repot.idempotency.claims import (
     Claimed,
     Done,
@@ -23,16 +22,13 @@ from repot.idempotency.claims import (
     State,
     Verdict,
 )
-from repot.idempotency.connection import is_unreachable, open_client, unreachable
+from repot.idempotency.connection import StoreConnection, is_unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from redis.commands.core import Script
-
     from repot.config import WorkerSettings
     from repot.idempotency.claims import Answer, Claimant, Ending
-    from repot.idempotency.connection import Client
     from repot.idempotency.fingerprint import Fingerprint
 
 T = TypeVar("T")
@@ -45,18 +41,15 @@ _PAGE = 500
 _TIME = "local time = redis.call('TIME') return time[1] .. '.' .. time[2]"
 
 
-class RedisStore:
-    """The `Store` on a Redis; threads may share it, and a forked child connects anew."""
+class RedisStore(StoreConnection):
+    """The `Store` on a Redis."""
+
+    package = "repot.idempotency"
 
     def __init__(self, settings: WorkerSettings) -> None:
         """Use the store that the settings name; connects on first use."""
-        self._settings = settings
+        super().__init__(settings)
         self._prefix = f"{settings.lease_prefix}:claim:"
-
-    @cached_property
-    def client(self) -> Client:
-        """The connection."""
-        return open_client(self._settings)
 
     def name_of(self, key: str) -> str:
         """The name of a key's record; a hash tag, so that what belongs to it can lie beside it on a cluster."""
@@ -65,7 +58,7 @@ class RedisStore:
     def claim(self, fingerprint: Fingerprint, claimant: Claimant) -> Answer:
         """Claim a key for a run."""
         verdict, *more = self._run(
-            self._claim,
+            "claim",
             fingerprint.key,
             claimant.owner,
             _ms(claimant.lease_s),
@@ -82,12 +75,12 @@ class RedisStore:
 
     def renew(self, key: str, claimant: Claimant) -> bool:
         """Hold it for longer."""
-        return bool(self._run(self._renew, key, claimant.owner, _ms(claimant.lease_s), _ms(claimant.kept_s)))
+        return bool(self._run("renew", key, claimant.owner, _ms(claimant.lease_s), _ms(claimant.kept_s)))
 
     def finish(self, key: str, owner: str, ending: Ending, how: str = "") -> Verdict:
         """End a claim."""
         verdict, _ = self._run(
-            self._finish,
+            "finish",
             key,
             owner,
             ending.outcome.value,
@@ -132,12 +125,6 @@ class RedisStore:
         seconds, micro = self._ask(lambda: self.client.eval(_TIME, 1, self._prefix)).split(".")
         return int(seconds) + int(micro) / 1e6
 
-    def close(self) -> None:
-        """Give the connections back."""
-        if "client" in self.__dict__:
-            self.client.close()
-            del self.client
-
     def _hashes(self, names: list[str]) -> list[dict[str, str] | Exception]:
         """What stands at each name: a hash, or the error of a name that is none."""
         with self.client.pipeline(transaction=False) as pipeline:
@@ -149,36 +136,15 @@ class RedisStore:
             raise broken
         return found
 
-    @cached_property
-    def _claim(self) -> Script:
-        return self._script("claim")
-
-    @cached_property
-    def _renew(self) -> Script:
-        return self._script("renew")
-
-    @cached_property
-    def _finish(self) -> Script:
-        return self._script("finish")
-
-    def _script(self, name: str) -> Script:
-        text = (files("repot.idempotency") / "scripts" / f"{name}.lua").read_text()
-        return self.client.register_script(text)
-
-    def _run(self, script: Script, key: str, *arguments: Any) -> Any:  # noqa: ANN401 - what the script returns
-        return self._ask(lambda: script(keys=[self.name_of(key)], args=list(arguments)))
+    def _run(self, script: str, key: str, *arguments: Any) -> Any:  # noqa: ANN401 - what the script returns
+        return self._ask(lambda: self._script(script)(keys=[self.name_of(key)], args=list(arguments)))
 
     def _ask(self, question: Callable[[], T]) -> T:
         try:
-            return question()
-        except StoreUnreachable:
-            raise
-        except (redis.RedisError, OSError) as error:
-            url = self._settings.store_url
-            if url is None or not is_unreachable(error):
-                message = f"the lease store cannot do this: {error}"
-                raise ClaimUnreadable(message, hint="Something else than a claim may stand at its name.") from error
-            raise unreachable(url, error) from error
+            return super()._ask(question)
+        except redis.RedisError as error:
+            message = f"the lease store cannot do this: {error}"
+            raise ClaimUnreadable(message, hint="Something else than a claim may stand at its name.") from error
 
 
 def _key_of(name: str) -> str:

@@ -13,12 +13,14 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
 
+from repot.brokers.headers import REPLAY_HEADER
 from repot.errors import FailedBefore, LeaseLost, OutcomeUnknown, PayloadMismatch, ResultExpired, StoreUnreachable
 from repot.idempotency import events
 from repot.idempotency.claims import Done, Failed, Mismatch, Outcome, Parked, Running
 from repot.idempotency.fingerprint import fingerprint
-from repot.idempotency.guard import NO_FENCE, Lease, guard_of, result_of, told
+from repot.idempotency.guard import NO_FENCE, Lease, guard_of, result_of
 from repot.idempotency.policy import FAIL_OPEN, Backoff, Policy
+from repot.idempotency.words import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +33,6 @@ log = logging.getLogger(__name__)
 
 #: Message headers. They stay with a message through retries.
 KEY_HEADER = "repot_key"
-#: How often a person had a dead letter replayed.
-REPLAY_HEADER = "repot_replay"
 #: How often a message has found its key taken, or the store away.
 WAITS_HEADER = "repot_waits"
 
@@ -40,7 +40,7 @@ WAITS_HEADER = "repot_waits"
 _IGNORED = "ignored"
 
 #: Added to a wait for another run's lease, so that it has ended by then.
-_SLACK_S = 0.2
+SLACK_S = 0.2
 
 
 class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
@@ -237,7 +237,7 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                 return self._first_result(answer)
             case Running(remaining_s=remaining_s):
                 ceiling_s = self.idempotency.wait.ceiling_s(self._waits)
-                raise self._come_back(min(remaining_s, ceiling_s) + _SLACK_S, None)
+                raise self._come_back(min(remaining_s, ceiling_s) + SLACK_S, None)
             case Failed(task_id=first, error=error):
                 message = f"task {first} failed for good with this key: {error}"
                 raise FailedBefore(message)

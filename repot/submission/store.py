@@ -4,49 +4,32 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
-from importlib.resources import files
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import redis
-
-from repot.config.masking import masked
-from repot.errors import StoreUnreachable
-from repot.idempotency.connection import is_unreachable, open_client, unreachable
+from repot.idempotency.connection import StoreConnection
 from repot.idempotency.guard import guard_of
+from repot.idempotency.words import words_of
 from repot.submission.job import Audit, Job, Refusal, Saved, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from celery import Celery
-    from redis.commands.core import Script
 
     from repot.config import WorkerSettings
-    from repot.idempotency.connection import Client
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: What an audit holds of each tenant: so many refusals, and sums for so many scopes, those refused last.
 MOST_AUDITED = 1000
 MOST_SCOPES = 1000
 
-#: Of an error's text, so many characters are kept.
-LONGEST_ERROR = 1000
-
 
 def digest(text: str | bytes) -> str:
     """How names of tenants, scopes and keys stand in the names of keys: SHA-256, in full, in hexadecimal."""
     return sha256(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text).hexdigest()
-
-
-def writable(text: str) -> str:
-    """The same text without characters that no store takes: halves of pairs, as broken names of files have."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def store_of(app: Celery) -> JobStore:
@@ -111,23 +94,21 @@ class Stuck:
     job: Job | None
 
 
-class JobStore:
-    """Jobs on the store that the settings name; threads may share it, and a forked child connects anew.
+class JobStore(StoreConnection):
+    """Jobs on the store that the settings name.
 
     Every method raises StoreUnreachable if the store does not answer; whether it acted is unknown then. Every one but
     `audit` and the iterators is one round trip, and may be repeated: a refusal whose answer was lost is counted twice.
     """
 
+    package = "repot.submission"
+    prelude = "job"
+
     def __init__(self, settings: WorkerSettings) -> None:
         """Connects on first use."""
-        self._settings = settings
+        super().__init__(settings)
         self._kept = _ms(settings.lease_kept)
         self._prefix = f"{settings.lease_prefix}:jobs:"
-
-    @cached_property
-    def client(self) -> Client:
-        """The connection."""
-        return open_client(self._settings)
 
     def submit(self, claim: Claim) -> Told:
         """Claim a scope: `accepted`, `repeated`, `mismatch` or `taken`, each with the job that has it."""
@@ -219,36 +200,12 @@ class JobStore:
         keys = [f"{self._prefix}{{{tenant}}}"]
         return self._ask(lambda: self._script(name)(keys=keys, args=list(arguments)))
 
-    def _script(self, name: str) -> Script:
-        if name not in self._scripts:
-            folder = files("repot.submission") / "scripts"
-            text = (folder / "job.lua").read_text() + (folder / f"{name}.lua").read_text()
-            self._scripts[name] = self.client.register_script(text)
-        return self._scripts[name]
-
-    @cached_property
-    def _scripts(self) -> dict[str, Script]:
-        return {}
-
-    def _ask(self, question: Callable[[], T]) -> T:
-        try:
-            return question()
-        except (redis.RedisError, OSError) as error:
-            url = self._settings.store_url
-            if isinstance(error, StoreUnreachable) or url is None or not is_unreachable(error):
-                raise
-            raise unreachable(url, error) from error
-
 
 def _words(error: BaseException | None) -> tuple[str, str]:
     """The type of an error and what it says, without passwords."""
     if error is None:
         return ("", "")
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - an exception of anybody's making; the job has ended all the same
-        text = ""
-    return type(error).__name__, str(masked(writable(text)))[:LONGEST_ERROR]
+    return type(error).__name__, words_of(error) or ""
 
 
 def _refusal(number: str, entry: dict[str, str]) -> Refusal:

@@ -17,9 +17,10 @@ from repot.errors import JobEnded, LeaseLost, StoreUnreachable
 from repot.idempotency.fingerprint import TASK_ID
 from repot.idempotency.guard import guard_of
 from repot.idempotency.policy import Policy
-from repot.idempotency.task import IdempotentTask, seconds_until
+from repot.idempotency.task import SLACK_S, IdempotentTask, seconds_until
+from repot.idempotency.words import writable
 from repot.submission.job import Status
-from repot.submission.store import Run, store_of, writable
+from repot.submission.store import Run, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,9 +35,6 @@ log = logging.getLogger(__name__)
 HEADER = "repot_job"
 
 _LONGEST_STAGE = 200
-
-#: Added to a wait for another run's lease, so that it has ended by then.
-_SLACK_S = 0.2
 
 
 class NoJob:
@@ -172,7 +170,7 @@ class JobTask(IdempotentTask):
             return JobRun(run, store, guard.settings.lease)
         assert found.job is not None
         if found.verdict == "busy":
-            raise self._come_back(found.job.held_for_s + _SLACK_S, None)
+            raise self._come_back(found.job.held_for_s + SLACK_S, None)
         if found.verdict == "done" and guard.settings.guard:
             return None
         log.info("job %s is not run: it is %s", run.id, found.job.status.value, extra={"action": "job_not_run"})

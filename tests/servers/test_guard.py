@@ -57,6 +57,8 @@ def test_a_redelivery_in_mid_run_neither_runs_nor_answers_skipped(shop: Shop, or
     shop.await_effects(order)
     shop.send("charge", order, 1, "", str(hold), task_id=task)
     shop.await_lines(DELIVERED, task, 2)
+    # it found the key taken, and was sent again
+    assert ["IGNORED"] == shop.await_ended(task)
     hold.touch()
     assert {"order": order, "amount": 1, "by": task} == shop.get(first)
     # the copy comes back, finds the success stored, and has nothing to do

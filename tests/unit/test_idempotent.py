@@ -26,9 +26,9 @@ from repot.errors import (
 from repot.idempotency import FAIL_OPEN, PARK, Backoff, Guard, IdempotentTask, Policy, idempotent
 from repot.idempotency.claims import Claimed, State
 from repot.idempotency.fingerprint import Fingerprint
-from repot.idempotency.guard import told
 from repot.idempotency.renewal import Renewer
 from repot.idempotency.testing import MemoryStore, guarded_by
+from repot.idempotency.words import told
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:

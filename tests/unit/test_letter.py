@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from kombu import Connection, Exchange, Queue, binding
 
 from messages import messages
+from repot.brokers.headers import REPLAY_HEADER
 from repot.brokers.message import Message
 from repot.brokers.sweep import Forward
 from repot.config import ExplicitSettings
@@ -99,12 +100,12 @@ def test_replays_are_counted_on() -> None:
 def test_a_later_replay_has_the_larger_number() -> None:
     """Of any letter: it is the time. Where a clock was set back, one more than before."""
     begun = int(time() * 1000)
-    first, second = (letter.to_replay(dead()).headers[letter.REPLAY_HEADER] for _ in range(2))
+    first, second = (letter.to_replay(dead()).headers[REPLAY_HEADER] for _ in range(2))
     assert begun <= first <= second <= int(time() * 1000)
-    ahead = replace(TASK, headers={**TASK.headers, letter.REPLAY_HEADER: begun + 10**9})
-    assert begun + 10**9 + 1 == letter.to_replay(dead(ahead)).headers[letter.REPLAY_HEADER]
-    odd = replace(TASK, headers={**TASK.headers, letter.REPLAY_HEADER: 2**80})
-    assert letter.to_replay(dead(odd)).headers[letter.REPLAY_HEADER] < 2**53
+    ahead = replace(TASK, headers={**TASK.headers, REPLAY_HEADER: begun + 10**9})
+    assert begun + 10**9 + 1 == letter.to_replay(dead(ahead)).headers[REPLAY_HEADER]
+    odd = replace(TASK, headers={**TASK.headers, REPLAY_HEADER: 2**80})
+    assert letter.to_replay(dead(odd)).headers[REPLAY_HEADER] < 2**53
 
 
 def test_what_rabbitmq_says_is_read_and_taken_off() -> None:
@@ -113,7 +114,7 @@ def test_what_rabbitmq_says_is_read_and_taken_off() -> None:
     found = letter.read(replace(TASK, headers=headers), "work.dead")
     assert (letter.DELIVERY_LIMIT, "work", 3) == (found.death.reason, found.death.queue, found.death.attempts)
     assert datetime(2026, 1, 1, tzinfo=UTC).timestamp() == found.death.died_at
-    assert {*TASK.headers, letter.REPLAY_HEADER, letter.REPLAYS_HEADER} == letter.to_replay(found).headers.keys()
+    assert {*TASK.headers, REPLAY_HEADER, letter.REPLAYS_HEADER} == letter.to_replay(found).headers.keys()
 
 
 @pytest.mark.parametrize("header", ["", "{", "[]", "5", '{"queue": "q"}', '{"reason": "x", "unheard": 1}'])
