@@ -19,6 +19,7 @@
     ├── WorkerUnhealthy        exit 4   a probe said no
     ├── DeadlineExceeded       exit 1   something awaited did not happen in time
     ├── ReportUnwritable       exit 2   a report's file cannot be written
+    ├── ReportUnreadable       exit 2   a report's file cannot be read, or is none
     ├── FilesExist             exit 2   files that would be written are there already
     ├── FolderUnusable         exit 2   a folder, or a file in it, cannot be read or written
     ├── KeyUnusable            exit 2   no idempotency key can be made of a call's arguments
@@ -166,6 +167,12 @@ class ReportUnwritable(RepotError):
     exit_code = 2
 
 
+class ReportUnreadable(RepotError):
+    """A report's file cannot be read, or holds something else."""
+
+    exit_code = 2
+
+
 class FilesExist(RepotError):
     """Files that would be written are there already; nothing was written."""
 
@@ -284,6 +291,12 @@ class SubmissionFailed(RepotError):
 
 class ExperimentFailed(RepotError):
     """An experiment could not be carried out, so it has no verdict."""
+
+
+class Inapplicable(RepotError):
+    """An experiment means nothing here: this broker has no such thing, or this task never comes to that point."""
+
+    exit_code = 2
 
 
 class VerdictUnexpected(RepotError):

@@ -21,13 +21,29 @@ POLL_S = 0.02
 
 @contextmanager
 def stop_on_signal(stop: Event) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `stop`, in the main thread; put the old handlers back."""
-    old = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Turn SIGINT and SIGTERM into `stop`, in the main thread; put the old handlers back.
+
+    Asked a second time they are put back at once, so that whoever has no patience
+    with an orderly end can have another.
+    """
+    asked = False
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        if asked:
+            put_back()
+        asked = True
+        stop.set()
+
+    def put_back() -> None:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+    old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        put_back()
 
 
 def wait_until(

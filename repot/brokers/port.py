@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from repot.brokers.sweep import Decide, Swept
+    from repot.brokers.wire import Requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,10 @@ class Broker(Protocol):
             Unroutable: there is no queue to forward to.
             BrokerUnreachable: the broker did not answer.
         """
+        ...
+
+    def requests(self) -> Requests:
+        """Begin to cut into requests what one client sends to this broker; asks the broker nothing."""
         ...
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 from repot.brokers import rabbitmq_sweep
 from repot.brokers.management import ManagementApi, default_management_url, segment
 from repot.brokers.port import Depth
+from repot.brokers.rabbitmq_wire import AmqpRequests
 from repot.brokers.refusals import no_answer
 from repot.config.endpoints import endpoints
 from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown
@@ -86,6 +87,10 @@ class RabbitBroker:
         limit = self._return_limit(queue)
         with self._connected() as connection:
             return rabbitmq_sweep.sweep(connection, queue, decide, limit)
+
+    def requests(self) -> AmqpRequests:
+        """Frames; a delivery tag is a number that counts within a channel."""
+        return AmqpRequests()
 
     def close(self) -> None:
         """Nothing to close: each question is a request of its own."""

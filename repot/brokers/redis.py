@@ -11,6 +11,7 @@ from redis.retry import Retry
 
 from repot.brokers import redis_sweep
 from repot.brokers.port import Depth
+from repot.brokers.redis_wire import RespRequests
 from repot.brokers.refusals import no_answer
 from repot.config.endpoints import endpoints
 from repot.errors import AccessRefused, BrokerUnreachable
@@ -25,8 +26,14 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 #: How kombu calls its keys unless its transport options say otherwise: one list for each step of priority, `queue`,
-#: `queue\x06\x163`, ..., and one hash for what is reserved, of all queues.
-_KEYS = {"global_keyprefix": "", "sep": "\x06\x16", "priority_steps": (0, 3, 6, 9), "unacked_key": "unacked"}
+#: `queue\x06\x163`, ..., and one hash for what is reserved, of all queues, with an index of since when.
+_KEYS = {
+    "global_keyprefix": "",
+    "sep": "\x06\x16",
+    "priority_steps": (0, 3, 6, 9),
+    "unacked_key": "unacked",
+    "unacked_index_key": "unacked_index",
+}
 
 
 def product_and_version(info: Mapping[str, Any]) -> tuple[str, str]:
@@ -115,6 +122,11 @@ class RedisBroker:
     def sweep(self, queue: str, decide: Decide) -> Swept:
         """Go through a queue's lists; a script moves a message from one to another in one step."""
         return self._ask(lambda: redis_sweep.sweep(self._client, queue, decide, self._keys))
+
+    def requests(self) -> RespRequests:
+        """Commands; a delivery tag is the one that kombu wrote into the message, across redeliveries too."""
+        prefix = self._keys["global_keyprefix"]
+        return RespRequests(f"{prefix}{self._keys['unacked_index_key']}", f"{prefix}{self._keys['unacked_key']}")
 
     def close(self) -> None:
         """Close the connection."""

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from installed import require
-from repot.brokers.local import GuardedProcess, programs, rabbitmq_server, redis_server, toxiproxy_server
+from repot.brokers.local import GuardedProcess, free_port, programs, rabbitmq_server, redis_server, toxiproxy_server
 from repot.brokers.local import servers as local_servers
 from repot.errors import ProgramMissing, ServerFailed
 from repot.waiting import wait_until
@@ -154,7 +154,7 @@ def test_a_port_taken_meanwhile_is_no_failure(monkeypatch: pytest.MonkeyPatch) -
     """Another port is tried, because one found free can be gone a moment later."""
     require(programs.REDIS)
     with redis_server() as first:
-        ports = iter([first.port, local_servers.free_port()])
+        ports = iter([first.port, free_port()])
         monkeypatch.setattr(local_servers, "free_port", lambda: next(ports))
         with redis_server() as second:
             assert second.port != first.port

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from threading import Event
 
 import pytest
 
 from repot.errors import DeadlineExceeded, Interrupted
-from repot.waiting import wait_until
+from repot.waiting import stop_on_signal, wait_until
 
 
 def test_it_returns_the_first_true_answer() -> None:
@@ -30,3 +31,18 @@ def test_it_stops_when_asked() -> None:
 def test_what_the_condition_raises_comes_through() -> None:
     with pytest.raises(ZeroDivisionError):
         wait_until(lambda: 1 / 0, within_s=5, what="nothing")
+
+
+def test_a_signal_asks_to_stop_and_a_third_is_not_held_back() -> None:
+    """The second puts back what was there: whoever asks again means it."""
+    stop, before = Event(), signal.getsignal(signal.SIGINT)
+    with stop_on_signal(stop):
+        assert not stop.is_set()
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        assert before is not signal.getsignal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        assert before is signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert before is signal.getsignal(signal.SIGINT)

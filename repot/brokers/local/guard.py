@@ -26,8 +26,15 @@ EPMD_WITHIN_S = 5
 
 
 def main() -> int:
-    """Run `{"command", "log", "remove", "epmd_port"}`, given as JSON in the first argument."""
+    """Run `{"command", "log", "remove", "epmd_port"}`, given as JSON in the first argument.
+
+    Without a command it keeps a folder: it waits until everybody who holds the other end is gone, and removes it.
+    """
     order = json.loads(sys.argv[1])
+    if order["command"] is None:
+        until_the_caller_is_gone()
+        clean_up(order["epmd_port"], order["remove"])
+        return 0
     with open(order["log"], "ab") as log:  # noqa: PTH123 - importing pathlib would double the start time
         child = subprocess.Popen(  # noqa: S603 - the caller's own command
             order["command"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -40,9 +47,7 @@ def main() -> int:
             os.killpg(child.pid, signal.SIGKILL)
 
     def end_with_caller() -> None:
-        # not by sys.stdin: its lock, held by this thread, would abort the interpreter on leaving
-        while os.read(0, 1024):
-            pass
+        until_the_caller_is_gone()
         end()
 
     signal.signal(signal.SIGTERM, lambda *_: end())
@@ -51,12 +56,24 @@ def main() -> int:
         print(child.pid, flush=True)  # noqa: T201 - the caller reads it
     code = child.wait()
     end()
-    if order["epmd_port"]:
-        end_epmd(order["epmd_port"])
     show_end_of(order["log"])
-    if order["remove"]:
-        shutil.rmtree(order["remove"], ignore_errors=True)
+    clean_up(order["epmd_port"], order["remove"])
     return code if code >= 0 else 128 - code
+
+
+def until_the_caller_is_gone() -> None:
+    """Wait for the end of standard input."""
+    # not by sys.stdin: its lock, held by a thread, would abort the interpreter on leaving
+    while os.read(0, 1024):
+        pass
+
+
+def clean_up(epmd_port: int | None, folder: str | None) -> None:
+    """End the port mapper and remove the folder, where there are such."""
+    if epmd_port:
+        end_epmd(epmd_port)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def show_end_of(log: str) -> None:

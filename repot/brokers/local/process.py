@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -23,6 +24,49 @@ if TYPE_CHECKING:
 
 _GUARD = Path(__file__).with_name("guard.py")
 _STOP_WITHIN_S = 20
+
+
+class GuardedFolder:
+    """A new folder, deleted at `close`, or when this process dies; in either case after the processes at home in it.
+
+    Attributes:
+        path: where it is.
+        epmd_port: of the port mapper that ends with it; None without one.
+        lifeline: a descriptor; the folder stays while any process holds it open.
+    """
+
+    def __init__(self, prefix: str, *, epmd_port: int | None = None) -> None:
+        """Make it."""
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        self.epmd_port = epmd_port
+        order = {"command": None, "remove": str(self.path), "epmd_port": epmd_port}
+        self._guard = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-I", "-S", str(_GUARD), json.dumps(order)], stdin=subprocess.PIPE, start_new_session=True
+        )
+        assert self._guard.stdin is not None
+        self.lifeline = self._guard.stdin.fileno()
+
+    def close(self, *, within_s: float = _STOP_WITHIN_S) -> None:
+        """Delete it, once the processes at home in it have ended.
+
+        Raises:
+            ServerFailed: one has not; the folder goes when it does.
+        """
+        if self._guard.stdin:
+            self._guard.stdin.close()
+        try:
+            self._guard.wait(timeout=within_s)
+        except subprocess.TimeoutExpired as error:
+            message = f"{self.path} was not deleted within {within_s:g} s"
+            raise ServerFailed(message, hint="A server in it has not ended.") from error
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
 
 
 class GuardedProcess:
@@ -42,8 +86,9 @@ class GuardedProcess:
         folder: Path | None = None,
         remove: Path | None = None,
         epmd_port: int | None = None,
+        home: GuardedFolder | None = None,
     ) -> None:
-        """Start `command` in `folder`; delete `remove` once it has ended."""
+        """Start `command` in `folder`; delete `remove` once it has ended. A `home` stays at least as long as it."""
         self.log = log
         self._last_words = ""
         order = {
@@ -60,6 +105,7 @@ class GuardedProcess:
             env=dict(environment),
             cwd=folder,
             start_new_session=True,
+            pass_fds=(home.lifeline,) if home else (),
         )
         first_line = self._guard.stdout.readline() if self._guard.stdout else b""
         if not first_line:
@@ -96,6 +142,20 @@ class GuardedProcess:
             yield
         finally:
             self.signal(signal.SIGCONT)
+
+    @contextmanager
+    def all_frozen(self) -> Iterator[None]:
+        """Stop the command with its children for the duration of a `with`."""
+        self._signal_group(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal_group(signal.SIGCONT)
+
+    def _signal_group(self, number: int) -> None:
+        if self.exit_code is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
 
     def stop(self) -> None:
         """End the command and all it started, at once; do nothing if it has ended."""
