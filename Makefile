@@ -4,7 +4,7 @@ SHELL := bash
 BIN := .venv/bin
 
 .NOTPARALLEL:
-.PHONY: help demo test check setup lint types contract unit apps servers health chaos compose lock docs clean
+.PHONY: help demo test check setup browser lint types contract unit apps servers health chaos compose lock docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -18,6 +18,9 @@ check: lint types contract unit ## The fast ones: no servers
 
 setup: ## Install what is missing: servers, Toxiproxy, .venv
 	@scripts/setup
+
+browser: ## Install what is missing for tests of pages: Chromium and its driver
+	@scripts/setup browser
 
 lint: setup ## ruff
 	$(BIN)/ruff check .
@@ -41,7 +44,7 @@ servers: setup ## Tests on private servers
 health: setup ## Tests of the health sidecar, on workers whose brokers fail
 	$(BIN)/pytest tests/health --numprocesses 4
 
-chaos: setup ## Tests of the scenarios
+chaos: setup browser ## Tests of the scenarios, and of their report in a browser
 	$(BIN)/pytest tests/chaos
 
 compose: setup ## Tests on Docker Compose, where an engine answers
@@ -50,9 +53,10 @@ compose: setup ## Tests on Docker Compose, where an engine answers
 lock: ## Resolve the requirements files anew
 	scripts/lock
 
-docs: setup ## Write docs/settings.md and docs/rules/ from the settings and rules
+docs: setup ## Write docs/settings.md, docs/rules/ and the tables of docs/scenarios.md from the code
 	$(BIN)/python scripts/settings_page.py > docs/settings.md
 	$(BIN)/python scripts/rule_pages.py docs/rules
+	$(BIN)/python scripts/scenarios_page.py
 
 clean: ## Remove .venv, .tools and caches
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

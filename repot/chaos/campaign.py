@@ -1,152 +1,279 @@
-"""Many cases on shared private servers, several at a time."""
+"""Many cases, several at a time, on private servers."""
 
 from __future__ import annotations
 
+import logging
+import platform
 import shutil
 import tempfile
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from threading import Event, Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from repot.brokers.local import BROKER_SERVERS, redis_server, toxiproxy_server
-from repot.chaos.experiment import Case, Laboratory, Result, perform
-from repot.chaos.workers import require_obedient
-from repot.config import ExplicitSettings
-from repot.errors import ExperimentFailed, VerdictUnexpected
+from repot.brokers.local import redis_server, toxiproxy_server
+from repot.chaos.expectations import expectation
+from repot.chaos.experiment import Case, Laboratory, perform
+from repot.chaos.grounds import Grounds
+from repot.chaos.profiles import SCALED
+from repot.chaos.result import About, Campaign, Result, Unmeasured
+from repot.chaos.target import Target
+from repot.config.masking import masked
+from repot.errors import ExperimentFailed, Inapplicable, Interrupted, RepotError, VerdictUnexpected
 from repot.waiting import stop_on_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from repot.brokers.local import Server
+    from repot.brokers.local.ground import Ground
+    from repot.chaos.grounds import Loan
+    from repot.chaos.profiles import Profile
     from repot.chaos.scenarios import Scenario
+
+log = logging.getLogger(__name__)
+
+_LIBRARIES = ("repot", "celery", "kombu", "amqp", "redis", "billiard")
 
 
 class Progress(Protocol):
     """Who is told how a campaign goes; called from several threads."""
 
-    def server(self, server: Server) -> None:
+    def serves(self, product: str, version: str, url: str) -> None:
         """A private server serves."""
 
     def step(self, case: Case, text: str) -> None:
         """A case goes on."""
 
-    def result(self, result: Result) -> None:
-        """A case has its verdict."""
+    def result(self, result: Result | Unmeasured) -> None:
+        """A case has its verdict, or none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """The repetitions of one scenario on one broker, with one setting."""
+class Plan:
+    """What a campaign is to do.
 
-    scenario: str
-    broker: str
-    deduplicate: bool
-    runs: int
-    equal: bool
-    as_expected: bool
+    Attributes:
+        existing: brokers of somebody's own, by the scheme of their address; nothing is done to them.
+        judged: whether results are compared with the table: not so for a user's own task.
+    """
+
+    cases: tuple[Case, ...]
+    seed: int = 0
+    target: Target = field(default_factory=Target)
+    existing: Mapping[str, Ground] = field(default_factory=dict)
+    judged: bool = True
 
 
-def plan(scenarios: Iterable[Scenario], brokers: Iterable[str], deduplicate: Iterable[bool], repeat: int) -> list[Case]:
-    """List the cases, broker by broker."""
-    return [
-        Case(scenario, broker, setting, number)
-        for broker, scenario, setting, number in product(
-            brokers, tuple(scenarios), tuple(deduplicate), range(1, repeat + 1)
-        )
+def cases(
+    scenarios: Iterable[Scenario], profiles: Iterable[Profile], guards: Sequence[bool], repeat: int
+) -> tuple[Case, ...]:
+    """All cases, those first whose brokers are few: they take longest together."""
+    found = [
+        Case(scenario, profile, guard, number)
+        for number in range(1, repeat + 1)
+        for scenario in scenarios
+        for profile in profiles
+        for guard in guards
     ]
+    return tuple(sorted(found, key=lambda case: -case.scenario.needs.rarity))
 
 
-def run(cases: Sequence[Case], *, jobs: int, app: str, progress: Progress) -> list[Result]:
-    """Carry the cases out on private servers, at most `jobs` at a time, and return their results in order.
+def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
+    """Carry the cases out, at most `jobs` at a time.
+
+    Asked to stop, by Ctrl-C or SIGTERM, it ends all it started and returns what it has.
 
     Raises:
-        ExperimentFailed: a case has no verdict; the others are stopped.
         ProgramMissing, ServerFailed: a server is not there.
     """
-    stop = Event()
-    starting = Lock()
-    with ExitStack() as stack:
-        toxiproxy = stack.enter_context(toxiproxy_server())
-        results = stack.enter_context(redis_server())
-        # gone with that server, also when this process is killed
-        folder = results.folder / "experiments"
-        servers = {}
-        for name in dict.fromkeys(case.broker for case in cases):
-            servers[name] = stack.enter_context(BROKER_SERVERS[name]())
-            progress.server(servers[name])
-        require_obedient(ExplicitSettings(app=app, broker_url=servers[cases[0].broker].url))
+    begun, created = monotonic(), datetime.now().astimezone()
+    found = _Running(plan, progress)
+    found.carry_out(jobs)
+    order = {case.name: number for number, case in enumerate(plan.cases)}
+    return Campaign(
+        created=created.isoformat(timespec="seconds"),
+        took_s=monotonic() - begun,
+        seed=plan.seed,
+        versions=found.versions,
+        scaled=dict(SCALED),
+        scenarios=tuple(
+            About(one.name, one.title, one.lesson) for one in dict.fromkeys(case.scenario for case in plan.cases)
+        ),
+        profiles=tuple(
+            About(name, title, "")
+            for name, title in dict.fromkeys((case.profile.name, case.profile.title) for case in plan.cases)
+        ),
+        results=tuple(sorted(found.results, key=lambda one: order[_name(one)])),
+        unmeasured=tuple(sorted(found.unmeasured, key=lambda one: order[_name(one)])),
+        interrupted=found.stop.is_set(),
+        app=plan.target.name,
+    )
 
-        def one(case: Case) -> Result:
-            laboratory = Laboratory(
-                broker=servers[case.broker],
-                results_url=results.results_url,
-                toxiproxy_url=toxiproxy.url,
-                folder=folder,
-                app=app,
-                say=progress.step,
-                stop=stop,
-                starting=starting,
+
+def _name(found: Result | Unmeasured) -> str:
+    return f"{found.cell.name.replace('/', '-')}-{found.number}"
+
+
+class _Running:
+    """A campaign that goes on."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self._plan = plan
+        self._progress = progress
+        self._pending = list(plan.cases)
+        self._starting = Lock()
+        self.stop = Event()
+        self.results: list[Result] = []
+        self.unmeasured: list[Unmeasured] = []
+        self.versions = {name: version(name) for name in _LIBRARIES} | {"python": platform.python_version()}
+
+    def carry_out(self, jobs: int) -> None:
+        """Do all cases, and end all that was started for them."""
+        stack = ExitStack()
+        try:
+            self._toxiproxy = stack.enter_context(toxiproxy_server())
+            self._results = stack.enter_context(redis_server())
+            self._serves(self._toxiproxy.name, self._toxiproxy.version, self._toxiproxy.url)
+            self._grounds = Grounds(
+                lambda found: self._serves(found.product, found.version, found.url_at(found.port)),
+                self._plan.existing,
+                self.stop,
             )
+            stack.callback(self._grounds.close)
+            # gone with that server, also when this process is killed
+            self._folder = self._results.folder / "experiments"
+            # asked to stop, each case ends by itself: no interrupt strikes between two steps
+            stack.enter_context(stop_on_signal(self.stop))
+            self._share_out(jobs)
+        finally:
+            _attempt(stack.close)
+
+    def _share_out(self, jobs: int) -> None:
+        with ThreadPoolExecutor(max_workers=jobs) as pool:
+            futures = [pool.submit(self._work) for _ in range(jobs)]
             try:
-                result = perform(case, laboratory)
-            except ExperimentFailed as error:
-                raise _with_logs_kept(error, folder) from error
-            progress.result(result)
-            return result
+                for future in futures:
+                    future.result()
+            except BaseException:
+                # the others end, too: the pool waits for them
+                self.stop.set()
+                raise
 
-        # asked to stop, each case ends by itself: no interrupt strikes between two steps
-        stack.enter_context(stop_on_signal(stop))
-        pool = stack.enter_context(ThreadPoolExecutor(max_workers=jobs))
-        # entered last, left first: nobody waits for a thread that waits for a worker
-        stack.callback(stop.set)
-        futures = [pool.submit(one, case) for case in cases]
-        stack.callback(lambda: [future.cancel() for future in futures])
-        wait(futures, return_when=FIRST_EXCEPTION)
-        failed = next((found for found in futures if found.done() and found.exception()), None)
-        if failed:
-            failed.result()
-        return [future.result() for future in futures]
+    def _serves(self, product: str, version: str, url: str) -> None:
+        self.versions[product] = version
+        self._progress.serves(product, version, url)
+
+    def _work(self) -> None:
+        """Do one case after another."""
+        while True:
+            try:
+                loan = self._grounds.lend(self._pending)
+            except Interrupted:
+                return
+            found = self._found(loan)
+            if found:
+                self._note(found)
+            without_result = found is None or (isinstance(found, Unmeasured) and found.failed)
+            # whatever harm was done when it failed may still be
+            _attempt(partial(self._grounds.give_back, loan, broken=without_result))
+
+    def _found(self, loan: Loan) -> Result | Unmeasured | None:
+        """What a case gives; nothing if it was interrupted. One that fails, however, is no reason to end the others."""
+        case = loan.case
+        try:
+            return self._one(case, self._grounds.start(loan))
+        except Interrupted:
+            return None
+        except RepotError as error:
+            return self._failed(case, error.message, error.hint)
+        except Exception as error:
+            log.exception("%s failed", case.name)
+            return self._failed(case, f"{type(error).__name__}: {masked(str(error))}")
+
+    def _one(self, case: Case, ground: Ground) -> Result | Unmeasured:
+        plan = self._plan
+        expected = expectation(case.cell, ground.product, ground.version) if plan.judged else None
+        laboratory = Laboratory(
+            ground, self._results, self._toxiproxy.url, self._folder, plan.seed, plan.target, expected,
+            self._progress.step, self.stop, self._starting,
+        )  # fmt: skip
+        try:
+            return perform(case, laboratory)
+        except Inapplicable as error:
+            # the table says that it means something here
+            if expected is not None:
+                raise
+            again = case.command(plan.seed, plan.target)
+            return Unmeasured(case.cell, case.number, error.message, failed=False, command=again)
+
+    def _failed(self, case: Case, *why: str) -> Unmeasured:
+        kept = self._keep_logs(case)
+        told = "\n".join(filter(None, (*why, f"Its logs are in {kept}" if kept else "")))
+        return Unmeasured(
+            case.cell, case.number, told, failed=True, command=case.command(self._plan.seed, self._plan.target)
+        )
+
+    def _note(self, found: Result | Unmeasured) -> None:
+        if isinstance(found, Unmeasured):
+            self.unmeasured.append(found)
+        else:
+            self.results.append(found)
+        _attempt(partial(self._progress.result, found))
+
+    def _keep_logs(self, case: Case) -> Path | None:
+        """Copy the workers' logs to where they stay; not what says how they reach their servers. None once stopped."""
+        if self.stop.is_set() or not (self._folder / case.name).exists():
+            return None
+        kept = Path(tempfile.mkdtemp(prefix="repot-failed-"))
+        # multiprocessing's folders come and go meanwhile
+        with suppress(shutil.Error, OSError):
+            ignored = shutil.ignore_patterns("pymp-*", "*.order")
+            shutil.copytree(self._folder / case.name, kept, dirs_exist_ok=True, ignore=ignored)
+        return kept
 
 
-def _with_logs_kept(error: ExperimentFailed, folder: Path) -> ExperimentFailed:
-    """The same failure, naming a copy of the workers' logs that stays."""
-    kept = Path(tempfile.mkdtemp(prefix="repot-failed-"))
-    # multiprocessing's folders come and go meanwhile
-    with suppress(shutil.Error):
-        shutil.copytree(folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("pymp-*"))
-    return ExperimentFailed(error.message, hint="\n".join(filter(None, (error.hint, f"All logs are in {kept}"))))
+def _attempt(act: Callable[[], None]) -> None:
+    """Do what no verdict depends on, as tidying up; what fails is told."""
+    try:
+        act()
+    except Exception:
+        log.exception("a step beside the experiments failed")
 
 
-def require_expected(results: Sequence[Result]) -> None:
-    """Accept results that all agree with their scenarios' tables.
+def require_measured(campaign: Campaign) -> None:
+    """Accept a campaign that came to its end, with a verdict for each cell that has one by nature.
 
     Raises:
-        VerdictUnexpected: some do not; names them.
+        ExperimentFailed: some cases have no verdict; names them.
+        Interrupted: somebody stopped it.
     """
-    odd = [result.case.name for result in results if not result.as_expected]
+    if campaign.interrupted:
+        message = f"interrupted after {len(campaign.results)} verdicts"
+        raise Interrupted(message)
+    failed = [f"{one.cell.name}: {one.why}" for one in campaign.unmeasured if one.failed]
+    if failed:
+        message = f"{len(failed)} cases have no verdict:\n" + "\n".join(failed)
+        raise ExperimentFailed(message, hint="A machine that is too busy for the scaled times? Try --jobs 2.")
+
+
+def require_expected(campaign: Campaign) -> None:
+    """Accept results that all agree with the table; where it says nothing, those that are nothing bad.
+
+    Raises:
+        ExperimentFailed, Interrupted: as `require_measured`.
+        VerdictUnexpected: some do not agree; names them.
+    """
+    require_measured(campaign)
+    odd = [
+        f"{found.cell.name}: {found.finding}" + (f", not {found.expected}" if found.expected else "")
+        for found in campaign.unexpected
+    ]
     if odd:
-        message = f"{len(odd)} of {len(results)} verdicts are not the expected ones: {', '.join(odd)}"
+        message = f"{len(odd)} of {len(campaign.results)} verdicts are not the expected ones:\n" + "\n".join(odd)
         raise VerdictUnexpected(message, hint="--html FILE draws what happened, --json gives every delivery and run.")
-
-
-def summarize(results: Sequence[Result]) -> Iterator[Summary]:
-    """Say of each scenario, broker and setting whether its repetitions agree, and agree with the table."""
-    groups: dict[tuple[str, str, bool], list[Result]] = {}
-    for result in results:
-        case = result.case
-        groups.setdefault((case.scenario.name, case.broker, case.deduplicate), []).append(result)
-    for (scenario, broker, deduplicate), group in groups.items():
-        found = {(result.verdict, result.consumed_again, result.others_lost) for result in group}
-        yield Summary(
-            scenario,
-            broker,
-            deduplicate,
-            runs=len(group),
-            equal=len(found) == 1,
-            as_expected=all(result.as_expected for result in group),
-        )

@@ -20,9 +20,9 @@ from repot.cli.up import up
 from repot.errors import Interrupted, RepotError
 
 #: Modules that come with an extra, not with repot alone.
-_EXTRA = dict.fromkeys(("future", "jinja2", "requests", "rich", "toxiproxy"), "chaos") | dict.fromkeys(
-    ("fastapi", "prometheus_client", "uvicorn"), "healthcheck"
-)
+_EXTRA = dict.fromkeys(
+    ("future", "jinja2", "junitparser", "psutil", "requests", "rich", "toxiproxy"), "chaos"
+) | dict.fromkeys(("fastapi", "prometheus_client", "uvicorn"), "healthcheck")
 
 
 class _Repot(click.Group):
@@ -56,7 +56,7 @@ def _tell(error: Exception, *, with_traceback: bool) -> int:
     # an application's own words are part of some messages
     click.echo(f"error: {masked(error.message)}", err=True)
     if error.hint:
-        click.echo(f"hint: {error.hint}", err=True)
+        click.echo(f"hint: {masked(error.hint)}", err=True)
     return error.exit_code
 
 

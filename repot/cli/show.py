@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from repot.chaos.matrix import counts, matrix, tone
+from repot.cli import matrix_table
+from repot.cli.printable import printable
 from repot.config.masking import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping
 
     from repot.brokers.local import Server
-    from repot.chaos.campaign import Summary
-    from repot.chaos.experiment import Case, Result
-    from repot.chaos.scenarios import Scenario
+    from repot.chaos.experiment import Case
+    from repot.chaos.matrix import Matrix
+    from repot.chaos.result import Campaign, Cell, Finding, Result, Unmeasured
 
-_BROKERS = {"redis": "Redis", "amqp": "RabbitMQ"}
+
+class Titled(Protocol):
+    """A scenario or a profile, whether it can be run or is told of."""
+
+    @property
+    def name(self) -> str:
+        """How it is chosen."""
+
+    @property
+    def title(self) -> str:
+        """What it is, in some words."""
 
 
 def addresses(servers: Iterable[Server]) -> dict[str, dict[str, str]]:
@@ -41,63 +55,53 @@ def servers(running: Iterable[Server]) -> None:
     _data().print(table)
 
 
-def scenarios(known: Iterable[Scenario]) -> None:
-    """A table of the scenarios and what each expects."""
-    table = _table("scenario", "what happens", "broker", "deduplication off", "deduplication on")
-    for scenario in known:
-        for number, broker in enumerate(dict.fromkeys(broker for broker, _ in scenario.expected)):
-            expected = [_expected(scenario, broker, deduplicate=setting) for setting in (False, True)]
-            name, title = ("", "") if number else (scenario.name, scenario.title)
-            table.add_row(name, title, _BROKERS[broker], *expected)
-        table.add_section()
-    _data().print(table)
+def scenarios(known: Iterable[Titled]) -> None:
+    """A line for each scenario."""
+    _titles("scenario", known)
 
 
-def results(found: Sequence[Result]) -> None:
-    """A table with a line for each run."""
-    table = _table(
-        "scenario",
-        "broker",
-        "dedup",
-        "verdict",
-        "effects",
-        "again after",
-        "marked",
-        "lost",
-        "consumes again",
-        "expected",
-    )
-    for result in found:
-        verdict, case, after = result.verdict, result.case, result.consumed_again_after_s
-        number = f" #{case.number}" if case.number > 1 else ""
-        table.add_row(
-            case.scenario.name + number,
-            f"{result.product} {result.version}",
-            _yes(case.deduplicate, "on", "off"),
-            Text(verdict.summary, style="green" if verdict.effects == 1 and not verdict.lost else "red"),
-            str(verdict.effects),
-            "" if result.redelivered_after_s is None else f"{result.redelivered_after_s:.2f} s",
-            "" if verdict.marked is None else _yes(verdict.marked),
-            Text("yes", style="red") if verdict.lost or result.others_lost else "no",
-            Text("no", style="red") if after is None else f"after {after:.3f} s",
-            Text("yes", style="green") if result.as_expected else Text("NO", style="bold red"),
-        )
-    _data().print(table)
+def profiles(known: Iterable[Titled]) -> None:
+    """A line for each profile."""
+    _titles("profile", known)
 
 
-def summary(lines: Iterable[Summary]) -> None:
-    """A table with a line for each group of repetitions."""
-    table = _table("scenario", "broker", "dedup", "runs", "equal verdicts", "as expected")
-    for line in lines:
-        table.add_row(
-            line.scenario,
-            _BROKERS[line.broker],
-            _yes(line.deduplicate, "on", "off"),
-            str(line.runs),
-            _yes(line.equal),
-            _yes(line.as_expected),
-        )
-    _data().print(table)
+def expectations(expected: Mapping[Cell, tuple[Finding, ...]]) -> None:
+    """What is expected of the cells of a scenario, a line each."""
+    lines = ((cell, tone(findings[0]), " or ".join(map(str, findings))) for cell, findings in expected.items())
+    _data().print(matrix_table.lines(lines))
+
+
+def results(campaign: Campaign) -> None:
+    """The matrix where it fits, a line for each cell elsewhere; whatever needs a look comes last."""
+    console, laid_out = _data(), matrix(campaign)
+    table = matrix_table.side_by_side(laid_out)
+    if matrix_table.width(table) <= console.width:
+        console.print(table)
+    else:
+        for part in matrix_table.cell_by_cell(laid_out):
+            console.print(part)
+    console.print(matrix_table.legend(laid_out), style="dim")
+    for text in _summary(campaign, laid_out):
+        console.print(text)
+    for one in campaign.unmeasured:
+        if one.failed:
+            console.print(Text.assemble(("FAILED ", "bold red"), f"{one.cell.name}: {printable(one.why)}"))
+    for result in campaign.unexpected:
+        _unexpected(console, result)
+
+
+def repetitions(campaign: Campaign) -> None:
+    """Whether the runs of each repeated cell found the same; those that did not come last."""
+    console = _data()
+    repeated = [square for square in matrix(campaign).known if len(square.results) + len(square.unmeasured) > 1]
+    if not repeated:
+        return
+    equal = sum(not square.differs for square in repeated)
+    console.print(f"{equal} of {len(repeated)} repeated cells came out the same in every run")
+    for square in repeated:
+        if square.differs:
+            failed = f"; {len(square.unmeasured)} without a verdict" if square.unmeasured else ""
+            console.print(Text.assemble(("DIFFERS ", "bold red"), f"{square.cell.name}: {square.words}{failed}"))
 
 
 class CampaignProgress:
@@ -106,15 +110,16 @@ class CampaignProgress:
     def __init__(self, total: int, *, variable: str = "", quiet_steps: bool = False) -> None:
         """Expect `total` cases.
 
-        With `variable`, tell of a server as the value of that setting; with
-        `quiet_steps`, of a case's steps on a terminal only.
+        With `variable`, tell of each server as the value of that setting, and otherwise of
+        none; with `quiet_steps`, of a case's steps on a terminal only.
         """
         self._console = Console(stderr=True)
         self._begun = monotonic()
         self._running: dict[str, str] = {}
         self._done = 0
         self._total = total
-        self._variable = variable
+        self._variable = f"{variable}=" if variable else ""
+        self._quiet_servers = not variable
         self._quiet_steps = quiet_steps
         self._lock = Lock()
         self._live = Live(console=self._console, get_renderable=self._picture, refresh_per_second=4, transient=True)
@@ -130,11 +135,9 @@ class CampaignProgress:
         if self._console.is_terminal:
             self._live.stop()
 
-    def server(self, server: Server) -> None:
+    def serves(self, product: str, version: str, url: str) -> None:
         """A private server serves."""
-        url = masked(server.url)
-        address = f"{self._variable}={url}" if self._variable else url
-        self._line(f"{server.name} {server.version} serves after {server.started_in_s:.1f} s: {address}")
+        self._line(f"{product} {version} serves: {self._variable}{masked(url)}", aside=True)
 
     def step(self, case: Case, text: str) -> None:
         """A case goes on."""
@@ -143,20 +146,18 @@ class CampaignProgress:
         if not (self._console.is_terminal or self._quiet_steps):
             self._line(f"{case.name}: {text}")
 
-    def result(self, result: Result) -> None:
-        """A case has its verdict."""
+    def result(self, result: Result | Unmeasured) -> None:
+        """A case has its verdict, or none."""
         with self._lock:
-            self._running.pop(result.case.name, None)
+            self._running.pop(f"{result.cell.name.replace('/', '-')}-{result.number}", None)
             self._done += 1
-        after = result.redelivered_after_s
-        again = f", again after {after:.2f} s" if after is not None else ""
-        verdict = f"{result.verdict.summary}, effects {result.verdict.effects}{again}"
-        expected = "" if result.as_expected else "  NOT AS EXPECTED"
-        self._line(f"{result.case.name}: {verdict}{expected}")
+        self._line(f"{result.cell.name}: {_in_brief(result)}")
 
-    def _line(self, text: str) -> None:
+    def _line(self, text: str, *, aside: bool = False) -> None:
+        if aside and self._quiet_servers:
+            return
         self._console.print(
-            f"{monotonic() - self._begun:6.1f} s  {text}", highlight=False, markup=False, soft_wrap=True
+            f"{monotonic() - self._begun:6.1f} s  {masked(text)}", highlight=False, markup=False, soft_wrap=True
         )
 
     def _picture(self) -> Table:
@@ -170,16 +171,35 @@ class CampaignProgress:
         return table
 
 
-def _expected(scenario: Scenario, broker: str, *, deduplicate: bool) -> str:
-    expected = scenario.expected[broker, deduplicate]
-    runs = {1: "runs once", 2: "runs twice"}[expected.executed]
-    overlapping = ", overlapping" if expected.overlapped else ""
-    skipped = ", delivered twice" if expected.redelivered and expected.executed == 1 else ""
-    return runs + overlapping + skipped
+def _titles(kind: str, known: Iterable[Titled]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(kind, no_wrap=True)
+    table.add_column("what it is")
+    for one in known:
+        table.add_row(printable(one.name), printable(one.title))
+    _data().print(table)
 
 
-def _yes(truth: object, yes: str = "yes", no: str = "no") -> str:
-    return yes if truth else no
+def _summary(campaign: Campaign, laid_out: Matrix) -> Iterable[str]:
+    total = counts(laid_out)
+    yield ""
+    yield (
+        f"{total.cells} cells, {total.runs} runs: {total.unexpected} not as expected, {total.lost} with lost tasks, "
+        f"{total.duplicated} with duplicated tasks, {total.hung} with a hung worker"
+    )
+    if total.differing:
+        yield f"{total.differing} cells differ from run to run"
+    if campaign.interrupted:
+        yield "It was stopped before its end."
+
+
+def _unexpected(console: Console, result: Result) -> None:
+    number = f" #{result.number}" if result.number > 1 else ""
+    head = Text.assemble(("NOT AS EXPECTED ", "bold red"), (f"{result.cell.name}{number}", "bold"))
+    found = f"found {result.finding}, expected {result.expected or 'nothing bad'}"
+    console.print(head)
+    console.print(Padding(Text(found), (0, 0, 0, 2), expand=False))
+    console.print(Padding(Text(printable(result.command), style="dim"), (0, 0, 0, 2), expand=False))
 
 
 def _table(*heads: str) -> Table:
@@ -193,3 +213,13 @@ def _data() -> Console:
     console = Console()
     # whoever reads a pipe or a file wants whole lines
     return console if console.is_terminal else Console(width=200)
+
+
+def _in_brief(result: Result | Unmeasured) -> str:
+    from repot.chaos.result import Unmeasured
+
+    if isinstance(result, Unmeasured):
+        return f"no verdict: {result.why}" if result.failed else f"not applicable: {result.why}"
+    after = result.times.redelivered
+    again = f", again after {after:.2f} s" if after is not None else ""
+    return f"{result.finding}{again}{'' if result.as_expected else '  NOT AS EXPECTED'}"

@@ -16,6 +16,18 @@ DELIVERED = "delivered"
 STARTED = "started"
 EFFECT = "effect"
 ENDED = "ended"
+#: A process waits at a closed gate.
+HELD = "held"
+#: It was sent again by a worker, to be run at `due`.
+POSTPONED = "postponed"
+#: A guard let it run, under a claim.
+CLAIMED = "claimed"
+#: A guard set it aside for a person.
+PARKED = "parked"
+#: The log said that something is wrong.
+NOTICED = "noticed"
+#: The main loop goes round.
+BEAT = "beat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +63,25 @@ class Journal:
 
     def read(self) -> list[Happening]:
         """All happenings so far, in the order of their time."""
-        if not self.path.exists():
-            return []
-        lines = self.path.read_text().splitlines(keepends=True)
-        happenings = [Happening(*json.loads(line)) for line in lines if line.endswith("\n")]
-        return sorted(happenings, key=lambda happening: happening.at)
+        return sorted(Follower(self).read(), key=lambda happening: happening.at)
+
+
+class Follower:
+    """Reads a journal that grows, each line once."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._path = journal.path
+        self._position = 0
+        self.seen: list[Happening] = []
+
+    def read(self) -> list[Happening]:
+        """All happenings so far, in the order in which they were written."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._position += len(line)
+                    self.seen.append(Happening(*json.loads(line)))
+        return self.seen

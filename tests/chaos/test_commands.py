@@ -49,16 +49,35 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
+ONE = ("chaos", "run", "connection-reset", "--profile", "redis-hardened")
+
+
 def test_a_run_prints_data_and_talks_elsewhere(own_folder: Path) -> None:
-    with start(own_folder, "chaos", "run", "dropped-ack", "--dedup", "on", "--json", "--html", "page.html") as process:
+    files = ("--html", "page.html", "--junit", "junit.xml", "--markdown", "matrix.md")
+    with start(own_folder, *ONE, "--guard", "on", "--json", *files) as process:
         data, talk = process.communicate(timeout=200)
     assert process.returncode == 0, talk
-    found = json.loads(data)
-    assert [("redis", 1), ("amqp", 1)] == [(run["broker"], run["verdict"]["effects"]) for run in found["runs"]]
-    assert "serves after" in talk
+    (result,) = json.loads(data)["results"]
+    assert ("connection-reset", True) == (result["cell"]["scenario"], result["cell"]["guard"])
+    assert "connection-reset/redis-hardened/guarded: redelivered" in talk
     assert "<!doctype html>" in (own_folder / "page.html").read_text()
     wait_until(lambda: not processes_of(own_folder), within_s=15, what="every process is gone")
-    assert ["page.html"] == [path.name for path in own_folder.iterdir() if not path.name.startswith(".")]
+    left = [path.name for path in own_folder.iterdir() if not path.name.startswith(".")]
+    assert ["junit.xml", "matrix.md", "page.html"] == sorted(left)
+
+    (own_folder / "run.json").write_text(data)
+    with start(own_folder, "chaos", "report", "run.json", "--html", "again.html") as process:
+        shown, talk = process.communicate(timeout=60)
+    assert process.returncode == 0, talk
+    assert "connection-reset" in shown
+    assert (own_folder / "again.html").read_text() == (own_folder / "page.html").read_text()
+
+
+def test_what_a_run_found_stands_in_a_table(own_folder: Path) -> None:
+    with start(own_folder, *ONE, "--guard", "off") as process:
+        shown, talk = process.communicate(timeout=200)
+    assert process.returncode == 0, talk
+    assert "duplicated" in shown
 
 
 @pytest.mark.parametrize("moment", ["guard.py", " -m celery "])
@@ -73,14 +92,25 @@ def test_a_demo_that_is_killed_half_way_leaves_nothing(own_folder: Path, moment:
     assert left == []
 
 
-def test_a_run_ends_on_ctrl_c(own_folder: Path) -> None:
-    with start(own_folder, "chaos", "run", "visibility-timeout", "--broker", "redis") as process:
-        wait_until(lambda: any("celery" in line for line in processes_of(own_folder)), within_s=60, what="workers run")
-        process.send_signal(signal.SIGINT)
-        _, talk = process.communicate(timeout=30)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_shows_what_it_has(own_folder: Path, number: signal.Signals) -> None:
+    arguments = ("chaos", "run", "no-fault", "dropped-ack", "--profile", "redis-stock", "--jobs", "1", "--json")
+    with start(own_folder, *arguments) as process:
+        assert process.stderr is not None
+        talk = ""
+        while "no-fault/redis-stock/guarded:" not in talk:
+            line = process.stderr.readline()
+            assert line, talk
+            talk += line
+        process.send_signal(number)
+        data, rest = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "Traceback" not in talk
+    assert "Traceback" not in rest
+    found = json.loads(data)
+    assert found["interrupted"] is True
+    assert ["no-fault", "no-fault"] == [result["cell"]["scenario"] for result in found["results"]]
     wait_until(lambda: not processes_of(own_folder), within_s=15, what="every process is gone")
+    assert [] == [path.name for path in own_folder.iterdir() if not path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -97,27 +127,6 @@ def test_up_serves_until_asked_to_stop(own_folder: Path, number: signal.Signals)
     wait_until(lambda: not processes_of(own_folder), within_s=15, what="every process is gone")
 
 
-@pytest.mark.parametrize(
-    "adoption",
-    [
-        "",
-        "repot.configure(app, ExplicitSettings(broker_url='amqp://127.0.0.1:1//'))",
-        "repot.configure(app); app.conf.broker_url = 'amqp://127.0.0.1:1//'",
-    ],
-)
-def test_an_application_that_ignores_the_settings_is_not_run(own_folder: Path, adoption: str) -> None:
-    """Its workers would connect to a broker that is none of the experiment's."""
-    (own_folder / "shop.py").write_text(
-        "from celery import Celery\nimport repot\nfrom repot.config import ExplicitSettings\n"
-        f"app = Celery('shop', broker='redis://127.0.0.1:1')\n{adoption}\n"
-    )
-    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(own_folder), "WORKER_APP": "shop"}
-    command = [sys.executable, "-m", "repot", "chaos", "run", "dropped-ack"]
-    found = subprocess.run(command, env=environment, cwd=own_folder, capture_output=True, text=True, check=False)
-    assert found.returncode == 2
-    assert "Call repot.configure(app)" in found.stderr
-
-
 def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(own_folder: Path) -> None:
     for arguments in (["chaos", "run", "all"], ["demo"]):
         with start(own_folder, *arguments, "--html", "/no/such/folder/x.html") as process:
@@ -127,13 +136,19 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(own_fol
         assert not data
 
 
-def test_an_application_of_the_users_own_is_run(own_folder: Path) -> None:
-    """Adopted by one call; the experiment brings its synthetic tasks along."""
-    (own_folder / "shop.py").write_text(
-        "from celery import Celery\nimport repot\napp = Celery('shop')\nrepot.configure(app)\n"
-    )
-    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(own_folder), "WORKER_APP": "shop"}
-    command = [sys.executable, "-m", "repot", "chaos", "run", "connection-reset", "--broker", "redis", "--dedup", "off"]
-    found = subprocess.run(command, env=environment, cwd=own_folder, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    assert "ran twice, overlapping" in found.stdout
+def test_a_file_that_is_no_report_is_refused(own_folder: Path) -> None:
+    (own_folder / "x.json").write_text("{}")
+    with start(own_folder, "chaos", "report", "x.json") as process:
+        data, talk = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert not data
+    assert talk.startswith("error: ")
+    assert "hint: " in talk
+
+
+def test_a_scenario_is_explained(own_folder: Path) -> None:
+    with start(own_folder, "chaos", "explain", "killed-running") as process:
+        data, talk = process.communicate(timeout=20)
+    assert process.returncode == 0, talk
+    assert "The worker is killed while the task runs." in data
+    assert "redis-stock" in data

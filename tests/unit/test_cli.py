@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from repot.chaos.profiles import PROFILES
 from repot.chaos.scenarios import SCENARIOS
 from repot.cli.main import main
 from repot.config import HealthcheckSettings, WorkerSettings, variable
@@ -89,7 +90,7 @@ def test_every_variable_is_listed() -> None:
         ({"WORKER_APP": "no_such_module"}, "no module named 'no_such_module'", 6),
     ],
 )
-@pytest.mark.parametrize("command", [("config", "show"), ("chaos", "run", "dropped-ack"), ("doctor",)])
+@pytest.mark.parametrize("command", [("config", "show"), ("doctor",)])
 def test_wrong_settings_end_every_command_with_one_message(
     command: tuple[str, ...], variables: dict[str, str], said: str, exit_code: int
 ) -> None:
@@ -101,6 +102,21 @@ def test_wrong_settings_end_every_command_with_one_message(
     assert "Traceback" not in found.output
     assert PLANTED not in found.output
     assert not found.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"WORKER_BROKER_URL": f"amqp://user:{PLANTED}#@host//"}, "WORKER_BROKER_URL"),
+        ({"CELERY_BROKER_URL": f"amqp://user:{PLANTED}@host//"}, "CELERY_BROKER_URL"),
+        ({"WORKER_HARTBEAT": "5"}, "did you mean WORKER_HEARTBEAT"),
+    ],
+)
+def test_a_profile_of_wrong_settings_is_refused(variables: dict[str, str], said: str) -> None:
+    found = repot("chaos", "run", "no-fault", "--profile", "environment", **variables)
+    assert 2 == found.exit_code
+    assert said in found.stderr
+    assert PLANTED not in found.output
 
 
 def test_celerys_own_command_shows_the_same_message() -> None:
@@ -119,7 +135,8 @@ def test_celerys_own_command_shows_the_same_message() -> None:
 
 def test_chaos_list_names_every_scenario() -> None:
     found = json.loads(repot("chaos", "list", "--json").stdout)
-    assert list(SCENARIOS) == [scenario["name"] for scenario in found]
+    assert list(SCENARIOS) == [scenario["name"] for scenario in found["scenarios"]]
+    assert list(PROFILES) == [profile["name"] for profile in found["profiles"]]
     shown = repot("chaos", "list").stdout
     assert all(name in shown for name in SCENARIOS)
 

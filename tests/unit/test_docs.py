@@ -40,9 +40,17 @@ def test_every_variable_in_the_documents_exists(page: Path) -> None:
     assert found <= known
 
 
-def test_every_scenario_is_explained() -> None:
-    page = (ROOT / "docs" / "scenarios.md").read_text()
-    assert all(f"`{name}`" in page for name in SCENARIOS)
+def test_the_tables_of_scenarios_are_made_from_them() -> None:
+    """`make docs` writes them."""
+    text = (ROOT / "docs" / "scenarios.md").read_text()
+    assert text == runpy.run_path(str(ROOT / "scripts" / "scenarios_page.py"))["page"](text)
+    assert all(f"| `{name}` |" in text for name in SCENARIOS)
+
+
+def test_the_matrix_has_every_scenario_of_the_table() -> None:
+    """`repot chaos run --markdown docs/matrix.md` writes it."""
+    text = (ROOT / "docs" / "matrix.md").read_text()
+    assert [] == [name for name in SCENARIOS if name not in text]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

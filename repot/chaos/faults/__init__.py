@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from repot.chaos.faults.blackhole import Blackhole
-from repot.chaos.faults.cut import Cut
-
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from repot.chaos.proxies import Proxy
-
-__all__ = ["Blackhole", "Cut", "Fault"]
+    from repot.chaos.place import Place
 
 
 class Fault(Protocol):
-    """Something that goes wrong with a link, for as long as a `with` lasts."""
+    """Something that goes wrong, for as long as a `with` lasts."""
 
     @property
     def what(self) -> str:
         """What it does, in a few words for the report."""
-        ...
 
-    def injected(self, proxy: Proxy) -> AbstractContextManager[None]:
-        """Break the link; mend it on leaving, whatever happened."""
-        ...
+    def prepared(self, place: Place) -> AbstractContextManager[None]:
+        """What must be so before any worker connects; undone after the last has gone."""
+
+    def injected(self, place: Place) -> AbstractContextManager[None]:
+        """Do it; undo it on leaving, whatever happened."""

@@ -6,27 +6,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from repot.chaos.faults.link import LinkFault
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.chaos.proxies import Proxy
+    from repot.chaos.place import Place
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Close every connection of the link, and take none while the `with` lasts.
+class Cut(LinkFault):
+    """Close every connection of the link in an orderly way, and refuse others while the `with` lasts."""
 
-    By disabling the proxy: Toxiproxy's `reset_peer` acts only when bytes pass, and
-    a worker's link is idle in the middle of a task.
-    """
-
-    what: str = "the link is closed at both ends"
+    @property
+    def what(self) -> str:
+        """What it does."""
+        return f"the link to {self.server} is closed at both ends"
 
     @contextmanager
-    def injected(self, proxy: Proxy) -> Iterator[None]:
+    def injected(self, place: Place) -> Iterator[None]:
         """Keep the link closed until the `with` ends."""
-        proxy.enable(enabled=False)
-        try:
+        with self.link(place).closed():
             yield
-        finally:
-            proxy.enable(enabled=True)

@@ -1,0 +1,26 @@
+"""The broker is short of memory and refuses what would need more."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from repot.chaos.place import Place
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAlarm:
+    """RabbitMQ blocks connections that publish; Redis refuses commands that write."""
+
+    what: str = "the broker is short of memory and takes nothing new"
+
+    def prepared(self, place: Place) -> AbstractContextManager[None]:
+        """Nothing to prepare."""
+        del place
+        return nullcontext()
+
+    def injected(self, place: Place) -> AbstractContextManager[None]:
+        """Keep it short until the `with` ends."""
+        return place.ground.short_of_memory()

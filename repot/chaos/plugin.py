@@ -1,0 +1,133 @@
+"""The pytest plugin: private brokers, and scenarios that strike one's own tasks.
+
+It starts nothing and imports nothing heavy before a test asks for a fixture of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from repot.chaos.bench import Bench
+    from repot.chaos.testing import Brokers, Chaos
+
+_MARKERS = (
+    "chaos_app(name): the Celery application whose tasks `chaos` strikes, as for `celery -A`.",
+    "chaos_profile(*names): run the test once under each of these profiles; `repot chaos list` names them.",
+    "chaos_scenario(*names): run the test once with each of these scenarios; `repot chaos list` names them.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a parameter of `chaos` says; empty where the test says it itself."""
+
+    scenario: str = ""
+    profile: str = ""
+
+    @property
+    def name(self) -> str:
+        return "-".join(filter(None, (self.scenario, self.profile)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare what can be set."""
+    group = parser.getgroup("repot", "scenarios of repot")
+    group.addoption("--repot-seed", type=int, help="What scenarios leave to chance follows it; default: 0.")
+    parser.addini("repot_chaos_app", "The Celery application whose tasks `chaos` strikes, as for `celery -A`.")
+    parser.addini("repot_chaos_profiles", "Profiles for tests that name none themselves.", type="args", default=[])
+    parser.addini("repot_chaos_seed", "What scenarios leave to chance follows it.", default="0")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marks."""
+    for line in _MARKERS:
+        config.addinivalue_line("markers", line)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one test for each scenario and profile that marks or the configuration name.
+
+    One that nobody knows is an error of the collection: no test runs. (A `UsageError` would crash pytest-xdist.)
+    """
+    if "chaos" not in metafunc.fixturenames:
+        return
+    scenarios = _marked(metafunc.definition, "chaos_scenario")
+    profiles = _marked(metafunc.definition, "chaos_profile") or metafunc.config.getini("repot_chaos_profiles")
+    if scenarios or profiles:
+        _require_known(scenarios, profiles)
+        choices = [_Choice(scenario, profile) for scenario in scenarios or [""] for profile in profiles or [""]]
+        metafunc.parametrize("chaos", choices, indirect=True, ids=[choice.name for choice in choices])
+
+
+@pytest.fixture(scope="session")
+def repot_brokers() -> Iterator[Brokers]:
+    """Private servers, each started when it is first asked for: `redis`, `rabbitmq`, `toxiproxy`."""
+    with _extra():
+        from repot.chaos.testing import Brokers
+    with Brokers() as brokers:
+        yield brokers
+
+
+@pytest.fixture(scope="session")
+def _repot_bench() -> Iterator[Bench]:
+    """What all scenarios of a session share."""
+    with _extra():
+        from repot.chaos.testing import bench
+    with bench() as found:
+        yield found
+
+
+@pytest.fixture
+def chaos(request: pytest.FixtureRequest, _repot_bench: Bench, tmp_path: Path) -> Chaos:
+    """Strikes a task on private servers: `chaos.survives("killed-running", task="shop.charge", args=[1])`."""
+    from repot.chaos.testing import Chaos
+
+    choice = getattr(request, "param", None) or _Choice()
+    app = _marked(request.node, "chaos_app") or [request.config.getini("repot_chaos_app")]
+    return Chaos(_repot_bench, tmp_path / "chaos", app[0], choice.scenario, choice.profile, _seed(request.config))
+
+
+def _marked(node: pytest.Item | pytest.Collector, name: str) -> list[str]:
+    """What the nearest mark of that name says."""
+    found = node.get_closest_marker(name)
+    return [str(one) for one in found.args] if found else []
+
+
+def _require_known(scenarios: Iterable[str], profiles: Iterable[str]) -> None:
+    with _extra():
+        from repot.chaos import planning
+    from repot.errors import ConfigInvalid
+
+    try:
+        planning.require_known(scenarios, profiles)
+    except ConfigInvalid as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+def _seed(config: pytest.Config) -> int:
+    """The seed that the command line or else the configuration names."""
+    given = config.getoption("repot_seed")
+    text = config.getini("repot_chaos_seed")
+    try:
+        return int(text) if given is None else int(given)
+    except ValueError:
+        message = f"repot_chaos_seed is no number: {text!r}"
+        raise pytest.fail.Exception(message, pytrace=False) from None
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Say what to install where an import fails for want of it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        message = f"{error.name} is not installed: pip install 'repot[chaos]'"
+        raise pytest.fail.Exception(message, pytrace=False) from None

@@ -1,0 +1,196 @@
+"""`repot chaos run` on an application of somebody's own, which is not installed and knows nothing of experiments."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from redis import Redis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from repot.brokers.local import Server
+
+PLANTED = "planted-in-the-address"
+
+#: Its addresses answer nobody: an experiment must not ask them.
+BARE = """
+from pathlib import Path
+from celery import Celery
+
+NOWHERE = "redis://127.0.0.1:1/0"
+app = Celery("shop", broker=NOWHERE, backend=NOWHERE, broker_read_url=NOWHERE, broker_write_url=NOWHERE)
+app.conf.update(
+    broker_transport_options={"global_keyprefix": "shop:"}, broker_use_ssl=True, task_create_missing_queues=False,
+    task_serializer="yaml", accept_content=["yaml"], task_default_exchange="shop",
+)
+
+@app.task(name="shop.charge", ignore_result=True)
+def charge(order):
+    with Path(__file__).with_name("ledger").open("a") as ledger:
+        ledger.write(f"{order}\\n")
+"""
+ADOPTED = """
+from celery import Celery
+import repot
+
+app = Celery("shop")
+repot.configure(app)
+
+@app.task(name="shop.charge")
+def charge(order): ...
+"""
+
+SHOP = ("--app", "shop:app", "--task", "shop.charge")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the user stands: an application, and a ledger of its effects."""
+    (tmp_path / "shop.py").write_text(BARE)
+    (tmp_path / "adopted.py").write_text(ADOPTED)
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no database')\n")
+    (tmp_path / "ledger").touch()
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `repot chaos run`."""
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "HOME": str(folder), **variables}
+    command = [sys.executable, "-m", "repot", "chaos", "run", *arguments]
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def subjects(found: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    """The account of each subject, by the profile."""
+    return {
+        result["cell"]["profile"]: next(one for one in result["accounts"] if one["role"] == "subject")
+        for result in json.loads(found.stdout)["results"]
+    }
+
+
+def test_a_task_of_ones_own_is_struck_and_its_effects_are_counted(folder: Path) -> None:
+    """Killed at its start: gone with early acks, run by another worker with repot's settings."""
+    found = run(
+        folder, "killed-running", *SHOP, "--args", '["order-7"]', "--profile", "redis-stock", "--profile",
+        "amqp-quorum", "--probe", "wc -l ledger", "--json",
+    )  # fmt: skip
+    assert 4 == found.returncode, found.stderr
+    told = subjects(found)
+    assert {"redis-stock": "lost", "amqp-quorum": "redelivered"} == {name: one["word"] for name, one in told.items()}
+    for one in told.values():
+        # by probe and by signals
+        assert one["effects"] == len(one["story"]["effects"])
+    lines = (folder / "ledger").read_text().splitlines()
+    assert ["order-7"] == lines
+    assert len(lines) == sum(one["effects"] for one in told.values())
+    command = next(one["command"] for one in json.loads(found.stdout)["results"])
+    assert """--app shop:app --task shop.charge --args '["order-7"]' --probe 'wc -l ledger'""" in command
+
+
+def test_a_task_that_never_comes_to_the_phase_is_not_applicable(folder: Path) -> None:
+    """It never asks to be retried."""
+    found = run(folder, "retry-link-down", *SHOP, "--args", '{"order": 1}', "--profile", "redis-late", "--json")
+    assert 0 == found.returncode, found.stderr
+    (told,) = json.loads(found.stdout)["unmeasured"]
+    assert not told["failed"]
+    assert "retry-publish" in told["why"]
+
+
+@pytest.fixture
+def owned(redis: Server) -> Iterator[str]:
+    """Somebody's own Redis, with a password."""
+    with Redis.from_url(redis.url) as client:
+        client.config_set("requirepass", PLANTED)
+        yield redis.url.replace("redis://", f"redis://:{PLANTED}@")
+        client.config_set("requirepass", "")
+
+
+def test_a_broker_of_ones_own_is_used_and_its_password_is_told_nowhere(folder: Path, owned: str) -> None:
+    """Nothing is started in its place, and nothing that it held is gone."""
+    with Redis.from_url(owned) as client:
+        client.set("mine", "kept")
+    found = run(
+        folder, "no-fault", *SHOP, "--args", "[1]", "--broker-url", owned, "--profile", "redis-stock", "--json",
+        "--html", "page.html", "--junit", "junit.xml",
+    )  # fmt: skip
+    assert 0 == found.returncode, found.stderr
+    assert ["ok"] == [one["word"] for one in subjects(found).values()]
+    assert ["1"] == (folder / "ledger").read_text().split()
+    assert "Redis" not in found.stderr
+    with Redis.from_url(owned) as client:
+        assert b"kept" == client.get("mine")
+    for text in (found.stdout, found.stderr, (folder / "page.html").read_text(), (folder / "junit.xml").read_text()):
+        assert PLANTED not in text
+
+
+def test_the_management_api_of_ones_own_broker_is_asked_where_the_environment_says(
+    folder: Path, rabbitmq: Server
+) -> None:
+    """It answers, so that the profile is what remains wrong."""
+    arguments = ("no-fault", "--broker-url", rabbitmq.url, "--profile", "redis-stock")
+    found = run(folder, *arguments, WORKER_MANAGEMENT_URL="http://127.0.0.1:1")
+    assert 3 == found.returncode
+    assert "http://127.0.0.1:1 did not answer" in found.stderr
+    found = run(folder, *arguments, WORKER_MANAGEMENT_URL=rabbitmq.management_url)
+    assert 2 == found.returncode
+    assert "leave nothing to run" in found.stderr
+
+
+ERRORS = {
+    "an adopted one with Celery's settings": (
+        2, ("--app", "adopted:app", "--task", "shop.charge", "--profile", "redis-stock"), "calls repot.configure",
+    ),
+    "no such task": (2, ("--app", "shop:app", "--task", "shop.chrage"), "Did you mean shop.charge"),
+    "no such module": (6, ("--app", "shpo:app", "--task", "shop.charge"), "no module named 'shpo'"),
+    "it raises on import": (7, ("--app", "broken:app", "--task", "shop.charge"), "no database"),
+    "no task": (2, ("--app", "shop:app"), "--app without --task"),
+    "no application": (2, ("--task", "shop.charge"), "--task without --app"),
+    "arguments that are no JSON": (2, (*SHOP, "--args", "[1"), "--args is not JSON"),
+    "a probe that fails": (1, (*SHOP, "--probe", "false"), "the probe 'false'"),
+    "a probe that counts nothing": (1, (*SHOP, "--probe", "ls"), "the probe 'ls'"),
+    "a broker that does not answer": (3, ("--broker-url", f"redis://:{PLANTED}@127.0.0.1:1/0"), "did not answer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_cannot_be_run_is_one_error_and_one_hint(folder: Path, name: str) -> None:
+    code, arguments, words = ERRORS[name]
+    found = run(folder, "killed-running", *arguments)
+    assert code == found.returncode, found.stderr
+    assert words in found.stderr
+    assert ["error", "hint"] == [line.partition(":")[0] for line in found.stderr.splitlines()]
+    assert PLANTED not in found.stdout + found.stderr
+    assert not found.stdout
+
+
+def test_a_broker_of_ones_own_is_not_harmed(folder: Path, redis: Server) -> None:
+    found = run(folder, "broker-killed", "--broker-url", redis.url)
+    assert 2 == found.returncode
+    assert "broker-killed would harm the broker" in found.stderr
+
+
+def test_a_host_beyond_loopback_is_not_asked_unless_it_is_named(folder: Path) -> None:
+    """Nobody connects to it before."""
+    addresses = [one for found in psutil.net_if_addrs().values() for one in found if one.family is socket.AF_INET]
+    beyond = [one.address for one in addresses if not one.address.startswith("127.")]
+    if not beyond:
+        pytest.skip("this machine has no address but loopback's")
+    with socket.create_server((beyond[0], 0)) as server:
+        server.setblocking(False)
+        url = f"redis://:{PLANTED}@{beyond[0]}:{server.getsockname()[1]}/0"
+        found = run(folder, "no-fault", "--broker-url", url)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert 2 == found.returncode
+    assert f"--allow-host {beyond[0]}" in found.stderr
+    assert PLANTED not in found.stderr
+    assert 3 == run(folder, "no-fault", "--broker-url", url, "--allow-host", beyond[0]).returncode

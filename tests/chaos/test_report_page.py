@@ -1,0 +1,286 @@
+"""The page of a campaign in a browser: what a reader clicks and sees, in light and dark, on wide and narrow screens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver import ChromeOptions, Remote
+from selenium.webdriver.chrome.remote_connection import ChromeRemoteConnection
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from urllib3.exceptions import HTTPError
+
+from campaigns import SCENARIOS, campaign
+from installed import require
+from repot.brokers.local import free_port
+from repot.brokers.local.process import GuardedProcess
+from repot.brokers.local.programs import Program
+from repot.chaos import report
+from repot.config.environment import inherited_environment
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from selenium.webdriver.remote.webelement import WebElement
+
+_HOW = "`scripts/setup browser` in repot's repository"
+CHROMIUM = Program(("chromium", "chromium-browser", "google-chrome"), debian=_HOW, macos=_HOW, docker=_HOW)
+DRIVER = Program(("chromedriver",), debian=_HOW, macos=_HOW, docker=_HOW)
+
+DETAILS = "#ack-cut/redis-stock/plain"
+#: Cells that are not as expected, and how many there are of them in `campaign()`.
+UNEXPECTED = ".matrix td.unexpected"
+SIZES = [(1280, 900), (400, 800)]
+SCHEMES = ["light", "dark"]
+WITHIN_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A person before the page."""
+
+    browser: Remote
+    page: Path
+
+    def opens(self, *, width: int = 1280, height: int = 900, scheme: str = "light", script: bool = True) -> None:
+        """Open the page anew on a screen of that size."""
+        self._tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self._tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self._tell("Emulation.setScriptExecutionDisabled", value=not script)
+        self.browser.get("about:blank")
+        self.browser.get(self.page.as_uri())
+
+    def all(self, selector: str) -> list[WebElement]:
+        """What a selector finds."""
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector: str) -> WebElement:
+        """The one that it finds first."""
+        return self.browser.find_element(By.CSS_SELECTOR, selector)
+
+    def shown(self, selector: str) -> list[WebElement]:
+        """Those that are to be seen."""
+        return [one for one in self.all(selector) if one.is_displayed()]
+
+    def asks(self, script: str, *given: Any) -> Any:
+        """What a script in the page returns."""
+        return self.browser.execute_script(f"return {script}", *given)
+
+    def clicks(self, selector: str) -> None:
+        """Click on what is in view, as a person scrolls to it first."""
+        self.asks("arguments[0].scrollIntoView({block: 'center', inline: 'center'})", target := self.one(selector))
+        target.click()
+
+    def waits(self, question: str, what: str) -> None:
+        """Wait until a script in the page says yes."""
+        wait_until(lambda: self.asks(question), within_s=WITHIN_S, what=what)
+
+    @property
+    def complaints(self) -> list[str]:
+        """What the browser's console says of errors and warnings since it was asked last."""
+        return [entry["message"] for entry in self.browser.execute("getLog", {"type": "browser"})["value"]]
+
+    def _tell(self, command: str, **given: Any) -> None:
+        self.browser.execute("executeCdpCommand", {"cmd": command, "params": given})
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    """A headless Chromium that ends with its driver, and its driver with these tests."""
+    require(CHROMIUM)
+    require(DRIVER)
+    folder, port = tmp_path_factory.mktemp("browser"), free_port()
+    options = ChromeOptions()
+    options.binary_location = CHROMIUM.find()
+    # by a pipe, whose end tells the browser to exit; a container's root has no sandbox, and its /dev/shm is small
+    for argument in ("--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    environment = {**inherited_environment(without=()), "HOME": str(folder), "TMPDIR": str(folder)}
+    with GuardedProcess([DRIVER.find(), f"--port={port}"], log=folder / "log", environment=environment) as driver:
+        address = f"http://127.0.0.1:{port}"
+        found = wait_until(lambda: _connected(address, options), within_s=60, what=f"a browser; {driver.log_tail()}")
+        assert found is not None
+        yield found
+        found.quit()
+
+
+def _connected(address: str, options: ChromeOptions) -> Remote | None:
+    try:
+        return Remote(ChromeRemoteConnection(address), options=options)
+    except (HTTPError, WebDriverException):
+        return None
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a campaign with everything in it."""
+    found = tmp_path_factory.mktemp("page") / "report.html"
+    report.write(report.as_html(campaign()), found)
+    return found
+
+
+@pytest.fixture
+def reader(browser: Remote, page: Path) -> Reader:
+    """Somebody who has the page before them, and nothing to complain of so far."""
+    found = Reader(browser, page)
+    found.opens()
+    assert [] == found.complaints
+    return found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_click_in_the_matrix_opens_details_in_view(reader: Reader, width: int, height: int, scheme: str) -> None:
+    """They come with a timeline that has a lane for each worker, and a fault window of some size."""
+    reader.opens(width=width, height=height, scheme=scheme)
+    details = reader.one(f"details:has([id='{DETAILS[1:]}'])")
+    assert details.get_attribute("open") is None
+    reader.clicks(f".matrix a[href='{DETAILS}']")
+    assert details.get_attribute("open") is not None
+    top = reader.asks("arguments[0].querySelector('summary').getBoundingClientRect().top", details)
+    assert 0 <= top < height / 2
+    names = [text.text for text in details.find_elements(By.CSS_SELECTOR, ".timeline .name text")]
+    assert ["sender", "cut-off", "healthy", "log"] == names
+    for kind, number in ((".lane", 4), (".fault", 2), (".run", 7), (".effect use", 7), (".again use", 1)):
+        sizes = [one.rect for one in details.find_elements(By.CSS_SELECTOR, f".timeline {kind}")]
+        assert number == len(sizes), kind
+        assert all(size["width"] > 1 and size["height"] > 1 for size in sizes), kind
+    assert [] == reader.complaints
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_nothing_is_cut_off(reader: Reader, width: int, height: int) -> None:
+    """The page is no wider than the screen; what is wider scrolls by itself, and no label leaves its drawing."""
+    reader.opens(width=width, height=height)
+    reader.asks("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert reader.asks("document.documentElement.scrollWidth <= innerWidth")
+    outside = """[...document.querySelectorAll('.timeline:not(.key)')].flatMap((drawing) => {
+        const room = drawing.getBoundingClientRect();
+        return [...drawing.querySelectorAll('text')].filter((text) => {
+            const own = text.getBoundingClientRect();
+            return own.left < room.left - 1 || own.right > room.right + 1 || own.bottom > room.bottom + 1;
+        }).map((text) => text.textContent);
+    })"""
+    assert [] == reader.asks(outside)
+    too_wide = """[...document.querySelectorAll('.matrix td *, .matrix th *, summary, .log li, .command, .counts li')]
+        .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 1
+            && !one.classList.contains('away')).map((one) => one.textContent)"""
+    assert [] == reader.asks(too_wide)
+
+
+def test_labels_do_not_meet(reader: Reader) -> None:
+    """No two texts of a timeline lie upon each other."""
+    reader.asks("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    meeting = """[...document.querySelectorAll('.timeline:not(.key)')].flatMap((drawing) => {
+        const texts = [...drawing.querySelectorAll('text')].map((one) =>
+            [one.textContent, one.getBoundingClientRect()]);
+        return texts.flatMap(([name, one], place) => texts.slice(place + 1).filter(([, other]) =>
+            one.left < other.right && other.left < one.right && one.top + 2 < other.bottom && other.top + 2 < one.bottom
+        ).map(([other]) => `${name} / ${other}`));
+    })"""
+    assert [] == reader.asks(meeting)
+
+
+def test_the_filter(reader: Reader) -> None:
+    """It leaves the scenarios that have such cells, and of those only such details."""
+    everything = len(reader.shown("details.cell"))
+    assert len(SCENARIOS) == len(reader.shown(".matrix tbody tr"))
+    reader.clicks("input[value=unexpected]")
+    unexpected = len(reader.shown("details.cell"))
+    assert unexpected == len(reader.all("details.cell[data-unexpected]"))
+    assert unexpected == len(reader.all(".matrix td:not(.dim)"))
+    assert 0 < unexpected < everything
+    reader.clicks("input[value=bad]")
+    assert len(reader.shown("details.cell")) == len(reader.all("details.cell[data-bad]"))
+    reader.clicks("input[value='']")
+    reader.one("input[type=search]").send_keys("SIGKILL")
+    assert ["worker-killed"] == [row.text for row in reader.shown(".matrix tbody th a")]
+    assert ["worker-killed"] == [section.get_attribute("aria-labelledby") for section in reader.shown(".scenario")]
+    assert "1 of 5 scenarios" == reader.one("output").text
+    reader.one("input[type=search]").send_keys(Keys.CONTROL + "a", Keys.DELETE)
+    assert everything == len(reader.shown("details.cell"))
+    assert [] == reader.complaints
+
+
+def test_a_cell_that_the_filter_leaves_out_can_be_opened(reader: Reader) -> None:
+    """Its place in the matrix is dim, not dead."""
+    reader.clicks("input[value=unexpected]")
+    reader.clicks(".matrix a[href='#ack-cut/redis-stock/guarded']")
+    assert reader.one("[id='ack-cut/redis-stock/guarded']").is_displayed()
+
+
+def test_heads_stay_in_view(reader: Reader) -> None:
+    """A matrix scrolled to its end still says of what each cell is."""
+    reader.opens(width=400, height=300)
+    reader.asks("(() => { const one = document.querySelector('.matrix'); one.scrollTo(9999, 9999); })()")
+    room = reader.one(".matrix").rect
+    for selector in (".matrix thead th:last-child", ".matrix tbody tr:last-child th"):
+        rect = reader.one(selector).rect
+        assert room["y"] <= rect["y"] < room["y"] + room["height"], selector
+    assert abs(reader.one(".matrix tbody tr:last-child th").rect["x"] - room["x"]) <= 2
+
+
+def test_by_keyboard(reader: Reader) -> None:
+    """Tab reaches the cells in their order, and Enter opens one."""
+    reader.asks("document.querySelector('.matrix').focus()")
+    for _ in range(3):
+        reader.browser.switch_to.active_element.send_keys(Keys.TAB)
+    assert "#ack-cut/redis-stock/guarded" == reader.asks("document.activeElement.getAttribute('href')")
+    reader.browser.switch_to.active_element.send_keys(Keys.ENTER)
+    assert reader.one("[id='ack-cut/redis-stock/guarded']").is_displayed()
+
+
+def test_without_script(reader: Reader) -> None:
+    """The link still opens the details; only the filter is missing."""
+    reader.opens(script=False)
+    assert not reader.one("#filter").is_displayed()
+    reader.one(f".matrix a[href='{DETAILS}']").click()
+    wait_until(reader.one(f"[id='{DETAILS[1:]}']").is_displayed, within_s=WITHIN_S, what="the details are open")
+
+
+def test_a_log_cannot_act(reader: Reader) -> None:
+    """What a log planted is text."""
+    reader.clicks(f".matrix a[href='{DETAILS}']")
+    assert "<script>document.title = 'planted'" in reader.one(".cell[open] .log").text
+    assert "planted" not in reader.browser.title
+    assert 1 == len(reader.all("script"))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_text_can_be_read(reader: Reader, scheme: str) -> None:
+    """Words of every tone stand out from their ground as WCAG's level AA asks."""
+    reader.opens(scheme=scheme)
+    colours = reader.asks(
+        """[...document.querySelectorAll('.matrix td > a')].map((one) => {
+            const painted = (colour) => {
+                const context = Object.assign(document.createElement('canvas'), {width: 1, height: 1}).getContext('2d');
+                context.fillStyle = colour;
+                context.fillRect(0, 0, 1, 1);
+                return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+            };
+            const style = getComputedStyle(one);
+            return style.backgroundImage === 'none' && [painted(style.color), painted(style.backgroundColor)];
+        })"""
+    )
+    found = [_contrast(*pair) for pair in colours if pair]
+    assert len(found) > len(SCENARIOS)
+    assert min(found) >= 4.5
+
+
+def _contrast(one: list[int], other: list[int]) -> float:
+    """WCAG's ratio of two colours' luminances."""
+
+    def luminance(colour: list[int]) -> float:
+        red, green, blue = (
+            part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, bright = sorted((luminance(one), luminance(other)))
+    return (bright + 0.05) / (dark + 0.05)

@@ -1,0 +1,642 @@
+"""Each fault does what it says, to real connections and processes, and is undone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import threading
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import fields
+from random import Random
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.request import ProxyHandler, build_opener
+from uuid import uuid4
+
+import amqp
+import psutil
+import pytest
+from kombu import Connection, Producer, Queue
+from redis import Redis
+from redis.exceptions import TimeoutError as RedisTimeout
+
+from repot.brokers import Depth
+from repot.brokers.local import LOOPBACK, ExistingGround, GuardedProcess
+from repot.brokers.rabbitmq_wire import AmqpRequests
+from repot.chaos.faults.ack_cut import AckCut
+from repot.chaos.faults.bandwidth import Bandwidth
+from repot.chaos.faults.blackhole import Blackhole
+from repot.chaos.faults.child_killed import ChildKilled
+from repot.chaos.faults.cut import Cut
+from repot.chaos.faults.data_limit import DataLimit
+from repot.chaos.faults.latency import Latency
+from repot.chaos.faults.link import BOTH, FROM, TO
+from repot.chaos.faults.reset import Reset
+from repot.chaos.faults.shutdown import Shutdown
+from repot.chaos.faults.slicer import Slicer
+from repot.chaos.faults.slow_close import SlowClose
+from repot.chaos.faults.worker_frozen import WorkerFrozen
+from repot.chaos.faults.worker_killed import WorkerKilled
+from repot.chaos.place import Place
+from repot.chaos.proxies import Proxy
+from repot.chaos.relay import Relay
+from repot.config import BrokerUrl, inherited_environment
+from repot.errors import DepthUnknown, ExperimentFailed
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from repot.brokers import Broker
+    from repot.brokers.local import Ground, Server
+    from repot.chaos.faults import Fault
+    from repot.chaos.faults.link import Streams, Where
+    from repot.chaos.place import Victim
+
+PING, PONG = b"PING\r\n", b"+PONG\r\n"
+#: Nothing comes within it that should not come.
+SILENCE_S = 0.4
+WITHIN_S = 20
+
+
+class Oops(Exception):
+    """Raised inside a fault."""
+
+
+def place(link: Proxy | None = None, **more: Any) -> Place:
+    """What a fault may touch, of which it needs only this."""
+    given = {"link": link, "rng": Random(7), **more}  # noqa: S311 - to be repeated
+    return Place(**{field.name: given.get(field.name) for field in fields(Place)})  # type: ignore[arg-type]
+
+
+@contextmanager
+def struck(fault: Fault, where: Place) -> Iterator[None]:
+    with fault.prepared(where), fault.injected(where):
+        yield
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """What is done within fails in the end, and that passes."""
+    with suppress(Oops):
+        yield
+        raise Oops
+
+
+# links
+
+
+@pytest.fixture
+def lead(toxiproxy: Server) -> Iterator[Callable[[Server], Proxy]]:
+    """Make a link to a server."""
+    with ExitStack() as stack:
+
+        def make(server: Server) -> Proxy:
+            proxy = Proxy.create(toxiproxy.url, f"link-{uuid4()}", server.port)
+            stack.callback(proxy.delete)
+            return proxy
+
+        yield make
+
+
+@pytest.fixture
+def link(lead: Callable[[Server], Proxy], redis: Server) -> Proxy:
+    """A link to Redis, which answers whoever talks to it over a plain connection."""
+    return lead(redis)
+
+
+@pytest.fixture
+def direct(redis: Server) -> Iterator[Redis]:
+    """A client of the same Redis that no fault strikes."""
+    with Redis(port=redis.port, decode_responses=True) as client:
+        yield client
+
+
+@contextmanager
+def connected(link: Proxy) -> Iterator[socket.socket]:
+    with socket.create_connection((LOOPBACK, link.port), timeout=WITHIN_S) as found:
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield found
+
+
+def answer(connection: socket.socket, question: bytes = PING, size: int = len(PONG)) -> bytes:
+    connection.sendall(question)
+    return read(connection, size)
+
+
+def read(connection: socket.socket, size: int) -> bytes:
+    """That many bytes, or what came before the end."""
+    found = b""
+    while len(found) < size and (more := connection.recv(size - len(found))):
+        found += more
+    return found
+
+
+def is_silent(connection: socket.socket) -> bool:
+    connection.settimeout(SILENCE_S)
+    try:
+        connection.recv(1)
+    except TimeoutError:
+        return True
+    finally:
+        connection.settimeout(WITHIN_S)
+    return False
+
+
+def works(link: Proxy) -> bool:
+    with connected(link) as connection:
+        return answer(connection) == PONG
+
+
+def toxics(link: Proxy) -> dict[str, dict[str, int]]:
+    with build_opener(ProxyHandler({})).open(f"{link.server_url}/proxies/{link.name}/toxics") as found:
+        return {toxic["name"]: toxic["attributes"] for toxic in json.load(found)}
+
+
+LINK_FAULTS = [Blackhole, Cut, Reset, Latency, Bandwidth, SlowClose, Slicer, DataLimit]
+
+
+@pytest.mark.parametrize("kind", LINK_FAULTS)
+@pytest.mark.parametrize(("where", "spared"), [("link", "results"), ("results", "link")])
+def test_link_faults_strike_one_link_and_are_undone_whatever_happens(
+    kind: Callable[..., Fault], where: Where, spared: Where, redis: Server, lead: Callable[[Server], Proxy]
+) -> None:
+    links = {"link": lead(redis), "results": lead(redis)}
+    fault = kind(where=where)
+    assert {"link": "the broker", "results": "the result backend"}[where] in fault.what
+    with failing(), struck(fault, place(**links)):
+        assert toxics(links[where]) or kind is Cut
+        assert toxics(links[spared]) == {}
+        assert works(links[spared])
+    assert toxics(links[where]) == {}
+    assert works(links[where])
+
+
+@pytest.mark.parametrize("kind", [Latency, Bandwidth, SlowClose, Slicer, DataLimit])
+def test_the_same_seed_gives_the_same_amounts(kind: Callable[..., Fault], link: Proxy) -> None:
+    def drawn(seed: int) -> dict[str, dict[str, int]]:
+        with struck(kind(), place(link, rng=Random(seed))):  # noqa: S311 - to be repeated
+            return toxics(link)
+
+    assert drawn(7) == drawn(7)
+    assert len({str(drawn(seed)) for seed in range(5)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("streams", "arrives", "hears"), [(TO, False, True), (FROM, True, False), (BOTH, False, False)]
+)
+def test_a_blackhole_swallows_and_says_nothing(
+    streams: Streams, arrives: bool, hears: bool, link: Proxy, direct: Redis
+) -> None:
+    name, other = str(uuid4()), str(uuid4())
+    with connected(link) as connection:
+        connection.sendall(f"SUBSCRIBE {name}\r\n".encode())
+        assert connection.recv(1000).startswith(b"*3")
+        with struck(Blackhole(streams), place(link)):
+            connection.sendall(f"SUBSCRIBE {other}\r\n".encode())
+            assert direct.publish(name, "news") == 1
+            assert hears is not is_silent(connection)
+            assert [(other, int(arrives))] == direct.pubsub_numsub(other)
+            # what was heard ends; the connection does not
+            wait_until(lambda: is_silent(connection), within_s=WITHIN_S, what="no more is heard")
+        assert read(connection, 1) == b""
+    assert works(link)
+
+
+def test_a_cut_closes_what_is_there_and_takes_nobody(link: Proxy) -> None:
+    with connected(link) as connection:
+        assert answer(connection) == PONG
+        with struck(Cut(), place(link)):
+            assert read(connection, 1) == b""
+            with pytest.raises(ConnectionRefusedError), connected(link):
+                pass
+    assert works(link)
+
+
+def test_a_reset_reaches_idle_connections_too(link: Proxy) -> None:
+    at, fault = place(link), Reset()
+    with fault.prepared(at):
+        with connected(link) as connection:
+            assert answer(connection) == PONG
+            with fault.injected(at):
+                with pytest.raises(ConnectionResetError):
+                    connection.recv(1)
+                with connected(link) as later, pytest.raises(ConnectionResetError):
+                    answer(later)
+        assert works(link)
+
+
+def test_a_reset_reaches_the_server_too(link: Proxy, direct: Redis) -> None:
+    at, fault, name = place(link), Reset(), f"c{uuid4().hex}"
+    with fault.prepared(at), connected(link) as connection:
+        connection.sendall(f"CLIENT SETNAME {name}\r\n".encode())
+        assert read(connection, 5) == b"+OK\r\n"
+        with fault.injected(at):
+            wait_until(lambda: not clients(direct, name), within_s=WITHIN_S, what="Redis sees the reset")
+
+
+def clients(direct: Redis, name: str) -> list[Any]:
+    return [client for client in direct.client_list() if client["name"] == name]
+
+
+def test_latency_delays(link: Proxy) -> None:
+    with connected(link) as connection:
+        with struck(Latency(latency_ms=(800, 900), jitter_ms=(0, 50), streams=FROM), place(link)):
+            begun = monotonic()
+            assert answer(connection) == PONG
+            assert 0.7 < monotonic() - begun < 3
+        begun = monotonic()
+        assert answer(connection) == PONG
+        assert monotonic() - begun < 0.6
+
+
+def test_a_narrow_link_takes_its_time(link: Proxy, direct: Redis) -> None:
+    key = str(uuid4())
+    direct.set(key, "x" * 6000, ex=60)
+    question, size = f"GET {key}\r\n".encode(), len("$6000\r\n") + 6000 + len("\r\n")
+    with connected(link) as connection:
+        with struck(Bandwidth(rate_kb_s=(5, 5), streams=FROM), place(link)):
+            begun = monotonic()
+            assert len(answer(connection, question, size)) == size
+            assert 0.8 < monotonic() - begun < 5
+        begun = monotonic()
+        assert len(answer(connection, question, size)) == size
+        assert monotonic() - begun < 0.8
+
+
+def test_a_slow_close_is_seen_late(link: Proxy, direct: Redis) -> None:
+    name = f"c{uuid4().hex}"
+    with struck(SlowClose(delay_ms=(800, 900), streams=TO), place(link)):
+        with connected(link) as connection:
+            connection.sendall(f"CLIENT SETNAME {name}\r\n".encode())
+            assert read(connection, 5) == b"+OK\r\n"
+        begun = monotonic()
+        wait_until(lambda: not clients(direct, name), within_s=WITHIN_S, what="Redis sees the close")
+        assert 0.7 < monotonic() - begun < 5
+
+
+def test_a_slicer_makes_crumbs(link: Proxy) -> None:
+    question = b"ECHO " + b"x" * 60 + b"\r\n"
+    with (
+        connected(link) as connection,
+        struck(Slicer(slice_bytes=(4, 4), pause_us=(20_000, 20_000), streams=FROM), place(link)),
+    ):
+        connection.sendall(question)
+        crumbs, size = 0, 0
+        while size < 67:
+            size += len(connection.recv(100))
+            crumbs += 1
+        assert crumbs > 5
+
+
+def test_a_limit_ends_a_connection_after_its_bytes(link: Proxy) -> None:
+    with connected(link) as connection:
+        assert answer(connection) == PONG
+        with struck(DataLimit(limit_bytes=(10, 10)), place(link)):
+            assert answer(connection) == PONG
+            assert answer(connection) == b""
+    assert works(link)
+
+
+# the ACK alone
+
+
+@pytest.fixture
+def broker(server: Server) -> Iterator[Broker]:
+    with closing(server.open()) as found:
+        yield found
+
+
+def as_ground(server: Server) -> Ground:
+    """A broker that other tests use, too."""
+    return ExistingGround(BrokerUrl.parse(server.url), server.management_url)
+
+
+@contextmanager
+def consuming(url: str, name: str) -> Iterator[Queue]:
+    with Connection(url, transport_options={"socket_timeout": 1}) as connection:
+        queue = Queue(name, durable=True)(connection.channel())
+        queue.declare()
+        yield queue
+
+
+def send(queue: Queue, body: str) -> None:
+    Producer(queue.channel).publish(body, routing_key=queue.name)
+
+
+def take(queue: Queue) -> Any:
+    return wait_until(queue.get, within_s=WITHIN_S, what="a message is there")
+
+
+def eventually(broker: Broker, queue: str, ready: int, unacked: int) -> None:
+    """The broker counts so, once its statistics have caught up."""
+
+    def counted() -> bool:
+        try:
+            return Depth(ready, unacked) == broker.depth(queue)
+        except DepthUnknown:
+            return False
+
+    wait_until(counted, within_s=WITHIN_S, what=f"{queue}: ready {ready}, unacked {unacked}")
+
+
+def test_one_ack_vanishes_and_nothing_else(server: Server, broker: Broker, lead: Callable[[Server], Proxy]) -> None:
+    link, fault, name = lead(server), AckCut(), f"faults-{uuid4()}"
+    tags: list[str] = []
+    at = place(link, ground=as_ground(server), tag=lambda: tags[0])
+    with fault.prepared(at):
+        with suppress(OSError), consuming(server.url_at(link.port), name) as queue:
+            send(queue, "first")
+            send(queue, "second")
+            send(queue, "third")
+            first, second, third = (take(queue) for _ in range(3))
+            tags.append(str(first.delivery_tag))
+            with fault.injected(at):
+                second.ack()
+                # on Redis the client waits for an answer, on RabbitMQ there is none
+                with suppress(RedisTimeout):
+                    first.ack()
+                third.ack()
+                send(queue, "fourth")
+                eventually(broker, name, ready=1, unacked=1)
+        # now everything passes, an ACK of this tag, too
+        with consuming(server.url_at(link.port), name) as queue:
+            again = [take(queue) for _ in range(2)]
+            assert {"first", "fourth"} == {message.payload for message in again}
+            for message in again:
+                message.ack()
+            send(queue, "fifth")
+    with consuming(server.url_at(link.port), name) as queue:
+        last = take(queue)
+        last.ack()
+        assert last.payload == "fifth"
+
+
+def test_heartbeats_pass_while_an_ack_is_lost(rabbitmq: Server, lead: Callable[[Server], Proxy]) -> None:
+    link, fault, name = lead(rabbitmq), AckCut(), f"faults-{uuid4()}"
+    at = place(link, ground=as_ground(rabbitmq), tag=lambda: "1")
+    with fault.prepared(at):
+        connection = amqp.Connection(f"{LOOPBACK}:{link.port}", heartbeat=1)
+        connection.connect()
+        channel: Any = connection.channel()
+        channel.queue_declare(name, exclusive=True)
+        channel.basic_publish(amqp.Message("first"), routing_key=name)
+        with fault.injected(at):
+            message = wait_until(lambda: channel.basic_get(name), within_s=WITHIN_S, what="the message is there")
+            channel.basic_ack(message.delivery_tag)
+            end = monotonic() + 4
+
+            def beat() -> bool:
+                connection.heartbeat_tick()
+                with suppress(TimeoutError):
+                    connection.drain_events(timeout=0.1)
+                return monotonic() > end
+
+            wait_until(beat, within_s=WITHIN_S, what="longer than RabbitMQ bears with a silent client")
+            assert channel.queue_declare(name, passive=True).message_count == 0
+        with pytest.raises(OSError, match=r"."):
+            channel.queue_declare(name, passive=True)
+
+
+def test_an_ack_that_never_comes_is_no_experiment(redis: Server, link: Proxy) -> None:
+    at, fault = place(link, ground=as_ground(redis), tag=lambda: "tag"), AckCut(seen_within_s=0.2)
+    with fault.prepared(at), pytest.raises(ExperimentFailed, match=r"did not come within 0\.2 s$"), fault.injected(at):
+        assert works(link)
+
+
+def test_an_ack_of_several_is_not_cut(rabbitmq: Server, lead: Callable[[Server], Proxy]) -> None:
+    """It would take other tasks' ACKs along."""
+    link, fault, name = lead(rabbitmq), AckCut(seen_within_s=0.5), f"faults-{uuid4()}"
+    at = place(link, ground=as_ground(rabbitmq), tag=lambda: "1")
+    with fault.prepared(at), suppress(OSError), consuming(rabbitmq.url_at(link.port), name) as queue:
+        send(queue, "first")
+        send(queue, "second")
+        take(queue)
+        second = take(queue)
+        with pytest.raises(ExperimentFailed, match="several deliveries at once"), fault.injected(at):
+            second.ack(multiple=True)
+    with closing(rabbitmq.open()) as broker:
+        eventually(broker, name, ready=0, unacked=0)
+
+
+def test_one_call_of_toxiproxy_does_not_wait_for_another(
+    listener: socket.socket, redis: Server, toxiproxy: Server
+) -> None:
+    """To take a toxic away can take seconds, and other links are to be mended at once."""
+    silent = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+
+    def ask_in_vain() -> None:
+        with suppress(ExperimentFailed):
+            Proxy(silent, "link", 0).enable(enabled=True)
+
+    asking = threading.Thread(target=ask_in_vain)
+    asking.start()
+    with listener.accept()[0]:
+        begun = monotonic()
+        Proxy.create(toxiproxy.url, f"link-{uuid4()}", redis.port).delete()
+        assert monotonic() - begun < 5
+    asking.join()
+
+
+def test_links_and_relays_lead_to_another_host(toxiproxy: Server) -> None:
+    """An address of this machine that is not the usual one stands for it; nobody listens at the usual one."""
+    with socket.create_server(("127.0.0.2", 0)) as elsewhere:
+        elsewhere.settimeout(WITHIN_S)
+        port = elsewhere.getsockname()[1]
+        link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", port, "127.0.0.2")
+        with Relay(port, AmqpRequests, "127.0.0.2") as relay:
+            for entrance in (link.port, relay.port):
+                with socket.create_connection((LOOPBACK, entrance), WITHIN_S), elsewhere.accept()[0]:
+                    pass
+            link.lead_to(relay.port)
+            with connected(link), elsewhere.accept()[0]:
+                pass
+            link.lead_to(port, "127.0.0.2")
+            with connected(link), elsewhere.accept()[0]:
+                pass
+        link.delete()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A server that answers only what a test lets it."""
+    with socket.create_server((LOOPBACK, 0)) as found:
+        found.settimeout(WITHIN_S)
+        yield found
+
+
+@contextmanager
+def relayed(listener: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection over a relay."""
+    with (
+        Relay(listener.getsockname()[1], AmqpRequests) as relay,
+        socket.create_connection((LOOPBACK, relay.port), timeout=WITHIN_S) as client,
+        listener.accept()[0] as server,
+    ):
+        server.settimeout(WITHIN_S)
+        yield client, server
+
+
+def test_a_relay_ends_each_way_by_itself(listener: socket.socket) -> None:
+    for first_is_client in (True, False):
+        with relayed(listener) as both:
+            first, second = both if first_is_client else reversed(both)
+            for sender, receiver in ((first, second), (second, first)):
+                # the beginning of AMQP's header: what is no whole request is not lost at the end
+                sender.sendall(b"AMQ")
+                sender.shutdown(socket.SHUT_WR)
+                assert read(receiver, 100) == b"AMQ"
+
+
+def test_a_relay_loses_no_byte(listener: socket.socket) -> None:
+    """Whoever reads slowly makes the other wait."""
+    much = bytes(range(256)) * 20_000
+    with relayed(listener) as (client, server):
+        for sender, receiver in ((client, server), (server, client)):
+            sending = threading.Thread(target=_send_and_end, args=(sender, much))
+            sending.start()
+            assert much == read(receiver, len(much) + 1)
+            sending.join()
+
+
+def _send_and_end(sender: socket.socket, much: bytes) -> None:
+    sender.sendall(much)
+    sender.shutdown(socket.SHUT_WR)
+
+
+def test_a_relay_leaves_nothing(listener: socket.socket) -> None:
+    with failing(), relayed(listener) as (client, _server):
+        port = client.getpeername()[1]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((LOOPBACK, port))
+    assert not [thread for thread in threading.enumerate() if thread.name == "relay"]
+
+
+def test_a_broken_server_breaks_the_connection() -> None:
+    with socket.create_server((LOOPBACK, 0)) as gone:
+        port = gone.getsockname()[1]
+    with Relay(port, AmqpRequests) as relay, socket.create_connection((LOOPBACK, relay.port), WITHIN_S) as client:
+        assert read(client, 1) == b""
+
+
+# workers
+
+#: A main process with a pool of two that end with it; asked to leave, it waits for the gate.
+WORKER = """
+import signal, subprocess, sys, time
+from pathlib import Path
+asked = {signal.SIGTERM, signal.SIGQUIT}
+signal.pthread_sigmask(signal.SIG_BLOCK, asked)
+child = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+pool = [subprocess.Popen(child, stdin=subprocess.PIPE) for _ in range(2)]
+number = signal.sigwait(asked)
+Path(sys.argv[2]).write_text(signal.Signals(number).name)
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+"""
+
+
+class Worker:
+    """A `Victim` that is ready once its pool is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.gate, self.asked = folder / "gate", folder / "asked"
+        self.started = 0
+        self._start()
+
+    def _start(self) -> None:
+        self.started += 1
+        command = [sys.executable, "-c", WORKER, str(self.gate), str(self.asked)]
+        self.process = GuardedProcess(command, log=self._folder / "log", environment=inherited_environment(without=()))
+        wait_until(lambda: len(self.pool()) == 2, within_s=WITHIN_S, what="the pool is there")
+
+    def signal(self, number: int) -> None:
+        self.process.signal(signal.Signals(number))
+
+    def pool(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.process.pid).children()
+        return []
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        with self.process.frozen():
+            yield
+
+    def gone(self) -> None:
+        wait_until(lambda: self.process.exit_code is not None, within_s=WITHIN_S, what="it has ended")
+
+    def start_again(self) -> None:
+        if self.process.exit_code is not None:
+            self.process.stop()
+            self._start()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    found = Worker(tmp_path)
+    yield found
+    found.process.stop()
+
+
+def runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def stand_still(processes: list[psutil.Process]) -> list[bool]:
+    return [process.status() == psutil.STATUS_STOPPED for process in processes]
+
+
+def at_worker(worker: Victim) -> Place:
+    return place(victim=worker)
+
+
+def test_a_killed_worker_is_gone_and_started_again(worker: Worker) -> None:
+    pool = worker.pool()
+    with failing(), struck(WorkerKilled(), at_worker(worker)):
+        assert worker.process.exit_code == 128 + signal.SIGKILL
+        wait_until(lambda: not any(map(runs, pool)), within_s=WITHIN_S, what="its pool is gone with it")
+    assert worker.process.exit_code is None
+    assert (2, 2) == (worker.started, len(worker.pool()))
+
+
+def test_killed_children_leave_the_worker_alone(worker: Worker) -> None:
+    pool = worker.pool()
+    with struck(ChildKilled(), at_worker(worker)):
+        wait_until(lambda: not any(map(runs, pool)), within_s=WITHIN_S, what="the pool is gone")
+        assert worker.process.exit_code is None
+    assert worker.started == 1
+
+
+def test_without_a_pool_no_child_is_killed(worker: Worker) -> None:
+    for process in worker.pool():
+        process.kill()
+    worker.process.stop()
+    with pytest.raises(ExperimentFailed, match="no process"), struck(ChildKilled(), at_worker(worker)):
+        pass
+
+
+def test_a_frozen_worker_stands_still_with_its_pool(worker: Worker) -> None:
+    processes = [psutil.Process(worker.process.pid), *worker.pool()]
+    with failing(), struck(WorkerFrozen(), at_worker(worker)):
+        wait_until(lambda: all(stand_still(processes)), within_s=WITHIN_S, what="all stand still")
+    wait_until(lambda: not any(stand_still(processes)), within_s=WITHIN_S, what="all go on")
+
+
+@pytest.mark.parametrize(("warm", "asked"), [(True, "SIGTERM"), (False, "SIGQUIT")])
+def test_a_worker_leaves_when_its_task_lets_it(warm: bool, asked: str, worker: Worker) -> None:
+    fault = Shutdown(warm=warm)
+    with struck(fault, at_worker(worker)):
+        wait_until(worker.asked.exists, within_s=WITHIN_S, what="it is asked to leave")
+        assert worker.process.exit_code is None
+        worker.gate.touch()
+    assert asked == worker.asked.read_text()
+    assert asked in fault.what
+    assert (2, None) == (worker.started, worker.process.exit_code)

@@ -1,0 +1,232 @@
+"""What is typed becomes a plan, or one clear error before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repot.chaos import planning
+from repot.chaos.expectations import alternatives, cells, expectation, parse, table
+from repot.chaos.profiles import PROFILES, from_environment, from_file
+from repot.chaos.result import Cell, Fate, Finding
+from repot.chaos.scenarios import SCENARIOS, Needs
+from repot.chaos.verdict import Word
+from repot.errors import ConfigInvalid
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        ("ok", Finding(Word.OK)),
+        ("set aside", Finding(Word.SET_ASIDE)),
+        ("lost, others duplicated", Finding(Word.LOST, Word.DUPLICATED)),
+        ("ok, worker hung", Finding(Word.OK, worker=Fate.HUNG)),
+        ("redelivered, others lost, worker exited", Finding(Word.REDELIVERED, Word.LOST, Fate.EXITED)),
+    ],
+)
+def test_a_finding_is_written_as_it_is_read(text: str, finding: Finding) -> None:
+    assert finding == parse(text)
+    assert text == str(finding)
+
+
+@pytest.mark.parametrize("text", ["", "fine", "ok, others fine", "ok worker hung", "ok, worker dead"])
+def test_what_is_no_finding_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse(text)
+
+
+def test_every_entry_of_the_table_can_be_read_and_names_what_there_is() -> None:
+    """All of it: a slip of the pen would leave a cell without an expectation."""
+    for name in SCENARIOS:
+        assert table(name), f"{name} expects nothing"
+        assert {profile for profile, _ in cells(name)} <= set(PROFILES)
+
+
+def test_the_table_has_no_scenario_that_does_not_exist() -> None:
+    from repot.chaos.expectations import _table
+
+    assert set(_table()) <= set(SCENARIOS)
+
+
+def test_known_bad_cells_are_expected_to_be_bad() -> None:
+    """Celery's defaults on Redis lose and double work; a table that says otherwise is wrong."""
+    bad = [cell for name in SCENARIOS for cell, found in table(name).items() if all(one.is_bad for one in found)]
+    assert {"redis-stock", "amqp-stock"} <= {cell.profile for cell in bad}
+    lost = {cell.scenario for cell in bad if cell.profile == "redis-stock"}
+    assert {"killed-before-receive", "lost-in-flight", "killed-running", "child-killed"} <= lost
+
+
+def test_no_effect_is_expected_to_be_doubled_with_the_guard() -> None:
+    doubled = [
+        cell.name
+        for name in SCENARIOS
+        for cell, findings in table(name).items()
+        for found in findings
+        if cell.guard and Word.DUPLICATED in (found.subject, found.others)
+    ]
+    # RERUN repeats what is in doubt, once the lease has run out
+    assert {name.partition("/")[0] for name in doubled} <= {"frozen-rerun"}
+
+
+def test_nothing_is_lost_where_the_settings_promise_it() -> None:
+    """By repot's settings RabbitMQ keeps what it accepted, unless somebody destroys it."""
+    destroying = {"broker-wiped", "queue-deleted"}
+    lost = {
+        cell.scenario
+        for name in SCENARIOS
+        for cell, findings in table(name).items()
+        for found in findings
+        if cell.profile.startswith(("amqp-classic", "amqp-quorum")) and Word.LOST in (found.subject, found.others)
+    }
+    assert lost == destroying
+
+
+def test_what_chance_decides_is_listed() -> None:
+    assert (Finding(Word.OK), Finding(Word.OK, worker=Fate.EXITED)) == alternatives("ok | ok, worker exited")
+
+
+def test_an_entry_for_a_version_wins_from_that_version_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {"x": {"p": ["ok", "ok"], "p @ RabbitMQ 4.0": ["lost", "ok"], "p @ RabbitMQ 4.3": ["left", "ok"]}}
+    monkeypatch.setattr("repot.chaos.expectations._table", lambda: entries)
+    found = [
+        " | ".join(map(str, expectation(Cell("x", "p", guard=False), product, version) or ()))
+        for product, version in [
+            ("RabbitMQ", "3.10.8"),
+            ("RabbitMQ", "4.0.5"),
+            ("RabbitMQ", "4.2"),
+            ("RabbitMQ", "4.3.6"),
+            ("RabbitMQ", "10.0"),
+            ("Redis", "8.0"),
+        ]
+    ]
+    assert ["ok", "lost", "lost", "left", "left", "ok"] == found
+    assert expectation(Cell("x", "q", guard=False), "Redis", "8") is None
+
+
+def test_without_words_everything_the_table_knows_is_planned() -> None:
+    plan = planning.plan()
+    assert plan.judged
+    assert set(SCENARIOS) == {case.scenario.name for case in plan.cases}
+    assert all((case.profile.name, case.guard) in cells(case.scenario.name) for case in plan.cases)
+    assert len(plan.cases) == len({case.name for case in plan.cases})
+
+
+def test_smoke_is_a_small_part() -> None:
+    plan = planning.plan(names=("smoke",))
+    assert 10 < len(plan.cases) < 80
+    assert all(case.scenario.smoke for case in plan.cases)
+
+
+def test_chosen_profiles_are_run_even_where_nothing_is_expected() -> None:
+    plan = planning.plan(names=("dropped-ack",), profiles=("amqp-quorum", "redis-late"), guards=(True,), repeat=2)
+    assert 4 == len(plan.cases)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ({"names": ("dropped-akc",)}, "no scenario 'dropped-akc'", "Did you mean dropped-ack?"),
+        ({"profiles": ("redis",)}, "no profile 'redis'", "redis-"),
+        ({"own_profiles": Path("/no/such/file")}, "cannot be read", "docs/scenarios.md"),
+    ],
+)
+def test_what_does_not_exist_is_named(arguments: dict[str, object], message: str, hint: str) -> None:
+    with pytest.raises(ConfigInvalid, match=message) as caught:
+        planning.plan(**arguments)  # type: ignore[arg-type]
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((None, "shop.charge", None, None), "--task without --app"),
+        ((None, None, "[1]", "true"), "--args, --probe without --app"),
+        (("shop:app", None, None, None), "--app without --task"),
+    ],
+)
+def test_options_that_belong_together_are_asked_for(given: tuple[str | None, ...], message: str) -> None:
+    with pytest.raises(ConfigInvalid, match=message):
+        planning.target(*given)
+
+
+@pytest.mark.parametrize("text", ["{", "7", '"x"'])
+def test_arguments_are_json(text: str) -> None:
+    with pytest.raises(ConfigInvalid, match="--args"):
+        planning.target("repot.worker.app", "repot.run", text, None)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://prod.example.com/0", "amqp://u:pl4nted@10.0.0.7//", "redis://[2001:db8::1]:6379/0"]
+)
+def test_a_broker_beyond_this_machine_must_be_allowed_by_name(url: str) -> None:
+    with pytest.raises(ConfigInvalid, match="not on this machine") as caught:
+        planning.existing([url], [])
+    assert "--allow-host" in caught.value.hint
+    assert "pl4nted" not in str(caught.value) + caught.value.hint
+
+
+def test_the_same_seed_gives_the_same_order_of_cases() -> None:
+    assert planning.plan(seed=3).cases == planning.plan(seed=3).cases
+
+
+def test_rare_brokers_come_first() -> None:
+    """What takes longest begins first."""
+    needs = [case.scenario.needs for case in planning.plan().cases]
+    assert sorted(needs, key=list(Needs).index, reverse=True) == needs
+
+
+PROFILE = """
+[mine]
+base = "amqp-quorum"
+title = "as in production"
+settings = { heartbeat = 4, deduplicate_successful_tasks = false }
+
+[theirs]
+base = "redis-stock"
+celery = { task_acks_late = true }
+"""
+
+
+def test_profiles_of_ones_own_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "profiles.toml"
+    path.write_text(PROFILE)
+    found = from_file(path)
+    assert "as in production" == found["mine"].title
+    settings = found["mine"].worker_settings(broker_url="amqp://localhost")
+    assert (4, False) == (settings.heartbeat, settings.deduplicate_successful_tasks)
+    bare = found["theirs"].bare(found["theirs"].worker_settings(broker_url="redis://localhost"))
+    assert bare is not None
+    assert bare["task_acks_late"] is True
+    plan = planning.plan(names=("dropped-ack",), own_profiles=path, guards=(False,))
+    assert ["mine", "theirs"] == [case.profile.name for case in plan.cases]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[mine", "cannot be read"),
+        ("[mine]\nbase = 'nothing'", "has the base 'nothing'"),
+        ("[mine]\ntitle = 'x'", "mine.base"),
+        ("[mine]\nbase = 'redis-hardened'\nsetings = {}", "mine.setings"),
+        ("[mine]\nbase = 'redis-hardened'\nsettings = { heartbeet = 1 }", "wrong"),
+        ("[mine]\nbase = 'redis-hardened'\nsettings = { broker_url = 'redis://:pl4nted@x' }", "sets broker_url"),
+        ("[mine]\nbase = 'redis-stock'\nsettings = { heartbeat = 1 }", "is Celery without repot"),
+        ("[mine]\nbase = 'redis-hardened'\ncelery = { task_acks_late = true }", "is configured by repot"),
+        ("[redis-stock]\nbase = 'redis-hardened'", "one of repot's own"),
+    ],
+)
+def test_a_wrong_profile_is_explained(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "profiles.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigInvalid, match=message) as caught:
+        from_file(path)
+    assert "pl4nted" not in str(caught.value)
+
+
+def test_the_environment_is_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its addresses are not: an experiment has brokers of its own."""
+    monkeypatch.setenv("WORKER_BROKER_URL", "amqp://user:pl4nted@prod.example.com//")
+    monkeypatch.setenv("WORKER_QUEUE_TYPE", "classic")
+    found = from_environment()
+    assert ("amqp", {"queue_type": "classic"}) == (found.broker, dict(found.settings or {}))
