@@ -45,7 +45,7 @@ health: setup ## Tests of the health sidecar, on workers whose brokers fail
 	$(BIN)/pytest tests/health --numprocesses 4
 
 chaos: setup browser ## Tests of the scenarios, and of their report in a browser
-	$(BIN)/pytest tests/chaos
+	$(BIN)/pytest tests/chaos --numprocesses 2 --dist loadfile
 
 compose: setup ## Tests on Docker Compose, where an engine answers
 	$(BIN)/pytest tests/compose --numprocesses 2 --dist loadfile

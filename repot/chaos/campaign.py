@@ -15,14 +15,15 @@ from importlib.metadata import version
 from pathlib import Path
 from threading import Event, Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from repot.brokers.local import redis_server, toxiproxy_server
 from repot.chaos.expectations import expectation
 from repot.chaos.experiment import Case, Laboratory, perform
 from repot.chaos.grounds import Grounds
-from repot.chaos.profiles import SCALED
+from repot.chaos.profiles import PROFILES, SCALED
 from repot.chaos.result import About, Campaign, Result, Unmeasured
+from repot.chaos.scenarios import SCENARIOS
 from repot.chaos.target import Target
 from repot.config.masking import masked
 from repot.errors import ExperimentFailed, Inapplicable, Interrupted, RepotError, VerdictUnexpected
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LIBRARIES = ("repot", "celery", "kombu", "amqp", "redis", "billiard")
+
+T = TypeVar("T")
 
 
 class Progress(Protocol):
@@ -103,17 +106,24 @@ def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
         versions=found.versions,
         scaled=dict(SCALED),
         scenarios=tuple(
-            About(one.name, one.title, one.lesson) for one in dict.fromkeys(case.scenario for case in plan.cases)
+            About(one.name, one.title, one.lesson)
+            for one in _in_order({case.scenario.name: case.scenario for case in plan.cases}, SCENARIOS)
         ),
         profiles=tuple(
-            About(name, title, "")
-            for name, title in dict.fromkeys((case.profile.name, case.profile.title) for case in plan.cases)
+            About(one.name, one.title, "")
+            for one in _in_order({case.profile.name: case.profile for case in plan.cases}, PROFILES)
         ),
         results=tuple(sorted(found.results, key=lambda one: order[_name(one)])),
         unmeasured=tuple(sorted(found.unmeasured, key=lambda one: order[_name(one)])),
         interrupted=found.stop.is_set(),
         app=plan.target.name,
     )
+
+
+def _in_order(used: Mapping[str, T], known: Iterable[str]) -> list[T]:
+    """Those that were used, in the order in which they are known; a user's own last."""
+    names = [name for name in known if name in used]
+    return [used[name] for name in (*names, *(name for name in used if name not in names))]
 
 
 def _name(found: Result | Unmeasured) -> str:

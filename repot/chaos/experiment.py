@@ -357,7 +357,11 @@ class _Experiment:
         producer = self._proxy("producer", self.laboratory.ground.port, self.laboratory.ground.host)
         client = self._client(self.settings.replace(broker_url=self.laboratory.ground.url_at(producer.port)))
         # one that has sent before: its connection is there
-        self._send("before", client)
+        sent = self._send("before", client)
+        self._await(
+            lambda: any(one.what == ENDED and one.task == sent for one in self.watch.happenings),
+            "what the producer sends before the fault is run",
+        )
         with self._fault(replace(place, link=producer)):
             self._send_subject(task, client)
             self._follow()

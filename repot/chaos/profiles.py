@@ -96,6 +96,17 @@ PROFILES = {
         Profile("amqp-stock", "amqp", "RabbitMQ, Celery's defaults: early acks, no confirms"),
         Profile("amqp-late", "amqp", "RabbitMQ, Celery's defaults with late acks", celery=_LATE),
         Profile(
+            "amqp-reject",
+            "amqp",
+            "RabbitMQ, Celery's late acks and task_reject_on_worker_lost, quorum queues without dead letters",
+            celery=_LATE
+            | {
+                "task_reject_on_worker_lost": True,
+                "task_default_queue_type": "quorum",
+                "task_create_missing_queue_type": "quorum",
+            },
+        ),
+        Profile(
             "amqp-classic", "amqp", "RabbitMQ, repot's settings, classic queues", settings={"queue_type": "classic"}
         ),
         Profile("amqp-quorum", "amqp", "RabbitMQ, repot's settings, quorum queues", settings={"queue_type": "quorum"}),

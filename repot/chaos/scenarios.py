@@ -15,6 +15,7 @@ from repot.chaos.faults.child_killed import ChildKilled
 from repot.chaos.faults.consumer_timeout import ConsumerTimeout
 from repot.chaos.faults.cut import Cut
 from repot.chaos.faults.data_limit import DataLimit
+from repot.chaos.faults.delivery_limit import DeliveryLimit
 from repot.chaos.faults.eviction import Eviction
 from repot.chaos.faults.failover import Failover
 from repot.chaos.faults.half_open import HalfOpen
@@ -352,6 +353,17 @@ _WORKERS = (
         None,
         None,
         deadly=True,
+    ),
+    Scenario(
+        "delivery-limit",
+        "The task kills whatever process runs it, and its queue gives it up after three returns",
+        "Rejecting what a killed process had in hand repeats it without a pause, until the queue's limit: without a "
+        "dead-letter queue it is dropped then, and nobody is told.",
+        DeliveryLimit(),
+        None,
+        lasts_s=12,
+        deadly=True,
+        needs=Needs.OWN,
     ),
     Scenario(
         "worker-frozen",

@@ -98,6 +98,11 @@ class ExistingGround:
         """Refused."""
         self._refuse()
 
+    def giving_up(self, queue: str, deliveries: int) -> AbstractContextManager[None]:
+        """Refused."""
+        del queue, deliveries
+        self._refuse()
+
     def impatient(self, timeout_s: int) -> AbstractContextManager[None]:
         """Refused."""
         del timeout_s

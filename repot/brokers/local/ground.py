@@ -97,6 +97,13 @@ class Ground(Protocol):
             Inapplicable: Redis has no such timeout.
         """
 
+    def giving_up(self, queue: str, deliveries: int) -> AbstractContextManager[None]:
+        """Let it drop a message of a queue that was returned more often: a quorum queue's delivery limit, by a policy.
+
+        Raises:
+            Inapplicable: Redis counts no deliveries.
+        """
+
     def durable(self) -> AbstractContextManager[None]:
         """Let it keep across `kill` what it has accepted: Redis with an append-only file synced at each write.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ import amqp
 from repot.brokers.local.launching import LOOPBACK
 from repot.brokers.local.nodes import Node, NodeGround
 from repot.brokers.local.rabbitmq_node import RabbitPorts, launch_rabbitmq, write_files
-from repot.brokers.local.rabbitmqctl import evaluate
+from repot.brokers.local.rabbitmqctl import command, evaluate
 from repot.brokers.management import ManagementApi
 from repot.errors import Inapplicable
 from repot.waiting import wait_until
@@ -81,6 +83,18 @@ class RabbitHarm(NodeGround):
             for node in self.nodes:
                 if node.runs and node.name in usual:
                     evaluate(node.launched.variables, _PATIENT.format(usual=usual[node.name]))
+
+    @contextmanager
+    def giving_up(self, queue: str, deliveries: int) -> Iterator[None]:
+        """Set the queue's delivery limit by a policy."""
+        variables = self.in_charge.launched.variables
+        definition = json.dumps({"delivery-limit": deliveries})
+        try:
+            command(variables, "set_policy", "--apply-to", "queues", queue, f"^{re.escape(queue)}$", definition)
+            yield
+        finally:
+            if self.in_charge.runs:
+                command(variables, "clear_policy", queue)
 
     def durable(self) -> AbstractContextManager[None]:
         """It is."""

@@ -22,18 +22,32 @@ def evaluate(variables: Mapping[str, str], code: str) -> str:
     Raises:
         ServerFailed: the node does not answer, or the code fails.
     """
-    command = [str(Path(programs.RABBITMQ.find()).with_name("rabbitmqctl")), "--quiet", "eval", code]
+    return command(variables, "eval", code)
+
+
+def command(variables: Mapping[str, str], *words: str) -> str:
+    """What a command of rabbitmqctl says of the node that `variables` name.
+
+    Raises:
+        ServerFailed: the node does not answer, or refuses.
+    """
+    program = str(Path(programs.RABBITMQ.find()).with_name("rabbitmqctl"))
     environment = inherited_environment(without=("RABBITMQ_", "ERL_")) | dict(variables)
     # its own node would listen on every address
     environment["RABBITMQ_CTL_ERL_ARGS"] = "-kernel inet_dist_use_interface {127,0,0,1}"
     try:
         done = subprocess.run(  # noqa: S603 - RabbitMQ's own command
-            command, env=environment, capture_output=True, text=True, timeout=_WITHIN_S, check=False
+            [program, "--quiet", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_WITHIN_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        message = f"rabbitmqctl eval: {error}"
+        message = f"rabbitmqctl {words[0]}: {error}"
         raise ServerFailed(message) from error
     if done.returncode:
-        message = f"rabbitmqctl eval exited with {done.returncode}"
+        message = f"rabbitmqctl {words[0]} exited with {done.returncode}"
         raise ServerFailed(message, hint=f"It said:\n{done.stdout}{done.stderr}")
     return done.stdout.strip()

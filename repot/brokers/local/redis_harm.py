@@ -57,6 +57,12 @@ class RedisHarm(NodeGround):
                 client.config_set("maxmemory", client.info("memory")["used_memory"] + _ROOM_BYTES)
             yield
 
+    def giving_up(self, queue: str, deliveries: int) -> AbstractContextManager[None]:
+        """Refused."""
+        del queue, deliveries
+        message = f"{self.product} counts no deliveries: it has no delivery limit"
+        raise Inapplicable(message)
+
     def impatient(self, timeout_s: int) -> AbstractContextManager[None]:
         """Refused."""
         del timeout_s
