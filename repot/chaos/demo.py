@@ -63,7 +63,7 @@ class Evidence:
                 "No visibility timeout guesses your run time. The task that outlived it: "
                 f"on Redis it {_ran(redis)}; on RabbitMQ it {_ran(rabbit)}. (RabbitMQ's consumer_timeout, 30 minutes "
                 "by default, must still exceed your longest task: raise it by policy before you move.)",
-                shown=redis.subject.story.overlapped and len(rabbit.subject.story.runs) == 1,
+                shown=redis.subject.effects > 1 and len(rabbit.subject.story.runs) == 1,
             ),
             Claim(
                 "A dead link is noticed by its heartbeats, however long your tasks are: after the dropped ACK the task "

@@ -18,7 +18,7 @@ def as_markdown(campaign: Campaign) -> str:
     """Date and versions, the matrix, and what follows from it."""
     shown = legible(campaign)
     table = matrix(shown)
-    parts = ["\n".join(_head(shown, table)), "\n".join(_table(table)), _KEY, *_conclusions(shown)]
+    parts = ["# The fault matrix", "\n".join(_head(shown, table)), "\n".join(_table(table)), _KEY, *_conclusions(shown)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -55,7 +55,7 @@ def _conclusions(campaign: Campaign) -> Iterator[str]:
     for one in conclusions(campaign):
         if one.kind is not kind:
             kind = one.kind
-            yield f"### {kind.value}"
+            yield f"## {kind.value}"
         yield _escaped(one.text)
     if missing := limits(campaign):
         yield missing

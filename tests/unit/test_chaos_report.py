@@ -236,12 +236,12 @@ def test_equal_repetitions_are_shown_as_one() -> None:
 def test_markdown_is_one_table_with_its_conclusions() -> None:
     """Date, versions, as many cells in every row, and nothing in it that ends a cell."""
     text = report.as_markdown(campaign())
-    assert text.startswith("Measured 2026-11-21T21:37:41+00:00 with repot 0.1.0, celery 5.7.0")
+    assert text.startswith("# The fault matrix\n\nMeasured 2026-11-21T21:37:41+00:00 with repot 0.1.0, celery 5.7.0")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert 2 + len(SCENARIOS) == len(rows)
     assert {2 * len(PROFILES) + 3} == {len(re.split(r"(?<!\\)\|", row)) for row in rows}
     assert "| ack-cut | **duplicated** ≠ | ok |" in text
-    assert f"### {Kind.GUARD_HELPS.value}" in text
+    assert f"\n## {Kind.GUARD_HELPS.value}" in text
 
 
 def test_the_matrix_knows_every_sort_of_cell() -> None:
