@@ -14,7 +14,7 @@ from repot.worker.journal import BEAT, DELIVERED, NOTICED, READY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.chaos.experiment import Case
+    from repot.chaos.case import Case
     from repot.chaos.target import Target
     from repot.chaos.watch import Watch
 

@@ -9,7 +9,8 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Self
 
 from repot.brokers.local import redis_server, toxiproxy_server
-from repot.chaos.experiment import Case, Laboratory, perform
+from repot.chaos.case import Case, Laboratory
+from repot.chaos.experiment import perform
 from repot.chaos.grounds import Grounds
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from repot.brokers.local import redis_server, toxiproxy_server
+from repot.chaos.case import Case, Laboratory
 from repot.chaos.expectations import expectation
-from repot.chaos.experiment import Case, Laboratory, perform
+from repot.chaos.experiment import perform
 from repot.chaos.grounds import Grounds
 from repot.chaos.profiles import PROFILES, SCALED
 from repot.chaos.result import About, Campaign, Result, Unmeasured

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from repot.chaos.experiment import Case
+from repot.chaos.case import Case
 from repot.chaos.profiles import PROFILES, SCALED
 from repot.chaos.scenarios import SCENARIOS
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from repot.brokers.local.ground import Ground
-    from repot.chaos.experiment import Case
+    from repot.chaos.case import Case
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.brokers.local import Server
-    from repot.chaos.experiment import Case
+    from repot.chaos.case import Case
     from repot.chaos.result import Result
 
 log = logging.getLogger("repot.chaos")

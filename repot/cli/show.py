@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from repot.brokers.local import Server
-    from repot.chaos.experiment import Case
+    from repot.chaos.case import Case
     from repot.chaos.matrix import Matrix
     from repot.chaos.result import Campaign, Cell, Finding, Result, Unmeasured
 

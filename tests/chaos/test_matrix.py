@@ -15,7 +15,7 @@ from repot.chaos.verdict import Word
 from repot.errors import ExperimentFailed, Interrupted, VerdictUnexpected
 
 if TYPE_CHECKING:
-    from repot.chaos.experiment import Case
+    from repot.chaos.case import Case
     from repot.chaos.result import Campaign, Result, Unmeasured
 
 SMOKE = planning.plan(names=("smoke",))

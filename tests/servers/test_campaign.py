@@ -11,8 +11,8 @@ import pytest
 from installed import require
 from repot.brokers.local import programs
 from repot.chaos.campaign import Plan, run
+from repot.chaos.case import Case
 from repot.chaos.expectations import cells
-from repot.chaos.experiment import Case
 from repot.chaos.profiles import PROFILES
 from repot.chaos.scenarios import SCENARIOS
 from repot.errors import Inapplicable

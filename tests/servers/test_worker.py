@@ -82,7 +82,9 @@ def bench(server: Server, redis: Server, start: Callable[..., Bench]) -> Bench:
 def test_a_task_runs_once_and_has_its_effect(bench: Bench) -> None:
     task = bench.send("repot.run", 0)
     bench.await_line(ENDED, task)
-    assert [{"name": "repot.run", "redelivered": False}] == bench.lines(DELIVERED, task)
+    (delivered,) = bench.lines(DELIVERED, task)
+    assert ("repot.run", False) == (delivered["name"], delivered["redelivered"])
+    assert delivered["tag"]
     assert 1 == len(bench.lines(EFFECT, task))
     assert [{"state": "SUCCESS"}] == bench.lines(ENDED, task)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from repot.chaos.experiment import Case
+from repot.chaos.case import Case
 from repot.chaos.grounds import Grounds, Kind, Loan
 from repot.chaos.profiles import PROFILES
 from repot.chaos.scenarios import SCENARIOS, Needs
