@@ -43,5 +43,7 @@ def start_worker(
     command += ["--without-mingle", "--without-gossip", *options]
     # an application that is found here is found there, whatever put it on the path.
     # multiprocessing leaves a folder behind when it is killed: in ours, it goes with the experiment
-    environment = child_environment(settings) | {"TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = child_environment(settings)
+    paths = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), *sys.path)))
+    environment |= {"TMPDIR": str(folder), "PYTHONPATH": paths}
     return GuardedProcess(command, log=folder / f"{name}.log", environment=environment)
