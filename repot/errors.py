@@ -40,6 +40,7 @@
     ├── JobEnded               exit 5   a job that has ended cannot be cancelled
     ├── SubmissionFailed       exit 3   a job could not be sent, and its scope is free again
     ├── ExperimentFailed       exit 1   an experiment could not be carried out
+    ├── Inapplicable           exit 2   an experiment means nothing on this broker, or for this task
     ├── VerdictUnexpected      exit 4   an experiment found something else than expected
     └── Interrupted            exit 130 somebody asked to stop
 

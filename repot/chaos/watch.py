@@ -119,11 +119,12 @@ class Watch:
         def settled() -> bool:
             nonlocal calm_since
             self.look()
-            if self._due() > deadline:
+            due = self._due()
+            if due > deadline:
                 # it waits for longer than anybody here
                 raise DeadlineExceeded(self._leftovers())
             stories = self.stories()
-            waits = monotonic() < max(self.not_before, self._due())
+            waits = monotonic() < max(self.not_before, due)
             if waits or any(told.goes_on for told in stories) or not self.counts(lambda depth: depth.is_drained):
                 calm_since = monotonic()
                 return False

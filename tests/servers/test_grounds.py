@@ -13,7 +13,6 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 import amqp
-import psutil
 import pytest
 import redis as redis_py
 from kombu import Connection, Exchange, Producer, Queue
@@ -21,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from installed import require
+from leftovers import ours
 from repot.brokers.local import (
     ExistingGround,
     GuardedProcess,
@@ -375,13 +375,13 @@ def test_nothing_stays_when_the_owner(how: str) -> None:
         folders = json.loads(owner.stdout.readline())
         # four servers with their guards, a port mapper, and the guard of each folder
         assert len(set(folders)) == len(names)
-        assert len(of(folders)) >= 12
+        assert len(ours(folders)) >= 12
         if how == "is killed":
             owner.send_signal(signal.SIGKILL)
         else:
             owner.stdin.close()
         owner.wait(timeout=30)
-    wait_until(lambda: not of(folders), within_s=15, what="every process is gone")
+    wait_until(lambda: not ours(folders), within_s=15, what="every process is gone")
     wait_until(lambda: not any(Path(one).exists() for one in folders), within_s=15, what="every folder is gone")
 
 
@@ -395,21 +395,6 @@ def test_a_folder_stays_while_a_process_is_at_home_in_it(tmp_path: Path) -> None
         assert process.exit_code is None
     folder.close()
     assert not folder.path.exists()
-
-
-def of(folders: list[str]) -> list[psutil.Process]:
-    """Processes whose environment, command or folder points into one of these folders."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            known = [*process.cmdline(), *process.environ().values(), process.cwd()]
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-        if any(folder in text for folder in folders for text in known):
-            found.append(process)
-    return found
 
 
 HARMS: dict[str, Callable[[Ground], Any]] = {

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from installed import require
+from leftovers import ours
 from repot.brokers.local import GuardedProcess, free_port, programs, rabbitmq_server, redis_server, toxiproxy_server
 from repot.brokers.local import servers as local_servers
 from repot.errors import ProgramMissing, ServerFailed
@@ -57,24 +58,6 @@ def running(pids: list[int]) -> list[int]:
                 found.append(pid)
         except psutil.NoSuchProcess:
             continue
-    return found
-
-
-def ours(folders: list[str]) -> list[psutil.Process]:
-    """Processes whose environment, command or folder points into one of these folders.
-
-    Erlang's port mapper leaves every group and session, but not its environment.
-    """
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            known = [*process.cmdline(), *process.environ().values(), process.cwd()]
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-        if any(folder in text for folder in folders for text in known):
-            found.append(process)
     return found
 
 

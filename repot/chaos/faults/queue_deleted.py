@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from repot.chaos.faults.unprepared import Unprepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,15 +15,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueDeleted:
+class QueueDeleted(Unprepared):
     """Delete the subject's queue with what waits in it. Nobody but its users, who declare it, can bring it back."""
 
     what: str = "the queue is deleted"
-
-    def prepared(self, place: Place) -> AbstractContextManager[None]:
-        """Nothing to prepare."""
-        del place
-        return nullcontext()
 
     @contextmanager
     def injected(self, place: Place) -> Iterator[None]:

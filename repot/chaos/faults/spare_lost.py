@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from repot.chaos.faults.unprepared import Unprepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,15 +15,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SpareLost:
+class SpareLost(Unprepared):
     """Kill a replica, or a member of a quorum that does not lead it: what is replicated is to go on."""
 
     what: str = "a spare server of the broker is lost"
-
-    def prepared(self, place: Place) -> AbstractContextManager[None]:
-        """Nothing to prepare."""
-        del place
-        return nullcontext()
 
     @contextmanager
     def injected(self, place: Place) -> Iterator[None]:
