@@ -14,8 +14,7 @@ from repot.worker.journal import BEAT, DELIVERED, NOTICED, READY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.chaos.case import Case
-    from repot.chaos.target import Target
+    from repot.chaos.case import Case, Laboratory
     from repot.chaos.watch import Watch
 
 #: What shows that a main loop lives.
@@ -68,10 +67,8 @@ def result(
     case: Case,
     watch: Watch,
     course: Course,
+    laboratory: Laboratory,
     *,
-    seed: int,
-    target: Target,
-    expected: tuple[Finding, ...] | None,
     took_s: float,
 ) -> Result:
     """Give every task id its verdict, and put all together."""
@@ -86,6 +83,7 @@ def result(
         course.fate,
         won_twice=sum(run.claimed and run.state == "SUCCESS" for run in subject.story.runs) > 1,
     )
+    expected = laboratory.expected
     if expected:
         # of what chance may make of it, what it made
         likeliest, *rest = expected
@@ -93,7 +91,7 @@ def result(
     return Result(
         cell=case.cell,
         number=case.number,
-        seed=seed,
+        seed=laboratory.seed,
         product=watch.ground.product,
         version=watch.ground.version,
         finding=finding,
@@ -104,7 +102,7 @@ def result(
         times=_times(watch, course, subject, notices),
         left=course.left,
         lanes=(course.struck, course.healthy),
-        command=case.command(seed, target),
+        command=case.command(laboratory.seed, laboratory.options),
         took_s=took_s,
     )
 

@@ -63,7 +63,7 @@ class Bench:
         try:
             laboratory = Laboratory(
                 ground=ground, results=self._results, toxiproxy_url=self._toxiproxy.url, folder=folder, seed=seed,
-                target=target, expected=None, say=self._say, stop=Event(), starting=Lock(),
+                target=target, options=target.options, expected=None, say=self._say, stop=Event(), starting=Lock(),
             )  # fmt: skip
             return perform(case, laboratory)
         finally:

@@ -65,6 +65,7 @@ class Plan:
     Attributes:
         existing: brokers of somebody's own, by the scheme of their address; nothing is done to them.
         judged: whether results are compared with the table: not so for a user's own task.
+        options: what the command needs beside scenario, profile, guard and seed to run a case again.
     """
 
     cases: tuple[Case, ...]
@@ -72,6 +73,7 @@ class Plan:
     target: Target = field(default_factory=Target)
     existing: Mapping[str, Ground] = field(default_factory=dict)
     judged: bool = True
+    options: str = ""
 
 
 def cases(
@@ -211,7 +213,7 @@ class _Running:
         plan = self._plan
         expected = expectation(case.cell, ground.product, ground.version) if plan.judged else None
         laboratory = Laboratory(
-            ground, self._results, self._toxiproxy.url, self._folder, plan.seed, plan.target, expected,
+            ground, self._results, self._toxiproxy.url, self._folder, plan.seed, plan.target, plan.options, expected,
             self._progress.step, self.stop, self._starting,
         )  # fmt: skip
         try:
@@ -220,15 +222,14 @@ class _Running:
             # the table says that it means something here
             if expected is not None:
                 raise
-            again = case.command(plan.seed, plan.target)
+            again = case.command(plan.seed, plan.options)
             return Unmeasured(case.cell, case.number, error.message, failed=False, command=again)
 
     def _failed(self, case: Case, *why: str) -> Unmeasured:
         kept = self._keep_logs(case)
         told = "\n".join(filter(None, (*why, f"Its logs are in {kept}" if kept else "")))
-        return Unmeasured(
-            case.cell, case.number, told, failed=True, command=case.command(self._plan.seed, self._plan.target)
-        )
+        again = case.command(self._plan.seed, self._plan.options)
+        return Unmeasured(case.cell, case.number, told, failed=True, command=again)
 
     def _note(self, found: Result | Unmeasured) -> None:
         if isinstance(found, Unmeasured):

@@ -39,11 +39,11 @@ class Case:
         """Unique among the cases of a campaign; also the name of its queue."""
         return f"{self.cell.name.replace('/', '-')}-{self.number}"
 
-    def command(self, seed: int, target: Target) -> str:
-        """What runs it again."""
+    def command(self, seed: int, options: str) -> str:
+        """What runs it again; `options` are those of the whole campaign."""
         guard = "on" if self.guard else "off"
         again = f"repot chaos run {self.scenario.name} --profile {self.profile.name} --guard {guard} --seed {seed}"
-        return f"{again} {target.options}".strip()
+        return f"{again} {options}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class Laboratory:
     folder: Path
     seed: int
     target: Target
+    options: str
     expected: tuple[Finding, ...] | None
     say: Callable[[Case, str], None]
     stop: Event

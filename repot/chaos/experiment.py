@@ -34,8 +34,8 @@ from repot.chaos.stage import NOT_SENT, STEP_WITHIN_S, Stage
 from repot.chaos.watch import POLL_S
 from repot.errors import BrokerUnreachable, DeadlineExceeded, ExperimentFailed
 from repot.waiting import wait_until
-from repot.worker.gates import Phase
-from repot.worker.journal import DELIVERED, ENDED, STARTED
+from repot.worker.gates import LONGEST_HOLD_S, Phase
+from repot.worker.journal import DELIVERED, ENDED, HELD_TOO_LONG, STARTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ def perform(case: Case, laboratory: Laboratory) -> Result:
             message = f"{case.name}: {error.message}"
             raise ExperimentFailed(message, hint=error.hint) from error
         except NOT_SENT as error:
-            message = f"{case.name}: a private server did not take a message: {error}"
+            message = f"{case.name}: a server did not take a message of the experiment: {error}"
             raise ExperimentFailed(message) from error
 
 
@@ -119,10 +119,14 @@ class _Experiment:
             stills_worker=scenario.stills_worker,
             effects=None if counted is None else (target.effects(self.watch.subject.task) or 0) - counted,
         )
-        seed, expected = self.laboratory.seed, self.laboratory.expected
-        return result(
-            self.case, self.watch, course, seed=seed, target=target, expected=expected, took_s=monotonic() - self.begun
-        )
+        self._require_timely_release()
+        return result(self.case, self.watch, course, self.laboratory, took_s=monotonic() - self.begun)
+
+    def _require_timely_release(self) -> None:
+        """Give no verdict on a task that nobody let go: the fault did not meet it where the scenario says."""
+        if any(one.what == HELD_TOO_LONG for one in self.watch.happenings):
+            message = f"{self.case.name}: the task was held for {LONGEST_HOLD_S} s at its phase, and nobody let it go"
+            raise ExperimentFailed(message)
 
     # the fault
 

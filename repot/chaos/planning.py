@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.local.existing import ExistingGround
@@ -69,7 +70,22 @@ def plan(
     if not found:
         message = "these scenarios, profiles and brokers leave nothing to run"
         raise ConfigInvalid(message, hint="`repot chaos list` names scenarios and profiles.")
-    return Plan(found, seed=seed, target=target, existing=dict(brokers), judged=judged)
+    options = _options(target, own_profiles, brokers.values())
+    return Plan(found, seed=seed, target=target, existing=dict(brokers), judged=judged, options=options)
+
+
+def _options(target: Target, own_profiles: Path | None, brokers: Iterable[ExistingGround]) -> str:
+    """What runs one of the cases again, beside what tells it from the others; passwords are masked."""
+    words = ["--profiles", str(own_profiles)] if own_profiles else []
+    for broker in brokers:
+        words += ["--broker-url", str(broker.url)]
+        words += [
+            word
+            for server in endpoints(broker.url.servers)
+            if not server.is_local
+            for word in ("--allow-host", server.host)
+        ]
+    return f"{target.options} {shlex.join(words)}".strip()
 
 
 def _fitting(app: str, profiles: Sequence[Profile], *, named: bool) -> list[Profile]:
@@ -196,7 +212,7 @@ def existing(urls: Iterable[str], hosts: Iterable[str]) -> dict[str, ExistingGro
             url = BrokerUrl.parse(text)
         except ValueError as error:
             message = f"--broker-url {error}"
-            raise ConfigInvalid(message) from error
+            raise ConfigInvalid(message, hint="As in --broker-url redis://localhost:6379/0.") from error
         for server in endpoints(list(url.servers)):
             if not server.is_local and server.host not in hosts:
                 message = f"--broker-url names {server.host!r}, which is not on this machine"

@@ -10,6 +10,8 @@ from celery.app.utils import find_app
 from repot.errors import AppFailed, AppNotFound, AppUnusable, RepotError
 from repot.worker.configure import configured_with
 
+_AS = "as in shop.celery:app; where no option names it, WORKER_APP does."
+
 
 def load_app(name: str) -> Celery:
     """Import the application `name`, as `celery -A` does, from the current folder or the path.
@@ -28,7 +30,7 @@ def load_app(name: str) -> Celery:
         # whatever a user's module raises on import, and a module that exits
         raise _unusable(name, error) from error
     if not isinstance(app, Celery):
-        message = f"{name!r} (WORKER_APP) is a {type(app).__name__}, not a Celery application"
+        message = f"{name!r} is a {type(app).__name__}, not a Celery application"
         raise AppUnusable(message, hint="Name it with a colon, as in shop.celery:app.")
     return app
 
@@ -41,7 +43,7 @@ def load_configured_app(name: str) -> Celery:
     """
     app = load_app(name)
     if configured_with(app) is None:
-        message = f"the application {name!r} (WORKER_APP) does not take its broker from WORKER_BROKER_URL"
+        message = f"the application {name!r} does not take its broker from WORKER_BROKER_URL"
         raise AppUnusable(message, hint="Call repot.configure(app) in it, after app.config_from_object.")
     return app
 
@@ -53,10 +55,13 @@ def _unusable(name: str, error: BaseException) -> AppUnusable:
         # when a name is missing, Celery tries the whole of it as a module
         error = first
     if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-        message = f"the application {name!r} (WORKER_APP) was not found: no module named {error.name!r}"
-        return AppNotFound(message, hint="Run in the project's folder and name the module, as in shop.celery:app.")
+        message = f"the application {name!r} was not found: no module named {error.name!r}"
+        return AppNotFound(
+            message,
+            hint=f"Run in the project's folder and name the module, {_AS}",
+        )
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and error.obj.__name__ == module:
-        message = f"the application {name!r} (WORKER_APP) was not found: {module!r} has no {error.name!r}"
-        return AppNotFound(message, hint="Name the variable that holds it, as in shop.celery:app.")
-    message = f"the application {name!r} (WORKER_APP) fails on import: {type(error).__name__}: {error}"
+        message = f"the application {name!r} was not found: {module!r} has no {error.name!r}"
+        return AppNotFound(message, hint=f"Name the variable that holds it, {_AS}")
+    message = f"the application {name!r} fails on import: {type(error).__name__}: {error}"
     return AppFailed(message, hint=f"`python -c 'import {module}'` shows where.")

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from repot.errors import DeadlineExceeded
 from repot.waiting import wait_until
-from repot.worker.journal import HELD, Journal
+from repot.worker.journal import HELD, HELD_TOO_LONG, Journal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: A task that is held is let go after this many seconds, whatever happens.
+#: A task that is held goes on after this many seconds, whatever happens.
 LONGEST_HOLD_S = 120
 
 
@@ -48,6 +49,7 @@ class Gates:
     """The gates of one journal."""
 
     journal: Journal
+    longest_s: float = LONGEST_HOLD_S
 
     def close(self, phase: Phase, task: str) -> None:
         """Let the first process that carries this task to the phase wait there, and any other behind it."""
@@ -60,11 +62,14 @@ class Gates:
         self._path(phase, task).unlink(missing_ok=True)
 
     def arrive(self, phase: Phase, task: str, worker: str) -> None:
-        """Go through, or wait while the gate is closed."""
+        """Go through, or wait while the gate is closed; a task does not fail for having waited too long."""
         path = self._path(phase, task)
         if path.exists():
             self.journal.write(HELD, worker, task, phase=phase)
-            wait_until(lambda: not path.exists(), within_s=LONGEST_HOLD_S, what=f"{phase} of {task} may go on")
+            try:
+                wait_until(lambda: not path.exists(), within_s=self.longest_s, what=f"{phase} of {task} may go on")
+            except DeadlineExceeded:
+                self.journal.write(HELD_TOO_LONG, worker, task, phase=phase)
 
     def _path(self, phase: Phase, task: str) -> Path:
         return self.journal.path.with_suffix(".gates") / f"{phase}.{task}"

@@ -18,6 +18,8 @@ EFFECT = "effect"
 ENDED = "ended"
 #: A process waits at a closed gate.
 HELD = "held"
+#: Nobody opened the gate, and the process went on.
+HELD_TOO_LONG = "held too long"
 #: It was sent again by a worker, to be run at `due`.
 POSTPONED = "postponed"
 #: A guard let it run, under a claim.

@@ -35,6 +35,7 @@ from repot.brokers.local import (
 from repot.brokers.local.lone_redis import LoneRedis
 from repot.brokers.local.process import GuardedFolder
 from repot.brokers.management import ManagementApi
+from repot.chaos import planning
 from repot.chaos.faults.broker_killed import BrokerKilled
 from repot.chaos.faults.broker_paused import BrokerPaused
 from repot.chaos.faults.consumer_timeout import ConsumerTimeout
@@ -427,6 +428,20 @@ def test_somebodys_own_broker_is_looked_at(server: Server) -> None:
     assert (server.name, server.version, server.port) == (found.product, found.version, found.port)
     assert server.url_at(1234) == found.url_at(1234)
     assert found.open().depth("nothing").is_drained
+
+
+def test_a_command_says_whose_broker_it_struck_without_the_password(rabbitmq: Server, tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text('[strict]\nbase = "amqp-quorum"\n')
+    brokers = {"amqp": ExistingGround(BrokerUrl.parse(rabbitmq.url), rabbitmq.management_url)}
+    plan = planning.plan(names=["link-down"], own_profiles=own, guards=[True], brokers=brokers, seed=3)
+    (case,) = plan.cases
+    command = case.command(plan.seed, plan.options)
+    told = (
+        f"--profile strict --guard on --seed 3 --profiles {own} --broker-url 'amqp://guest:**@127.0.0.1:{rabbitmq.port}"
+    )
+    assert told in command
+    assert "guest:guest" not in command
 
 
 @pytest.mark.parametrize("url", ["rediss://:word@broker:6379/0", "amqps://me:word@broker//"])

@@ -1,4 +1,4 @@
-"""Many processes append to one journal; no line is mixed with another."""
+"""Many processes append to one journal; no line is mixed with another. A gate holds a task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from repot.worker.journal import Journal
+from repot.worker.gates import Gates, Phase
+from repot.worker.journal import HELD, HELD_TOO_LONG, Journal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,3 +43,12 @@ def test_a_line_being_written_is_not_read_yet(tmp_path: Path) -> None:
 
 def test_no_journal_yet_is_no_happening(tmp_path: Path) -> None:
     assert [] == Journal(tmp_path / "none").read()
+
+
+def test_a_task_held_for_too_long_goes_on_and_the_journal_says_so(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    gates = Gates(journal, longest_s=0.05)
+    gates.close(Phase.RUNNING, "a")
+    gates.arrive(Phase.RUNNING, "a", "w")
+    gates.arrive(Phase.RUNNING, "b", "w")
+    assert [(HELD, "a"), (HELD_TOO_LONG, "a")] == [(line.what, line.task) for line in journal.read()]

@@ -37,6 +37,7 @@ class ExistingGround:
             ConfigInvalid: it wants TLS.
             BrokerUnreachable: it does not answer.
         """
+        self.url = url
         self._url = url.servers[0]
         self._management_url = management_url
         self.host, self.port = url.addresses[0]
