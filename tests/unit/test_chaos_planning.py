@@ -30,7 +30,7 @@ def test_a_finding_is_written_as_it_is_read(text: str, finding: Finding) -> None
     assert text == str(finding)
 
 
-@pytest.mark.parametrize("text", ["", "fine", "ok, others fine", "ok worker hung", "ok, worker dead"])
+@pytest.mark.parametrize("text", ["", "fine", "ok, others fine", "ok worker hung", "ok, worker dead", "ok, nonsense"])
 def test_what_is_no_finding_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse(text)
@@ -87,7 +87,7 @@ def test_what_chance_decides_is_listed() -> None:
 
 
 def test_an_entry_for_a_version_wins_from_that_version_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {"x": {"p": ["ok", "ok"], "p @ RabbitMQ 4.0": ["lost", "ok"], "p @ RabbitMQ 4.3": ["left", "ok"]}}
+    entries = {"x": {"p": ["ok", "ok"], "p @ RabbitMQ 4.3": ["left", "ok"], "p @ RabbitMQ 4.0": ["lost", "ok"]}}
     monkeypatch.setattr("repot.chaos.expectations._table", lambda: entries)
     found = [
         " | ".join(map(str, expectation(Cell("x", "p", guard=False), product, version) or ()))
@@ -154,6 +154,29 @@ def test_options_that_belong_together_are_asked_for(given: tuple[str | None, ...
 def test_arguments_are_json(text: str) -> None:
     with pytest.raises(ConfigInvalid, match="--args"):
         planning.target("repot.worker.app", "repot.run", text, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "kwargs"), [("[1, 2]", (1, 2), {}), ('{"a": 7}', (), {"a": 7}), (None, (), {})]
+)
+def test_arguments_are_given_by_place_or_by_name(
+    text: str | None, args: tuple[int, ...], kwargs: dict[str, int]
+) -> None:
+    found = planning.target("repot.worker.app", "repot.run", text, None)
+    assert (args, kwargs) == (found.args, found.kwargs)
+
+
+def test_a_task_of_ones_own_is_not_judged_by_the_table_and_runs_with_the_guard() -> None:
+    target = planning.target("repot.worker.app", "repot.run", None, None)
+    plan = planning.plan(names=("link-down",), profiles=("redis-hardened",), target=target)
+    assert not plan.judged
+    assert [True] == [case.guard for case in plan.cases]
+    assert "--app repot.worker.app --task repot.run --args '[]'" in plan.cases[0].command(plan.seed, plan.options)
+
+
+def test_a_task_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigInvalid, match=r"no task 'repot\.rum'"):
+        planning.target("repot.worker.app", "repot.rum", None, None)
 
 
 @pytest.mark.parametrize(
@@ -228,5 +251,15 @@ def test_the_environment_is_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its addresses are not: an experiment has brokers of its own."""
     monkeypatch.setenv("WORKER_BROKER_URL", "amqp://user:pl4nted@prod.example.com//")
     monkeypatch.setenv("WORKER_QUEUE_TYPE", "classic")
+    # nor are the times that are scaled
+    monkeypatch.setenv("WORKER_HEARTBEAT", "60")
     found = from_environment()
     assert ("amqp", {"queue_type": "classic"}) == (found.broker, dict(found.settings or {}))
+
+
+@pytest.mark.parametrize(
+    ("profile", "guard", "reserves"),
+    [("redis-stock", False, 4), ("redis-stock", True, 3), ("redis-late", False, 3), ("amqp-quorum", False, 0)],
+)
+def test_late_acks_leave_the_prefetch_one_less(profile: str, *, guard: bool, reserves: int) -> None:
+    assert reserves == PROFILES[profile].reserves(guard=guard)
