@@ -83,6 +83,7 @@ class Order:
         if role is Role.WORKER and settings.journal:
             record(settings.journal)
             watch_bodies(settings.journal)
+        _forget_servers(app)
         require_obedient(app, settings)
 
     def _leave_bare(self, app: Celery) -> None:
@@ -94,6 +95,17 @@ class Order:
         assert self.bare is not None
         options = {**(app.conf.get("broker_transport_options") or {}), **self.bare.get("broker_transport_options", {})}
         app.conf.update({**self.bare, "broker_transport_options": options})
+
+
+def _forget_servers(app: Celery) -> None:
+    """Drop what an application made with its own addresses on import: it would connect to those."""
+    # as `Celery._after_fork` does with the pools; there is no public way
+    internals: Any = app
+    internals._pool = None  # noqa: SLF001
+    if "amqp" in vars(app):
+        internals.amqp._producer_pool = None  # noqa: SLF001
+    internals._backend_cache = None  # noqa: SLF001
+    vars(internals._local).pop("backend", None)  # noqa: SLF001
 
 
 #: Options that say how keys of Redis are called: the experiment counts what it knows by name.

@@ -38,6 +38,19 @@ def charge(order):
     with Path(__file__).with_name("ledger").open("a") as ledger:
         ledger.write(f"{order}\\n")
 """
+#: Has connected, in a manner of speaking, before anybody could tell it where.
+EAGER = """
+from celery import Celery
+
+NOWHERE = "redis://127.0.0.1:1/0"
+app = Celery("eager", broker=NOWHERE, backend=NOWHERE)
+app.pool, app.producer_pool, app.backend
+
+@app.task(bind=True, name="shop.charge")
+def charge(self):
+    if not self.request.retries:
+        raise self.retry(countdown=0)
+"""
 ADOPTED = """
 from celery import Celery
 import repot
@@ -57,6 +70,7 @@ def folder(tmp_path: Path) -> Path:
     """Where the user stands: an application, and a ledger of its effects."""
     (tmp_path / "shop.py").write_text(BARE)
     (tmp_path / "adopted.py").write_text(ADOPTED)
+    (tmp_path / "eager.py").write_text(EAGER)
     (tmp_path / "broken.py").write_text("raise RuntimeError('no database')\n")
     (tmp_path / "ledger").touch()
     return tmp_path
@@ -103,6 +117,14 @@ def test_a_task_that_never_comes_to_the_phase_is_not_applicable(folder: Path) ->
     (told,) = json.loads(found.stdout)["unmeasured"]
     assert not told["failed"]
     assert "retry-publish" in told["why"]
+
+
+def test_what_an_application_made_on_import_does_not_reach_its_own_servers(folder: Path) -> None:
+    """Neither the pool by which a task is sent again, nor the backend that takes its result."""
+    found = run(folder, "no-fault", "--app", "eager:app", "--task", "shop.charge", "--profile", "redis-stock", "--json")
+    assert 0 == found.returncode, found.stderr
+    (told,) = subjects(found).values()
+    assert ["RETRY", "SUCCESS"] == [one["state"] for one in told["story"]["runs"]]
 
 
 @pytest.fixture
