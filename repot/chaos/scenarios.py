@@ -104,6 +104,9 @@ class Scenario:
 
 #: Longer than a worker may stand still without a word before it is said to hang.
 _LONG_S = 13
+#: Longer than the visibility timeout. Workers try to connect again 0, 2, 6 and 12 s after the loss: an outage that
+#: ended at one of these would leave to chance whether they succeed.
+_LINK_AWAY_S = 10
 
 _LINKS = (
     Scenario(
@@ -181,7 +184,7 @@ _LINKS = (
         "A reset that lasts, as by a firewall that has forgotten the connection.",
         Reset(),
         Phase.RUNNING,
-        lasts_s=6,
+        lasts_s=_LINK_AWAY_S,
         works_s=1,
     ),
     Scenario(
@@ -191,7 +194,7 @@ _LINKS = (
         "the visibility timeout decides.",
         Cut(),
         Phase.RUNNING,
-        lasts_s=10,
+        lasts_s=_LINK_AWAY_S,
         works_s=4,
     ),
     Scenario(
@@ -226,7 +229,7 @@ _LINKS = (
         "Celery drops a task whose retry it cannot send, late acks or not; the guarded task keeps its message.",
         Cut(),
         Phase.RETRY_PUBLISH,
-        lasts_s=6,
+        lasts_s=4,
         retries=1,
     ),
     Scenario(
