@@ -547,7 +547,7 @@ _NONE = (
         None,
         None,
         countdown_s=20,
-        # every copy comes due at the same instant: one that ended at once would sometimes be seen by the others
+        # copies on two workers come due at the same instant: neither is over when the other begins
         works_s=1,
     ),
 )
