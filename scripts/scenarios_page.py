@@ -1,12 +1,17 @@
-"""Writes the tables of docs/scenarios.md anew: scenarios, profiles and scaled times, from the code."""
+"""Writes the tables of docs/scenarios.md anew: scenarios, profiles, scaled times and versions, from the code."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from repot.chaos.expectations import table
 from repot.chaos.profiles import PROFILES, SCALED
 from repot.chaos.scenarios import SCENARIOS, Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _DEFAULTS = {
     "visibility_timeout": "7200 s",
@@ -45,13 +50,29 @@ def tables() -> list[list[str]]:
             "| --- | --- | --- |",
             *(f"| `{name}` | {value:g} s | {_DEFAULTS[name]} |" for name, value in SCALED.items()),
         ],
+        [
+            "| scenario | profile | from version | guard off | guard on | before, guard off | before, guard on |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+            *(line for name in SCENARIOS for line in _versions(name)),
+        ],
     ]
+
+
+def _versions(scenario: str) -> Iterator[str]:
+    """What is expected otherwise from some version on."""
+    entries = {(cell.profile, cell.guard): " or ".join(map(str, found)) for cell, found in table(scenario).items()}
+    for key in dict.fromkeys(profile for profile, _ in entries):
+        profile, _, version = key.partition(" @ ")
+        if version:
+            cells = (entries.get((name, guard), "not run") for name in (key, profile) for guard in (False, True))
+            yield f"| `{scenario}` | `{profile}` | {version} | {' | '.join(cells)} |"
 
 
 def page(text: str) -> str:
     """The page with its tables as they are to be."""
-    for table in tables():
-        text = re.sub(rf"(?m)^{re.escape(table[0])}\n(\|.*\n)+", lambda _, table=table: "\n".join(table) + "\n", text)
+    for lines in tables():
+        written = "\n".join([*lines, ""]).replace("\\", r"\\")
+        text = re.sub(rf"(?m)^{re.escape(lines[0])}\n(\|.*\n)+", written, text)
     return text
 
 

@@ -446,8 +446,8 @@ _BROKERS = (
     Scenario(
         "memory-alarm",
         "The broker has no memory left while the task runs",
-        "RabbitMQ lets workers work and makes producers wait. Redis refuses every write, an ACK's "
-        "transaction included.",
+        "RabbitMQ lets workers work and makes producers wait. Redis refuses every write: an ACK's transaction up to 7, "
+        "later the note of what BRPOP has taken, which is lost.",
         MemoryAlarm(),
         Phase.RUNNING,
         lasts_s=8,
