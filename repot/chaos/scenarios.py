@@ -256,7 +256,8 @@ _LINKS = (
     Scenario(
         "data-limit",
         "The link closes after a number of bytes, again and again",
-        "A worker that connects in a loop, and gets its work done when the link holds.",
+        "A worker connects in a loop, and gets its work done when the link holds. On Redis an ACK that fails is only "
+        "logged: a worker that reserves one message may then never ask for another.",
         DataLimit(),
         Phase.RUNNING,
         lasts_s=6,
