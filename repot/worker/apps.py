@@ -56,10 +56,7 @@ def _unusable(name: str, error: BaseException) -> AppUnusable:
         error = first
     if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
         message = f"the application {name!r} was not found: no module named {error.name!r}"
-        return AppNotFound(
-            message,
-            hint=f"Run in the project's folder and name the module, {_AS}",
-        )
+        return AppNotFound(message, hint=f"Run in the project's folder and name the module, {_AS}")
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and error.obj.__name__ == module:
         message = f"the application {name!r} was not found: {module!r} has no {error.name!r}"
         return AppNotFound(message, hint=f"Name the variable that holds it, {_AS}")
