@@ -62,8 +62,9 @@ class Bench:
         case, ground, give_back = self._grounds.take([case])
         try:
             laboratory = Laboratory(
-                ground=ground, results=self._results, toxiproxy_url=self._toxiproxy.url, folder=folder, seed=seed,
-                target=target, options=target.options, expected=None, say=self._say, stop=Event(), starting=Lock(),
+                ground=ground, results=self._results, toxiproxy_url=self._toxiproxy.url, folder=folder, home=None,
+                seed=seed, target=target, options=target.options, expected=None, say=self._say, stop=Event(),
+                starting=Lock(),
             )  # fmt: skip
             return perform(case, laboratory)
         finally:

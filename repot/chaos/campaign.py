@@ -18,6 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from repot.brokers.local import redis_server, toxiproxy_server
+from repot.brokers.local.process import GuardedFolder
 from repot.chaos.case import Case, Laboratory
 from repot.chaos.expectations import expectation
 from repot.chaos.experiment import perform
@@ -159,8 +160,8 @@ class _Running:
                 self.stop,
             )
             stack.callback(self._grounds.close)
-            # gone with that server, also when this process is killed
-            self._folder = self._results.folder / "experiments"
+            # gone also when this process is killed, after the workers that write into it
+            self._home = stack.enter_context(GuardedFolder("repot-experiments-"))
             # asked to stop, each case ends by itself: no interrupt strikes between two steps
             stack.enter_context(stop_on_signal(self.stop))
             self._share_out(jobs)
@@ -213,8 +214,8 @@ class _Running:
         plan = self._plan
         expected = expectation(case.cell, ground.product, ground.version) if plan.judged else None
         laboratory = Laboratory(
-            ground, self._results, self._toxiproxy.url, self._folder, plan.seed, plan.target, plan.options, expected,
-            self._progress.step, self.stop, self._starting,
+            ground, self._results, self._toxiproxy.url, self._home.path, self._home, plan.seed,
+            plan.target, plan.options, expected, self._progress.step, self.stop, self._starting,
         )  # fmt: skip
         try:
             return perform(case, laboratory)
@@ -240,13 +241,13 @@ class _Running:
 
     def _keep_logs(self, case: Case) -> Path | None:
         """Copy the workers' logs to where they stay; not what says how they reach their servers. None once stopped."""
-        if self.stop.is_set() or not (self._folder / case.name).exists():
+        if self.stop.is_set() or not (self._home.path / case.name).exists():
             return None
         kept = Path(tempfile.mkdtemp(prefix="repot-failed-"))
         # multiprocessing's folders come and go meanwhile
         with suppress(shutil.Error, OSError):
             ignored = shutil.ignore_patterns("pymp-*", "*.order")
-            shutil.copytree(self._folder / case.name, kept, dirs_exist_ok=True, ignore=ignored)
+            shutil.copytree(self._home.path / case.name, kept, dirs_exist_ok=True, ignore=ignored)
         return kept
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from repot.brokers.local import Server
     from repot.brokers.local.ground import Ground
+    from repot.brokers.local.process import GuardedFolder
     from repot.chaos.profiles import Profile
     from repot.chaos.result import Finding
     from repot.chaos.scenarios import Scenario
@@ -48,12 +49,17 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Laboratory:
-    """What an experiment uses, and how it tells of its steps."""
+    """What an experiment uses, and how it tells of its steps.
+
+    Attributes:
+        home: what holds `folder`, if it is to go with the campaign: not before its workers.
+    """
 
     ground: Ground
     results: Server
     toxiproxy_url: str
     folder: Path
+    home: GuardedFolder | None
     seed: int
     target: Target
     options: str

@@ -161,7 +161,7 @@ class Stage:
 
         def start() -> GuardedProcess:
             options = ("--include", "repot.chaos.subject")
-            process = start_worker(name, queue, settings, self.folder, processes, options)
+            process = start_worker(name, queue, settings, self.folder, processes, options, home=self.laboratory.home)
             self.stack.callback(process.stop)
             return process
 

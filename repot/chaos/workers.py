@@ -13,15 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from repot.brokers.local.process import GuardedFolder
     from repot.config import WorkerSettings
 
 
 def start_worker(
-    name: str, queue: str, settings: WorkerSettings, folder: Path, processes: int = 1, options: Sequence[str] = ()
+    name: str,
+    queue: str,
+    settings: WorkerSettings,
+    folder: Path,
+    processes: int = 1,
+    options: Sequence[str] = (),
+    *,
+    home: GuardedFolder | None = None,
 ) -> GuardedProcess:
     """Start a worker called `name` that consumes `queue`, with a prefork pool unless `options` say otherwise.
 
-    With one process and a prefetch of one, a worker that is busy takes nothing else.
+    With one process and a prefetch of one, a worker that is busy takes nothing else. A `home` stays as long as it.
     """
     command = [sys.executable, "-m", "celery", "--app", settings.app, "--no-color", "worker"]
     command += [
@@ -46,4 +54,4 @@ def start_worker(
     environment = child_environment(settings)
     paths = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), *sys.path)))
     environment |= {"TMPDIR": str(folder), "PYTHONPATH": paths}
-    return GuardedProcess(command, log=folder / f"{name}.log", environment=environment)
+    return GuardedProcess(command, log=folder / f"{name}.log", environment=environment, home=home)
