@@ -19,6 +19,7 @@ from installed import require
 from leftovers import ours
 from repot.brokers.local import GuardedProcess, free_port, programs, rabbitmq_server, redis_server, toxiproxy_server
 from repot.brokers.local import servers as local_servers
+from repot.brokers.local.process import GuardedFolder
 from repot.errors import ProgramMissing, ServerFailed
 from repot.waiting import wait_until
 
@@ -157,6 +158,31 @@ def test_a_guarded_process_takes_its_children_along(tmp_path: Path) -> None:
         assert [process.pid, child] == running([process.pid, child])
     wait_until(lambda: not running([process.pid, child]), within_s=5, what="both are gone")
     assert process.exit_code == 128 + signal.SIGKILL
+
+
+#: Makes files for a second, as a worker does that is ended a moment later than its server.
+WRITER = """
+import os, sys, time
+end, number = time.monotonic() + 1, 0
+while time.monotonic() < end and os.path.exists(sys.argv[1]):
+    number += 1
+    try:
+        open(os.path.join(sys.argv[1], str(number)), "w").close()
+    except FileNotFoundError:
+        break
+    if number == 1:
+        print("writes", flush=True)
+"""
+
+
+def test_a_folder_is_removed_also_while_somebody_writes_into_it() -> None:
+    folder = GuardedFolder("repot-written-")
+    command = [sys.executable, "-c", WRITER, str(folder.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline()
+        folder.close()
+    assert not folder.path.exists()
 
 
 AS_NOBODY = """#!/bin/sh
