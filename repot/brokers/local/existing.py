@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 from repot.brokers import open_broker
 from repot.brokers.local.launching import LOOPBACK
 from repot.brokers.local.leavings import Leavings, OnRabbit, OnRedis
+from repot.brokers.local.spareless import Spareless
 from repot.config import BrokerUrl
 from repot.config.endpoints import endpoints
 from repot.errors import ConfigInvalid, ExperimentFailed, Inapplicable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _WORKERS = ("struck", "healthy")
 
 
-class ExistingGround:
+class ExistingGround(Spareless):
     """The `Ground` protocol on somebody's own broker; of a failover list the first server.
 
     What a campaign makes there carries its token, and is no one else's.
@@ -116,20 +117,6 @@ class ExistingGround:
     def delete_queue(self, queue: str) -> None:
         """Refused."""
         del queue
-        self._refuse()
-
-    def fail_over(self, queue: str) -> None:
-        """Refused."""
-        del queue
-        self._refuse()
-
-    def lose_spare(self, queue: str) -> None:
-        """Refused."""
-        del queue
-        self._refuse()
-
-    def lagging(self) -> AbstractContextManager[None]:
-        """Refused."""
         self._refuse()
 
     def mend(self) -> None:
