@@ -253,7 +253,13 @@ def test_what_is_observed(folder: Path, images: Images) -> None:
             what="Prometheus has the worker's numbers",
             poll_s=1,
         )
-        assert ["1", "1"] == [found["value"][1] for found in _ask(port, "up")]
+        wait_until(
+            # each target is scraped at a moment of its own within the interval
+            lambda: ["1", "1"] == [found["value"][1] for found in _ask(port, "up")],
+            within_s=60,
+            what="Prometheus has scraped the worker and RabbitMQ",
+            poll_s=1,
+        )
         groups = json.loads(get(port, "/api/v1/rules")[1])["data"]["groups"]
         assert len(_of_rules()) == sum(len(group["rules"]) for group in groups)
         assert not [rule for group in groups for rule in group["rules"] if rule.get("lastError")]
