@@ -14,9 +14,6 @@ from repot.idempotency.events import happened
 from repot.worker.journal import EFFECT, Journal
 
 app = Celery("kills")
-# of the lock under which one worker hands out again what others died with: killed in that moment, it keeps all others
-# waiting for so long; repot's 30 s would be most of a short campaign
-app.conf.broker_transport_options = {"unacked_mutex_expire": 5}
 journal = Journal(Path(str(repot.configure(app).journal)))
 
 QUICK = Backoff(base_s=0.1, cap_s=0.5)

@@ -84,7 +84,13 @@ class Profile:
 
 
 #: Options of kombu's Redis transport that are Celery's defaults scaled down, not protection.
-_TIMES = ("visibility_timeout", "unacked_restore_interval", "unacked_restore_throttle", "health_check_interval")
+_TIMES = (
+    "visibility_timeout",
+    "unacked_restore_interval",
+    "unacked_restore_throttle",
+    "unacked_mutex_expire",
+    "health_check_interval",
+)
 _LATE = {"task_acks_late": True}
 
 PROFILES = {

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from repot.config.urls import ServiceUrl
 
 
-#: Far longer than a scan takes.
-_SWEEP_LOCK_S = 30
+#: Scans that are missed at most when the worker that scans dies or its link falls silent.
+_SCANS_MISSED = 3
 
 _KEEPALIVE_FIELDS = ("keepalive_idle", "keepalive_interval", "keepalive_count")
 
@@ -33,9 +33,10 @@ def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
     # defaults, 10 and 10, mean every 100 s
     yield transport_option("unacked_restore_interval", settings.restore_interval, "restore_interval")
     yield transport_option("unacked_restore_throttle", 1)
-    # who scans holds a lock, for 300 s by kombu's default: a worker that dies in that moment keeps all others from it
-    # for so long. Two that scan at once do no harm: each message is put back in a transaction that watches the hash
-    yield transport_option("unacked_mutex_expire", _SWEEP_LOCK_S)
+    # who scans holds a lock, for 300 s by kombu's default: a worker that dies in that moment, or whose link falls
+    # silent, keeps all others from it for so long. A scan takes far less than an interval, and two at once do no harm:
+    # each message is put back in a transaction that watches the hash
+    yield transport_option("unacked_mutex_expire", _SCANS_MISSED * settings.restore_interval, "restore_interval")
     # kombu passes None for what is not given, which turns redis-py's own defaults off
     yield transport_option("socket_timeout", settings.socket_timeout, "socket_timeout")
     yield transport_option("socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")

@@ -46,6 +46,12 @@ def test_redis_gets_what_long_tasks_need(scheme: str) -> None:
     assert ["direct"] == [queue.exchange.type for queue in config["task_queues"]]
 
 
+@pytest.mark.parametrize("interval", [1, 60])
+def test_a_worker_that_dies_in_its_scan_keeps_the_others_from_theirs_for_three_intervals(interval: int) -> None:
+    options = config_for("redis://host/0", restore_interval=interval)["broker_transport_options"]
+    assert 3 * interval == options["unacked_mutex_expire"]
+
+
 @pytest.mark.parametrize("scheme", AMQP_SCHEMES)
 def test_rabbitmq_gets_what_long_tasks_need(scheme: str) -> None:
     config = config_for(f"{scheme}://host//", queue_names="high,low")

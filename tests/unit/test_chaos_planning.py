@@ -221,6 +221,8 @@ def test_profiles_of_ones_own_come_from_a_file(tmp_path: Path) -> None:
     bare = found["theirs"].bare(found["theirs"].worker_settings(broker_url="redis://localhost"))
     assert bare is not None
     assert bare["task_acks_late"] is True
+    # kombu's own 300 s would outlast every fault
+    assert 3 == bare["broker_transport_options"]["unacked_mutex_expire"]
     plan = planning.plan(names=("dropped-ack",), own_profiles=path, guards=(False,))
     assert ["mine", "theirs"] == [case.profile.name for case in plan.cases]
 
