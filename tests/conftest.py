@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 # a shared machine pauses for longer than a deadline for one example allows
 settings.register_profile("repot", deadline=None)
 settings.load_profile("repot")
+
+# a job in a shell's background ignores Ctrl-C, and what tests start would inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
