@@ -16,7 +16,7 @@ from repot.config import ExplicitSettings, Role
 from repot.idempotency.store import RedisStore
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.journal import EFFECT, ENDED, READY, STARTED, Journal
+from repot.worker.journal import EFFECT, ENDED, READY, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,10 +124,6 @@ class Shop:
     def await_ended(self, task: str, number: int = 1) -> list[Any]:
         """Wait until so many runs of a task have ended; how."""
         return [line.details["state"] for line in self.await_lines(ENDED, task, number)]
-
-    def await_run(self, task: str) -> int:
-        """Wait until a task runs; the process id."""
-        return int(self.await_lines(STARTED, task)[-1].pid)
 
     @property
     def records(self) -> list[Record]:

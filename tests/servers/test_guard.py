@@ -197,8 +197,9 @@ def test_a_hard_time_limit_leaves_a_doubt(shop: Shop, order: str) -> None:
 
 
 def test_a_revoked_run_leaves_a_doubt(shop: Shop, order: str) -> None:
-    task = shop.send("charge", order, 1, str(shop.file()))
-    shop.await_run(task.id)
+    task = shop.send("charge", order, 1, "", str(shop.file()))
+    # a run has its claim only some moments after it has begun
+    shop.await_effects(order)
     shop.client.control.revoke(task.id, terminate=True, signal="SIGKILL")
     with pytest.raises(TaskRevokedError):
         shop.get(task)
