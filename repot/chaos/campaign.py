@@ -117,8 +117,8 @@ def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
             About(one.name, one.title, "")
             for one in _in_order({case.profile.name: case.profile for case in plan.cases}, PROFILES)
         ),
-        results=tuple(sorted(found.results, key=lambda one: order[_name(one)])),
-        unmeasured=tuple(sorted(found.unmeasured, key=lambda one: order[_name(one)])),
+        results=tuple(sorted(found.results, key=lambda one: order[one.cell.run(one.number)])),
+        unmeasured=tuple(sorted(found.unmeasured, key=lambda one: order[one.cell.run(one.number)])),
         interrupted=found.stop.is_set(),
         app=plan.target.name,
     )
@@ -128,10 +128,6 @@ def _in_order(used: Mapping[str, T], known: Iterable[str]) -> list[T]:
     """Those that were used, in the order in which they are known; a user's own last."""
     names = [name for name in known if name in used]
     return [used[name] for name in (*names, *(name for name in used if name not in names))]
-
-
-def _name(found: Result | Unmeasured) -> str:
-    return f"{found.cell.name.replace('/', '-')}-{found.number}"
 
 
 class _Running:

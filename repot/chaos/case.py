@@ -38,7 +38,7 @@ class Case:
     @property
     def name(self) -> str:
         """Unique among the cases of a campaign; also the name of its queue."""
-        return f"{self.cell.name.replace('/', '-')}-{self.number}"
+        return self.cell.run(self.number)
 
     def command(self, seed: int, options: str) -> str:
         """What runs it again; `options` are those of the whole campaign."""

@@ -38,7 +38,7 @@ from repot.worker.gates import LONGEST_HOLD_S, Phase
 from repot.worker.journal import DELIVERED, ENDED, HELD_TOO_LONG, STARTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from repot.chaos.case import Case, Laboratory
     from repot.chaos.place import Place
@@ -177,24 +177,26 @@ class _Experiment:
             while not self._strike_unread(place, task):
                 task = self._take_back()
             return
-        held = None if phase is Phase.AFTER_ACK else phase
-        if held:
-            self.stage.gates.close(held, task)
+        if phase is None or phase is Phase.AFTER_ACK:
+            self.stage.send_subject(task)
+            if phase and (left := self.watch.settle()):
+                message = f"the task did not come to its end without a fault: {left}"
+                raise ExperimentFailed(message)
+            self._strike_held(place, lambda: None)
+            return
+        self.stage.gates.close(phase, task)
         self.stage.send_subject(task)
-        if held:
-            self.stage.await_held(held, task)
-        elif phase is Phase.AFTER_ACK and (left := self.watch.settle()):
-            message = f"the task did not come to its end without a fault: {left}"
-            raise ExperimentFailed(message)
-        self._strike_held(place, held, task)
+        self.stage.await_held(phase, task)
+        self._strike_held(place, lambda: self.stage.gates.open(phase, task))
 
     def _strike_unread(self, place: Place, task: str) -> bool:
         """Strike a worker that stands still with the subject in its hands; False if it did not ask for it in time."""
-        with self.stage.struck.frozen():
+        with ExitStack() as standstill:
+            standstill.enter_context(self.stage.struck.frozen())
             self.stage.send_subject(task)
             if not self.watch.is_handed_over(_HANDED_OVER_WITHIN_S):
                 return False
-            self._strike_held(place, None, task)
+            self._strike_held(place, standstill.close)
             return True
 
     def _take_back(self) -> str:
@@ -207,7 +209,8 @@ class _Experiment:
         self.stage.await_happening(ENDED, sent.task, "the task that nobody had asked for ends")
         return self.stage.new_id()
 
-    def _strike_held(self, place: Place, held: Phase | None, task: str) -> None:
+    def _strike_held(self, place: Place, release: Callable[[], None]) -> None:
+        """Strike a task that is held, and let it go by `release`."""
         scenario = self.case.scenario
         if scenario.phase not in (Phase.RECEIVED, Phase.AFTER_ACK):
             # one would keep the main process held for longer than its heartbeats, the other run what is to wait
@@ -222,18 +225,14 @@ class _Experiment:
         if scenario.lasts_s == 0:
             with unseen, self._fault(place):
                 pass
-            self._release(held, task)
+            release()
         else:
             with self._fault(place):
-                self._release(held, task)
+                release()
                 self._follow()
         if broker_is_struck:
             self._start_again_what_ended()
             self.stage.let_healthy_worker_in()
-
-    def _release(self, held: Phase | None, task: str) -> None:
-        if held:
-            self.stage.gates.open(held, task)
 
     def _send_waiting(self, *, can_reserve: bool) -> None:
         """Send what is to wait behind the subject: what the struck worker reserves, and one at the broker."""

@@ -11,18 +11,20 @@ from repot.brokers.local.existing import ExistingGround
 from repot.chaos import profiles as known
 from repot.chaos.campaign import Plan, cases
 from repot.chaos.expectations import cells
-from repot.chaos.scenarios import SCENARIOS, Needs, Scenario
+from repot.chaos.scenarios import AT, SCENARIOS, Needs, Scenario
 from repot.chaos.target import Target
 from repot.config import BrokerUrl, load, refuse_overriding
 from repot.config.endpoints import endpoints
 from repot.errors import AppUnusable, ConfigInvalid
 from repot.worker.apps import load_app
 from repot.worker.configure import configured_with
+from repot.worker.gates import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from repot.chaos.case import Case
     from repot.chaos.profiles import Profile
 
 ALL, SMOKE = "all", "smoke"
@@ -66,12 +68,17 @@ def plan(
     found = cases(scenarios, chosen, wanted, repeat)
     judged = not target.app
     if judged and not profiles and not mine:
-        found = tuple(case for case in found if (case.profile.name, case.guard) in cells(case.scenario.name))
+        found = tuple(case for case in found if (case.profile.name, case.guard) in _known_cells(case))
     if not found:
         message = "these scenarios, profiles and brokers leave nothing to run"
         raise ConfigInvalid(message, hint="`repot chaos list` names scenarios and profiles.")
     options = _options(target, own_profiles, brokers.values())
     return Plan(found, seed=seed, target=target, existing=dict(brokers), judged=judged, options=options)
+
+
+def _known_cells(case: Case) -> list[tuple[str, bool]]:
+    """Where its scenario means something; one that was moved to another phase does so in the same places."""
+    return cells(case.scenario.name.partition(AT)[0])
 
 
 def _options(target: Target, own_profiles: Path | None, brokers: Iterable[ExistingGround]) -> str:
@@ -109,15 +116,23 @@ def _harmless(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scena
 
 
 def scenario_called(name: str) -> Scenario:
-    """The scenario of that name.
+    """The scenario of that name; `NAME@PHASE` is one whose fault strikes at another phase.
 
     Raises:
         ConfigInvalid: there is none.
     """
-    found = SCENARIOS.get(name)
+    base, at, phase = name.partition(AT)
+    found = SCENARIOS.get(base)
     if found is None:
-        raise _unknown([*SCENARIOS, ALL, SMOKE], what="scenario", name=name)
-    return found
+        raise _unknown([*SCENARIOS, ALL, SMOKE], what="scenario", name=base)
+    if not at or phase == found.phase:
+        return found
+    if phase not in list(Phase):
+        raise _unknown(list(Phase), what="phase", name=phase)
+    if not found.has_other_phases:
+        message = f"{base} strikes where it must, and cannot be moved to {phase!r}"
+        raise ConfigInvalid(message, hint=f"`repot chaos explain {base}` says what it does.")
+    return found.moved_to(Phase(phase))
 
 
 def target(app: str | None, task: str | None, arguments: str | None, probe: str | None) -> Target:

@@ -32,6 +32,10 @@ class Cell:
         """As in `ack-cut/amqp-quorum/guarded`."""
         return f"{self.scenario}/{self.profile}/{'guarded' if self.guard else 'plain'}"
 
+    def run(self, number: int) -> str:
+        """What a run of it is called, in words that also fit a worker's name: as `ack-cut-amqp-quorum-guarded-1`."""
+        return f"{self.name.replace('/', '-').replace('@', '-at-')}-{number}"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,10 @@ from repot.worker.gates import Phase
 
 if TYPE_CHECKING:
     from repot.chaos.faults import Fault
+
+
+#: Between the name of a scenario and the phase that its fault is moved to.
+AT = "@"
 
 
 class Needs(StrEnum):
@@ -81,6 +85,7 @@ class Scenario:
         countdown_s: how long the subject is to wait before it is run.
         sent: when the subject is sent, and over which link.
         stills_worker: the fault itself stops or ends the struck worker, so its silence meanwhile says nothing.
+        movable: the fault may as well strike at another phase.
     """
 
     name: str
@@ -99,7 +104,26 @@ class Scenario:
     needs: Needs = Needs.ANY
     sent: Sent = Sent.BEFORE
     stills_worker: bool = False
+    movable: bool = True
     smoke: bool = False
+
+    @property
+    def has_other_phases(self) -> bool:
+        """Whether it can be moved to another phase; not where its subject is held at none."""
+        return self.movable and None not in (self.fault, self.phase) and self.sent is Sent.BEFORE
+
+    def moved_to(self, phase: Phase) -> Scenario:
+        """The same fault at another phase, called `NAME@PHASE`."""
+        assert self.fault is not None, "nothing strikes"
+        return replace(
+            self,
+            name=f"{self.name}{AT}{phase}",
+            title=f"As {self.name}, at the phase {phase}: {self.fault.what}",
+            lesson="The table of expectations does not have it: it is judged by whether anything bad came of it.",
+            phase=phase,
+            retries=max(self.retries, phase is Phase.RETRY_PUBLISH),
+            smoke=False,
+        )
 
 
 #: Longer than a worker may stand still without a word before it is said to hang.
@@ -125,9 +149,11 @@ _LINKS = (
         "Until the connection ends nobody misses an ACK on RabbitMQ; then the task is delivered again. A late ACK on "
         "Redis waits for its answer: for ever, unless there is a socket timeout.",
         AckCut(),
+        # an early ACK comes next
         Phase.RECEIVED,
         lasts_s=_LONG_S,
         works_s=0.5,
+        movable=False,
     ),
     Scenario(
         "blackhole",

@@ -160,6 +160,22 @@ def test_a_guarded_process_takes_its_children_along(tmp_path: Path) -> None:
     assert process.exit_code == 128 + signal.SIGKILL
 
 
+def test_a_process_stands_still_until_the_last_who_wants_it_has_left(tmp_path: Path) -> None:
+    with GuardedProcess(["sleep", "600"], log=tmp_path / "log", environment=dict(os.environ)) as process:
+        first, second = process.frozen(), process.frozen()
+        first.__enter__()
+        second.__enter__()
+        wait_until(lambda: _stands_still(process), within_s=5, what="it stands still")
+        first.__exit__(None, None, None)
+        assert _stands_still(process)
+        second.__exit__(None, None, None)
+        wait_until(lambda: not _stands_still(process), within_s=5, what="it goes on")
+
+
+def _stands_still(process: GuardedProcess) -> bool:
+    return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+
+
 #: Makes files for a second, as a worker does that is ended a moment later than its server.
 WRITER = """
 import os, sys, time

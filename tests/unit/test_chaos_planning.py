@@ -13,6 +13,7 @@ from repot.chaos.result import Cell, Fate, Finding
 from repot.chaos.scenarios import SCENARIOS, Needs
 from repot.chaos.verdict import Word
 from repot.errors import ConfigInvalid
+from repot.worker.gates import Phase
 
 
 @pytest.mark.parametrize(
@@ -127,6 +128,13 @@ def test_chosen_profiles_are_run_even_where_nothing_is_expected() -> None:
     ("arguments", "message", "hint"),
     [
         ({"names": ("dropped-akc",)}, "no scenario 'dropped-akc'", "Did you mean dropped-ack?"),
+        ({"names": ("dropped-akc@running",)}, "no scenario 'dropped-akc'", "Did you mean dropped-ack?"),
+        ({"names": ("dropped-ack@runing",)}, "no phase 'runing'", "Did you mean running?"),
+        ({"names": ("dropped-ack@",)}, "no phase ''", "before-receive, received"),
+        *(
+            ({"names": (f"{name}@running",)}, f"{name} strikes where it must", f"`repot chaos explain {name}`")
+            for name in ("no-fault", "poison", "lost-in-flight", "publish-blackhole", "delivery-limit", "ack-cut")
+        ),
         ({"profiles": ("redis",)}, "no profile 'redis'", "redis-"),
         ({"own_profiles": Path("/no/such/file")}, "cannot be read", "docs/scenarios.md"),
     ],
@@ -135,6 +143,27 @@ def test_what_does_not_exist_is_named(arguments: dict[str, object], message: str
     with pytest.raises(ConfigInvalid, match=message) as caught:
         planning.plan(**arguments)  # type: ignore[arg-type]
     assert hint in caught.value.hint
+
+
+def test_a_fault_strikes_at_another_phase() -> None:
+    plan = planning.plan(names=("link-down@before-ack",))
+    assert {Phase.BEFORE_ACK} == {case.scenario.phase for case in plan.cases}
+    assert {SCENARIOS["link-down"].fault} == {case.scenario.fault for case in plan.cases}
+    # where it means something is known, what comes of it is not
+    assert cells("link-down") == [(case.profile.name, case.guard) for case in plan.cases]
+    assert all(expectation(case.cell, "Redis", "7.0") is None for case in plan.cases)
+    assert "repot chaos run link-down@before-ack --profile" in plan.cases[0].command(plan.seed, plan.options)
+    # the name of a worker has one @
+    assert all("@" not in case.name for case in plan.cases)
+
+
+def test_a_phase_of_its_own_is_the_scenario_itself() -> None:
+    assert planning.scenario_called("link-down@running") is SCENARIOS["link-down"]
+
+
+def test_a_task_that_is_to_be_held_at_its_retry_retries() -> None:
+    assert 1 == planning.scenario_called("link-down@retry-publish").retries
+    assert 0 == planning.scenario_called("link-down@received").retries
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,21 @@ def test_an_unknown_scenario_is_a_usage_error() -> None:
     assert "earthquake" in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("link-d", ["link-down"]),
+        ("link-down@be", ["link-down@before-receive", "link-down@before-ack"]),
+        ("poison@", []),
+        ("nothing@", []),
+    ],
+)
+def test_scenarios_and_their_phases_are_completed(typed: str, offered: list[str]) -> None:
+    words = {"_REPOT_COMPLETE": "bash_complete", "COMP_WORDS": f"repot chaos run {typed}", "COMP_CWORD": "3"}
+    found = CliRunner().invoke(main, prog_name="repot", env=words).stdout
+    assert offered == [line.removeprefix("plain,") for line in found.split()]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_a_script(shell: str) -> None:
     assert "_REPOT_COMPLETE" in repot("completion", shell).stdout

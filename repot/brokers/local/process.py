@@ -91,6 +91,7 @@ class GuardedProcess:
         """Start `command` in `folder`; delete `remove` once it has ended. A `home` stays at least as long as it."""
         self.log = log
         self._last_words = ""
+        self._standstills = 0
         order = {
             "command": list(command),
             "log": str(log),
@@ -136,12 +137,15 @@ class GuardedProcess:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop the command's own process, not its children, for the duration of a `with`."""
+        """Stop the command's own process, not its children, while a `with` lasts; of several, until the last."""
+        self._standstills += 1
         self.signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            self.signal(signal.SIGCONT)
+            self._standstills -= 1
+            if not self._standstills:
+                self.signal(signal.SIGCONT)
 
     @contextmanager
     def all_frozen(self) -> Iterator[None]:
