@@ -10,6 +10,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from celery import current_task, signals
+from kombu.utils.functional import retry_over_time
 
 from repot.config.masking import masked
 from repot.idempotency import events
@@ -18,6 +19,7 @@ from repot.worker.journal import BEAT, CLAIMED, DELIVERED, ENDED, NOTICED, PARKE
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
 #: Seconds between two signs of the main loop's life.
 BEAT_S = 0.5
@@ -77,14 +79,18 @@ class MainProcess:
         logging.getLogger().removeHandler(self._trouble)
 
     def _beat(self, consumer: Any) -> None:  # noqa: ANN401
-        """Write whenever the main thread has moved; one that waits in one call, for an answer or a lock, does not."""
+        """Write whenever the main thread has moved, or pauses before it connects again.
+
+        One that waits in one call, for an answer or a lock, does neither.
+        """
         hub, before = consumer.controller.hub, None
         # a loop that has nothing to do moves, too, when it is asked to
         goes_round = Event()
         never = Event()
         while not never.wait(BEAT_S):
-            now = _whereabouts(main_thread())
-            if goes_round.is_set() or now != before:
+            frame = sys._current_frames().get(main_thread().ident or 0)  # noqa: SLF001 - the only way to see it
+            now = _whereabouts(frame)
+            if goes_round.is_set() or now != before or _pauses(frame):
                 self._journal.write(BEAT, consumer.hostname)
             before = now
             goes_round.clear()
@@ -92,9 +98,14 @@ class MainProcess:
                 hub.call_soon(goes_round.set)
 
 
-def _whereabouts(thread: Thread) -> tuple[tuple[int, int], ...]:
+def _pauses(frame: FrameType | None) -> bool:
+    """Whether a thread sleeps between two attempts, and is not in one of them."""
+    return frame is not None and frame.f_code is retry_over_time.__code__
+
+
+def _whereabouts(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
     """Where a thread is: its frames, and the instruction of each."""
-    frame, found = sys._current_frames().get(thread.ident or 0), []  # noqa: SLF001 - the only way to see it
+    found = []
     while frame is not None:
         found.append((id(frame), frame.f_lasti))
         frame = frame.f_back
