@@ -67,7 +67,7 @@ def test_every_task_has_its_account(smoke: Campaign) -> None:
 
 
 def test_the_fault_meets_the_ack(smoke: Campaign) -> None:
-    """In dropped-ack it begins after the effect and before the run ends, as that is held: the ACK comes into it."""
+    """In dropped-ack it begins when the run is over and its process held: the ACK comes into it."""
     result = find(smoke, "dropped-ack", "amqp-quorum", guard=False)
     (window,) = result.windows
     run, effect = result.subject.story.runs[0], result.subject.story.effects[0]
@@ -80,6 +80,16 @@ def test_a_fault_that_strikes_a_running_task_does_so_between_its_start_and_its_e
     (window,) = result.windows
     story = result.subject.story
     assert story.runs[0].started < window.begun <= window.ended < story.effects[0].at
+
+
+def test_a_fault_that_was_moved_strikes_at_that_phase() -> None:
+    plan = planning.plan(names=("connection-reset@after-effect",), profiles=("redis-hardened",), guards=(True,))
+    found = campaign.run(plan, jobs=1, progress=Silence())
+    campaign.require_expected(found)
+    (window,) = found.results[0].windows
+    run, effect = found.results[0].subject.story.runs[0], found.results[0].subject.story.effects[0]
+    assert run.ended is not None
+    assert effect.at < window.begun <= window.ended < run.ended
 
 
 def test_the_times_are_those_of_the_settings(smoke: Campaign) -> None:
