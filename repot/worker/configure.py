@@ -68,7 +68,7 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
     if role is Role.WORKER:
         _give_pulse(app)
         # a step's name alone: a process that is no worker imports nothing for it
-        app.steps["consumer"].add("repot.worker.burying:BuryStep")
+        app.steps["consumer"].update(("repot.worker.burying:BuryStep", "repot.worker.prefetch:PrefetchStep"))
     return settings
 
 
