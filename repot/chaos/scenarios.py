@@ -521,6 +521,8 @@ _BROKERS = (
         Phase.RUNNING,
         lasts_s=15,
         works_s=12,
+        # it is there from the beginning, and strikes whatever runs for too long
+        movable=False,
         needs=Needs.OWN,
     ),
     Scenario(

@@ -132,8 +132,16 @@ def test_chosen_profiles_are_run_even_where_nothing_is_expected() -> None:
         ({"names": ("dropped-ack@runing",)}, "no phase 'runing'", "Did you mean running?"),
         ({"names": ("dropped-ack@",)}, "no phase ''", "before-receive, received"),
         *(
-            ({"names": (f"{name}@running",)}, f"{name} strikes where it must", f"`repot chaos explain {name}`")
-            for name in ("no-fault", "poison", "lost-in-flight", "publish-blackhole", "delivery-limit", "ack-cut")
+            ({"names": (f"{name}@started",)}, f"{name} strikes where it must", f"`repot chaos explain {name}`")
+            for name in (
+                "no-fault",
+                "poison",
+                "lost-in-flight",
+                "publish-blackhole",
+                "delivery-limit",
+                "ack-cut",
+                "consumer-timeout",
+            )
         ),
         ({"profiles": ("redis",)}, "no profile 'redis'", "redis-"),
         ({"own_profiles": Path("/no/such/file")}, "cannot be read", "docs/scenarios.md"),
