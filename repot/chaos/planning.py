@@ -11,7 +11,7 @@ from repot.brokers.local.existing import ExistingGround
 from repot.chaos import profiles as known
 from repot.chaos.campaign import Plan, cases
 from repot.chaos.expectations import cells
-from repot.chaos.scenarios import AT, SCENARIOS, Needs, Scenario
+from repot.chaos.scenarios import ALL, AT, SCENARIOS, SMOKE, Needs, Scenario
 from repot.chaos.target import Target
 from repot.config import BrokerUrl, load, refuse_overriding
 from repot.config.endpoints import endpoints
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from repot.chaos.case import Case
     from repot.chaos.profiles import Profile
 
-ALL, SMOKE = "all", "smoke"
 #: Worst, and best, on either broker.
 _SMOKE_PROFILES = ("redis-stock", "redis-hardened", "amqp-quorum")
 
@@ -247,10 +246,16 @@ def _management_url() -> str:
 
 
 def _scenarios(names: Sequence[str]) -> list[Scenario]:
-    if not names or ALL in names:
-        return list(SCENARIOS.values())
-    chosen = [one for one in SCENARIOS.values() if SMOKE in names and one.smoke]
-    return [*chosen, *(scenario_called(name) for name in dict.fromkeys(names) if name != SMOKE)]
+    return list({one.name: one for name in names or (ALL,) for one in _called(name)}.values())
+
+
+def _called(name: str) -> list[Scenario]:
+    """The scenario of that name, or those of `all` or `smoke`; at a phase, those of them that can be moved."""
+    group, at, phase = name.partition(AT)
+    if group not in (ALL, SMOKE):
+        return [scenario_called(name)]
+    found = [one for one in SCENARIOS.values() if one.smoke or group == ALL]
+    return [scenario_called(f"{one.name}{AT}{phase}") for one in found if one.has_other_phases] if at else found
 
 
 def _profile(name: str, mine: Mapping[str, Profile]) -> Profile:

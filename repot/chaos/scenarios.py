@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from repot.chaos.faults import Fault
 
 
+#: What all of them are called, and a small part.
+ALL, SMOKE = "all", "smoke"
 #: Between the name of a scenario and the phase that its fault is moved to.
 AT = "@"
 

@@ -19,13 +19,14 @@ _JOBS = 10
 _file = click.Path(dir_okay=False, path_type=Path)
 
 
-def _scenario_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    from repot.chaos.scenarios import AT, SCENARIOS
+def _scenario_names(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    from repot.chaos.scenarios import ALL, AT, SCENARIOS, SMOKE
     from repot.worker.gates import Phase
 
-    base = SCENARIOS.get(typed.partition(AT)[0])
-    moved = [base.moved_to(phase).name for phase in Phase] if base and base.has_other_phases and AT in typed else []
-    return [name for name in (*SCENARIOS, "all", "smoke", *moved) if name.startswith(typed)]
+    base, at, _ = typed.partition(AT)
+    movable = {ALL, SMOKE, *(one.name for one in SCENARIOS.values() if one.has_other_phases)}
+    moved = [f"{base}{AT}{phase}" for phase in Phase] if at and base in movable else []
+    return [name for name in (*SCENARIOS, ALL, SMOKE, *moved) if name.startswith(typed)]
 
 
 def _profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
@@ -142,9 +143,10 @@ def run(  # noqa: PLR0913 - one for each option
     """Run scenarios, and judge what became of each task.
 
     SCENARIO is one or more of those `repot chaos list` shows, `smoke`, or `all`, which
-    is the default and takes some 20 minutes on 2 cores. NAME@PHASE lets the fault of one
-    strike at another phase of the task, as in link-down@before-ack. Ctrl-C ends all that
-    was started, and shows what there is. Exit code 4: some verdict is not as expected.
+    is the default and takes some 20 minutes on 2 cores. SCENARIO@PHASE lets the fault
+    strike at another phase of the task, as in link-down@before-ack or all@received.
+    Ctrl-C ends all that was started, and shows what there is. Exit code 4: some verdict is
+    not as expected.
     """
     from repot.chaos import campaign, planning, report
     from repot.cli import show

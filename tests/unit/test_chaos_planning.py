@@ -130,6 +130,7 @@ def test_chosen_profiles_are_run_even_where_nothing_is_expected() -> None:
         ({"names": ("dropped-akc",)}, "no scenario 'dropped-akc'", "Did you mean dropped-ack?"),
         ({"names": ("dropped-akc@running",)}, "no scenario 'dropped-akc'", "Did you mean dropped-ack?"),
         ({"names": ("dropped-ack@runing",)}, "no phase 'runing'", "Did you mean running?"),
+        ({"names": ("all@runing",)}, "no phase 'runing'", "Did you mean running?"),
         ({"names": ("dropped-ack@",)}, "no phase ''", "before-receive, received"),
         *(
             ({"names": (f"{name}@started",)}, f"{name} strikes where it must", f"`repot chaos explain {name}`")
@@ -163,6 +164,19 @@ def test_a_fault_strikes_at_another_phase() -> None:
     assert "repot chaos run link-down@before-ack --profile" in plan.cases[0].command(plan.seed, plan.options)
     # the name of a worker has one @
     assert all("@" not in case.name for case in plan.cases)
+
+
+def test_all_faults_strike_at_one_phase() -> None:
+    plan = planning.plan(names=("all@received", "reset-received@received"), profiles=("amqp-quorum",), guards=(True,))
+    names = [case.scenario.name for case in plan.cases]
+    assert {Phase.RECEIVED} == {case.scenario.phase for case in plan.cases}
+    assert {"reset-received", "link-down@received", "broker-killed@received"} <= set(names)
+    assert len(names) == len(set(names)) == sum(one.has_other_phases for one in SCENARIOS.values())
+
+
+def test_what_is_named_twice_is_run_once() -> None:
+    few = planning.plan(names=("smoke",), profiles=("amqp-quorum",))
+    assert few.cases == planning.plan(names=("smoke", "dropped-ack"), profiles=("amqp-quorum",)).cases
 
 
 def test_a_phase_of_its_own_is_the_scenario_itself() -> None:

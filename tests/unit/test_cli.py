@@ -152,6 +152,7 @@ def test_an_unknown_scenario_is_a_usage_error() -> None:
     [
         ("link-d", ["link-down"]),
         ("link-down@be", ["link-down@before-receive", "link-down@before-ack"]),
+        ("all@after-", ["all@after-effect", "all@after-ack"]),
         ("poison@", []),
         ("nothing@", []),
     ],
