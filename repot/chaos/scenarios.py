@@ -285,7 +285,7 @@ _LINKS = (
         "data-limit",
         "The link closes after a number of bytes, again and again",
         "A worker connects in a loop, and gets its work done when the link holds. On Redis an ACK that fails is only "
-        "logged: a worker that reserves one message may then never ask for another.",
+        "logged, and counts as in hand for ever: without repot a worker that reserves one message asks for no other.",
         DataLimit(),
         Phase.RUNNING,
         lasts_s=6,
