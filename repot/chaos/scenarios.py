@@ -123,7 +123,7 @@ class Scenario:
             title=f"As {self.name}, at the phase {phase}: {self.fault.what}",
             lesson="The table of expectations does not have it: it is judged by whether anything bad came of it.",
             phase=phase,
-            retries=max(self.retries, phase is Phase.RETRY_PUBLISH),
+            retries=self.retries or int(phase is Phase.RETRY_PUBLISH),
             smoke=False,
         )
 
