@@ -169,7 +169,8 @@ _LINKS = (
     Scenario(
         "blackhole-inbound",
         "Bytes from the broker vanish while the task runs",
-        "The ACK arrives; what the worker would hear does not.",
+        "On RabbitMQ the ACK arrives. On Redis the worker waits for the answer to what it asked before, and the ACK "
+        "comes too late.",
         Blackhole(FROM),
         Phase.RUNNING,
         lasts_s=_LONG_S,
