@@ -92,6 +92,15 @@ def test_a_fault_that_was_moved_strikes_at_that_phase() -> None:
     assert effect.at < window.begun <= window.ended < run.ended
 
 
+def test_a_worker_whose_ack_failed_asks_for_more() -> None:
+    """On Redis, where kombu counts what a worker has in hand."""
+    plan = planning.plan(names=("half-open@before-ack",), profiles=("redis-hardened",), guards=(True,))
+    found = campaign.run(plan, jobs=1, progress=Silence())
+    campaign.require_expected(found)
+    assert any("Couldn't ack" in notice.text for notice in found.results[0].notices)
+    assert Fate.CONSUMES is found.results[0].finding.worker
+
+
 def test_the_times_are_those_of_the_settings(smoke: Campaign) -> None:
     """Redis: the visibility timeout, counted from the delivery. RabbitMQ: 2 to 3 heartbeats after the fault."""
     redis, amqp = (find(smoke, "dropped-ack", name, guard=False) for name in ("redis-hardened", "amqp-quorum"))
