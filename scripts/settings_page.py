@@ -6,9 +6,9 @@ from repot.config.settings import EnvironmentSettings, describe
 HEAD = """# Settings
 
 Every setting is an environment variable. `repot config variables` prints this list, `repot config show` what the
-settings make of Celery and where each value comes from. Durations are seconds. A variable that begins with `WORKER_` or
-`HEALTHCHECK_` and is not in this list is an error, as is a value that cannot be right; the message names the variable
-and never shows the value.
+settings make of Celery and where each value comes from. Durations are seconds. A value that cannot be right is an
+error, as is a name with a typing error; the message names the variable and never shows the value. Other variables that
+begin with `WORKER_` or `HEALTHCHECK_` belong to other programs: they end nothing, and `repot config show` names them.
 
 The scheme of `WORKER_BROKER_URL` alone decides between the brokers: `redis`, `rediss` and `sentinel`, or `amqp`,
 `amqps` and `pyamqp`. What concerns only the other broker is left out of Celery's configuration, so one set of variables

@@ -18,14 +18,16 @@ def config() -> None:
 def show(*, everything: bool, as_json: bool) -> None:
     """Show the effective Celery configuration of WORKER_APP, and where each value comes from.
 
-    Passwords are masked.
+    Passwords are masked. Variables that look like settings and are none are named on standard error.
     """
-    from repot.config import load
+    from repot.config import foreign_variables, load
     from repot.worker.apps import load_app
     from repot.worker.effective import CELERY_DEFAULT, effective_config
 
     settings = load()
     found = list(effective_config(load_app(settings.app)))
+    for line in foreign_variables():
+        click.echo(line, err=True)
     if as_json:
         lines = {line.key: {"value": line.shown, "origin": line.origin} for line in found}
         click.echo(json.dumps({"app": settings.app, "settings": lines}, indent=2))

@@ -34,6 +34,9 @@ _AUTOSCALE = "CELERY_WORKER_AUTOSCALE"
 #: What Kubernetes puts into every container beside a Service called `worker`, behind that prefix.
 _SERVICE_LINK = re.compile(r"^(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?)$")
 
+#: Names of so many letters, without their prefix, are recognized with two letters wrong; shorter ones with one.
+_LONG_NAME = 6
+
 Settings = TypeVar("Settings", bound=EnvironmentSettings)
 
 
@@ -69,7 +72,7 @@ def _load(
     given: Mapping[str, Any] | None = None,
     contradictions: Callable[[Settings], Iterable[str]] = lambda _: (),
 ) -> Settings:
-    problems = [*problems, *_unknown(settings)]
+    problems = [*problems, *_mistyped(settings)]
     try:
         loaded = settings(**given or {})
         problems += contradictions(loaded)
@@ -145,20 +148,64 @@ def _autoscale_problems(settings: WorkerSettings) -> list[str]:
     return [f"{_AUTOSCALE} is {text!r}, but {because}; {instead}"]
 
 
-def _unknown(settings: type[EnvironmentSettings]) -> list[str]:
+def foreign_variables() -> list[str]:
+    """One line for each variable with a prefix of ours that is not a setting, but another program's."""
+    return [
+        f"{name} is set, but is not a setting of repot; it is left to whichever program reads it{_guess(name, known)}"
+        for name, known in _unknown(WorkerSettings) + _unknown(HealthcheckSettings)
+        if not _meant(name, known)
+    ]
+
+
+def _mistyped(settings: type[EnvironmentSettings]) -> list[str]:
+    return [
+        f"{name} is not a setting; did you mean {meant}?"
+        for name, known in _unknown(settings)
+        if (meant := _meant(name, known))
+    ]
+
+
+def _unknown(settings: type[EnvironmentSettings]) -> list[tuple[str, list[str]]]:
+    """Variables with the settings' prefix that are none of them, each with what would be."""
     prefix = settings.model_config["env_prefix"]
     known = [variable(field, settings) for field in settings.model_fields]
-    lines = []
-    for name in sorted(os.environ):
+    return [
+        (name, known)
+        for name in sorted(os.environ)
         # as pydantic-settings does: whatever the case
-        if not name.upper().startswith(prefix) or name.upper() in known:
-            continue
-        if _SERVICE_LINK.match(name.removeprefix(prefix)):
-            continue
-        near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.6)
-        guess = f"; did you mean {near[0]}?" if near else ""
-        lines.append(f"{name} is not a setting{guess}")
-    return lines
+        if name.upper().startswith(prefix)
+        and name.upper() not in known
+        and not _SERVICE_LINK.match(name.removeprefix(prefix))
+    ]
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """The setting of which `name` is a typing error; empty for a name of its own, which another program may read."""
+    return next((one for one in known if _edits(name.upper(), one) <= _edits_allowed(one)), "")
+
+
+def _edits_allowed(name: str) -> int:
+    """A name with more letters wrong is not a typing error, but a name of its own."""
+    return 2 if len(name.partition("_")[2]) >= _LONG_NAME else 1
+
+
+def _edits(one: str, other: str) -> int:
+    """Letters to insert, drop, replace or swap with their neighbour: the optimal string alignment distance."""
+    rows = [list(range(len(other) + 1))]
+    for at, letter in enumerate(one, 1):
+        above, row = rows[-1], [at]
+        for to, goal in enumerate(other, 1):
+            least = min(above[to] + 1, row[-1] + 1, above[to - 1] + (letter != goal))
+            if at > 1 and to > 1 and (letter, one[at - 2]) == (other[to - 2], goal):
+                least = min(least, rows[-2][to - 2] + 1)
+            row.append(least)
+        rows.append(row)
+    return rows[-1][-1]
+
+
+def _guess(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.8)
+    return f" (repot has {near[0]})" if near else ""
 
 
 def explain(error: ValidationError, settings: type[EnvironmentSettings] = WorkerSettings) -> list[str]:

@@ -68,6 +68,13 @@ def test_config_show_gives_values_and_origins_and_no_password() -> None:
         assert "user:**@host" in found.stdout
 
 
+def test_config_show_names_variables_of_other_programs() -> None:
+    shown = repot_process("config", "show", "--json", WORKER_LOGLEVEL="info", HEALTHCHECK_INTERVAL="5s")
+    assert 0 == shown.returncode
+    assert "WORKER_LOGLEVEL is set, but is not a setting of repot" in shown.stderr
+    assert "HEALTHCHECK_INTERVAL is set" in shown.stderr
+
+
 def test_config_show_as_json_is_data() -> None:
     lines = json.loads(repot_process("config", "show", "--json").stdout)["settings"]
     assert {"value": 7200, "origin": "WORKER_VISIBILITY_TIMEOUT (repot's default)"} == lines[

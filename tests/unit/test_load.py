@@ -13,6 +13,7 @@ from repot.config import (
     WorkerSettings,
     as_environment,
     child_environment,
+    foreign_variables,
     load,
     load_healthcheck,
     variable,
@@ -73,7 +74,9 @@ def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name:
     ("variables", "said"),
     [
         ({"WORKER_VISIBILTY_TIMEOUT": "5"}, "did you mean WORKER_VISIBILITY_TIMEOUT?"),
-        ({"WORKER_XYZZY": "5"}, "WORKER_XYZZY is not a setting"),
+        ({"WORKER_BROKER_ULR": "amqp://h"}, "WORKER_BROKER_ULR is not a setting; did you mean WORKER_BROKER_URL?"),
+        ({"worker_queue_name": "a"}, "did you mean WORKER_QUEUE_NAMES?"),
+        ({"WORKER_APPS": "shop"}, "did you mean WORKER_APP?"),
         ({"CELERY_BROKER_URL": f"redis://:{PLANTED}@h"}, "CELERY_BROKER_URL is set and would silently win"),
         ({"CELERY_RESULT_BACKEND": "rpc://"}, "set WORKER_RESULT_BACKEND instead"),
         ({"WORKER_BROKER_READ_URL": "redis://h"}, "without WORKER_BROKER_WRITE_URL"),
@@ -114,6 +117,30 @@ def test_what_kubernetes_says_of_a_service_called_worker_is_no_setting(monkeypat
     for name in ("WORKER_PORT", "WORKER_PORT_80_TCP", "WORKER_SERVICE_HOST", "WORKER_SERVICE_PORT_HTTP"):
         monkeypatch.setenv(name, "tcp://10.0.0.1:80")
     load()
+
+
+#: Celery's own, those of other programs, and what people call theirs.
+FOREIGN = (
+    "WORKER_LOGLEVEL", "WORKER_LOG_LEVEL", "WORKER_CONCURRENCY", "WORKER_CLASS", "WORKER_NAME", "WORKER_TIMEOUT",
+    "WORKER_SHUTDOWN_TIMEOUT", "WORKER_HOST", "WORKER_RELEASE", "WORKER_QUEUES", "worker_pool",
+    "HEALTHCHECK_URL", "HEALTHCHECK_INTERVAL", "HEALTHCHECK_TIMEOUT", "HEALTHCHECK_PATH",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_variable_of_another_program_ends_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, PLANTED)
+    load_healthcheck(load())
+    (line,) = foreign_variables()
+    assert line.startswith(f"{name} is set, but is not a setting of repot")
+    assert PLANTED not in line
+
+
+def test_a_mistyped_variable_of_the_sidecar_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEALTHCHECK_PROT", "9001")
+    with pytest.raises(ConfigInvalid, match=r"did you mean HEALTHCHECK_PORT\?"):
+        load_healthcheck(load())
+    assert [] == foreign_variables()
 
 
 def test_an_empty_path_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
