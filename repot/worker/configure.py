@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
     from repot.config import Entry, WorkerSettings
 
+#: What each worker's consumer gets, beside its pulse.
+_STEPS = (
+    "repot.worker.burying:BuryStep",
+    "repot.worker.prefetch:PrefetchStep",
+    "repot.worker.partial_results:PartialResultsStep",
+)
+
 #: What an application says in its own words about the fields that all others follow.
 _ADOPTED = {
     "broker_url": "broker_url",
@@ -68,7 +75,7 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
     if role is Role.WORKER:
         _give_pulse(app)
         # a step's name alone: a process that is no worker imports nothing for it
-        app.steps["consumer"].update(("repot.worker.burying:BuryStep", "repot.worker.prefetch:PrefetchStep"))
+        app.steps["consumer"].update(_STEPS)
     return settings
 
 
