@@ -46,7 +46,7 @@
 
 Exit codes of the command: 0 done, 1 failed, 2 usage, 3 broker unreachable,
 4 a check or a verdict said no, 5 a claim or a job stands against it, 6 application not found, 7 application fails on
-import, 8 access refused, 9 TLS failed, 130 interrupted.
+import, 8 access refused, 9 TLS failed, 130 interrupted, 141 the reader of a pipe left.
 
 Names say what happened and carry no `Error` suffix.
 """

@@ -9,6 +9,7 @@ import click
 
 from repot.cli.dead_options import JSON, filters, no_blank, opened, redaction_of, wanted_of, where
 from repot.cli.dead_output import age, fields, note_missing, oldest, table
+from repot.cli.output import reader_may_leave
 from repot.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -192,7 +193,10 @@ def _go_round(
     def saw(letter: Letter, so_far: Round) -> None:
         nonlocal told_at
         if not execute:
-            click.echo("  ".join(map(printable, (letter.id, letter.task, letter.death.reason, letter.death.queue))))
+            line = "  ".join(map(printable, (letter.id, letter.task, letter.death.reason, letter.death.queue)))
+            # here: further out, a pipe without a reader is taken for a broken link to the broker
+            with reader_may_leave():
+                click.echo(line)
         elif monotonic() - told_at > _PROGRESS_S:
             told_at = monotonic()
             click.echo(f"{so_far.acted} {did}", err=True)

@@ -16,6 +16,7 @@ from repot.cli.doctor import doctor
 from repot.cli.healthcheck import healthcheck
 from repot.cli.init import init
 from repot.cli.locks import locks
+from repot.cli.output import reader_may_leave
 from repot.cli.up import up
 from repot.errors import Interrupted, RepotError
 
@@ -26,18 +27,25 @@ _EXTRA = dict.fromkeys(
 
 
 class _Repot(click.Group):
-    """Turns a `RepotError` into a message, a hint and its exit code."""
+    """Turns a `RepotError` into a message, a hint and its exit code; a reader that leaves is no error."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401 - click's signature
+        with reader_may_leave():
+            # the help is printed here
+            return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         try:
-            return super().invoke(ctx)
+            with reader_may_leave():
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(Interrupted.exit_code)
         except Exception as error:  # noqa: BLE001 - the last frame: what nobody foresaw must show no password either
-            ctx.exit(_tell(error, with_traceback=bool(ctx.params.get("traceback"))))
+            with reader_may_leave():
+                ctx.exit(_tell(error, with_traceback=bool(ctx.params.get("traceback"))))
 
 
 def _tell(error: Exception, *, with_traceback: bool) -> int:
@@ -68,7 +76,8 @@ _TRACEBACK = click.option("--traceback", is_flag=True, help="Show Python's trace
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 usage or settings, 3 broker unreachable, "
     "4 a check or a verdict said no, 5 a claim or a job stands against it, 6 application not found, "
-    "7 application fails on import, 8 access refused, 9 TLS failed, 130 interrupted. "
+    "7 application fails on import, 8 access refused, 9 TLS failed, 130 interrupted, "
+    "141 the reader of a pipe left. "
     "Data goes to standard output, messages to standard error.",
 )
 @click.version_option(package_name="repot", prog_name="repot")

@@ -27,6 +27,7 @@ from repot.brokers.message import Message, publish
 from repot.brokers.sweep import Keep
 from repot.chaos.workers import start_worker
 from repot.cli.main import main
+from repot.cli.output import READER_LEFT
 from repot.config import ExplicitSettings, Role, celery_config, child_environment
 from repot.config.environment import inherited_environment
 from repot.config.queues import DeadLetterQueue
@@ -543,6 +544,27 @@ def test_discard_takes_a_filter(server: Server, opened: Callable[..., Post]) -> 
     post.run("show", "one", code=1)
     post.run("discard", "--all", "--execute")
     assert [] == post.letters()
+
+
+def test_a_reader_that_leaves_is_no_error_and_no_broker_that_is_away(
+    server: Server, opened: Callable[..., Post]
+) -> None:
+    post = opened(server)
+    with post.channel() as channel:
+        DeadLetterQueue(post.dead, "quorum")(channel).declare()
+        for number in range(3):
+            publish(channel, _letter(f"one-{number}", post.queue), post.dead)
+    for words in (["list"], ["replay"]):
+        with subprocess.Popen(
+            post.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=post.environment
+        ) as process:
+            assert process.stdout
+            process.stdout.close()
+            assert process.stderr
+            said = process.stderr.read()
+        assert READER_LEFT == process.returncode, said
+        assert "error" not in said
+    assert 3 == len(post.letters())
 
 
 def test_a_broker_that_is_away_is_not_empty(server: Server, opened: Callable[..., Post]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -11,6 +13,7 @@ from click.testing import CliRunner
 
 from leases import TimedRedis, claimant
 from repot.cli.main import main
+from repot.cli.output import READER_LEFT
 from repot.idempotency.claims import Claimed, Done, Ending, Outcome
 from repot.idempotency.fingerprint import Fingerprint
 from repot.submission.job import Status
@@ -83,6 +86,17 @@ def test_claims_are_listed_with_their_states(desk: Desk) -> None:
 )
 def test_filters(desk: Desk, words: tuple[str, ...], expected: list[str]) -> None:
     assert expected == [record["task_id"] for record in desk.listed(*words)]
+
+
+def test_a_reader_that_leaves_is_no_error(desk: Desk) -> None:
+    assert desk.listed()
+    command = [sys.executable, "-m", "repot", "locks", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.close()
+        assert process.stderr
+        assert "" == process.stderr.read()
+    assert READER_LEFT == process.returncode
 
 
 def test_a_name_cannot_steer_the_terminal(desk: Desk) -> None:
