@@ -25,6 +25,7 @@
     ├── KeyUnusable            exit 2   no idempotency key can be made of a call's arguments
     ├── StoreUnreachable       exit 3   the lease store did not answer
     │   └── StoreRefused       exit 8   it refuses the user, the password or a key
+    ├── StoreMisconfigured     exit 2   the lease store that the settings name cannot serve
     ├── AlreadyRunning         exit 5   another run holds the claim on a key
     ├── LeaseLost              exit 5   a run's claim is not its own any more
     ├── OutcomeUnknown         exit 5   nobody knows whether an earlier run had its effect
@@ -202,6 +203,12 @@ class StoreRefused(StoreUnreachable):
     """The lease store refuses the user, the password or a key."""
 
     exit_code = 8
+
+
+class StoreMisconfigured(RepotError):
+    """The server that the settings name as the lease store cannot serve: no retry helps."""
+
+    exit_code = 2
 
 
 class AlreadyRunning(RepotError):

@@ -10,12 +10,13 @@ import redis
 from redis.backoff import FullJitterBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel
+from redis.sentinel import Sentinel
 
 from repot.brokers.redis import tls_options
 from repot.config.endpoints import endpoints
 from repot.config.redis import client_tls, keepalive
-from repot.errors import ConfigInvalid, StoreRefused, StoreUnreachable
+from repot.errors import ClaimUnreadable, ConfigInvalid, RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.idempotency.replies import ERRORS, Meaning, meaning_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,22 +34,6 @@ Client = redis.Redis | RedisCluster
 #: lost answer is asked for again.
 _RETRIES = 2
 _BACKOFF_BASE_S, _BACKOFF_CAP_S = 0.05, 1.0
-
-#: A store that answers so is there, but cannot be used now: it loads, fails over, or has no room.
-_NOT_NOW = (
-    redis.ConnectionError,
-    redis.TimeoutError,
-    redis.exceptions.ReadOnlyError,
-    redis.exceptions.OutOfMemoryError,
-    redis.exceptions.ClusterDownError,
-    redis.exceptions.ClusterError,
-    redis.exceptions.TryAgainError,
-    redis.exceptions.MasterDownError,
-    MasterNotFoundError,
-    OSError,
-)
-#: One that lets nobody in for now: its password is being changed, or a right is missing.
-_REFUSED = (redis.AuthenticationError, redis.exceptions.NoPermissionError)
 
 
 def open_client(settings: WorkerSettings) -> Client:
@@ -75,22 +60,26 @@ def open_client(settings: WorkerSettings) -> Client:
         nodes = [ClusterNode(host, port) for host, port in url.addresses]  # type: ignore[no-untyped-call]
         try:
             return RedisCluster(startup_nodes=nodes, **options)
-        except redis.RedisError as error:
-            raise unreachable(url, error) from error
+        except ERRORS as error:
+            raise failure(url, error) from error
     return redis.Redis(host=host or "localhost", port=port, **options)
 
 
-def is_unreachable(error: Exception) -> bool:
-    """Whether an error means that the store cannot be used now; otherwise a command is wrong."""
-    return isinstance(error, (*_NOT_NOW, *_REFUSED))
-
-
-def unreachable(url: ServiceUrl, error: Exception) -> StoreUnreachable:
-    """The error for a store that did not answer, or refused to."""
-    if isinstance(error, _REFUSED):
-        message = f"the lease store {url} refuses access: {error}"
-        return StoreRefused(message, hint="Check user, password and rights; WORKER_LEASE_STORE names the store.")
-    message = f"the lease store {url} did not answer: {type(error).__name__}: {error}"
+def failure(url: ServiceUrl, error: Exception) -> RepotError:
+    """Return the error that says what the store's answer, or its silence, means."""
+    reply = meaning_of(error)
+    why = f"{type(error).__name__}: {error}"
+    match reply.meaning:
+        case Meaning.REFUSED:
+            message = f"the lease store {url} refuses access: {error} ({reply.reason})"
+            return StoreRefused(message, hint="Check user, password and rights; WORKER_LEASE_STORE names the store.")
+        case Meaning.MISCONFIGURED:
+            message = f"the lease store {url} cannot serve: {why} ({reply.reason})"
+            return StoreMisconfigured(message, hint="Check WORKER_LEASE_STORE; without it WORKER_RESULT_BACKEND.")
+        case Meaning.UNREADABLE:
+            message = f"the lease store {url} holds something else under this key: {error}"
+            return ClaimUnreadable(message, hint="Give each program its own WORKER_LEASE_PREFIX.")
+    message = f"the lease store {url} did not answer: {why} ({reply.reason})"
     return StoreUnreachable(message, hint="WORKER_LEASE_STORE names it; without it WORKER_RESULT_BACKEND.")
 
 
@@ -129,18 +118,17 @@ class StoreConnection:
         """The answer of the store.
 
         Raises:
-            StoreUnreachable: there is none.
-            redis.RedisError: it is no answer to such a question.
+            StoreUnreachable: it cannot be used now.
+            StoreMisconfigured: no retry helps.
+            ClaimUnreadable: the value under the key is of another type.
         """
         try:
             return question()
-        except StoreUnreachable:
-            raise
-        except (redis.RedisError, OSError) as error:
+        except ERRORS as error:
             url = self._settings.store_url
-            if url is None or not is_unreachable(error):
-                raise
-            raise unreachable(url, error) from error
+            # without one no client was made, and nothing was asked
+            assert url is not None
+            raise failure(url, error) from error
 
 
 def _options(settings: WorkerSettings, url: ServiceUrl) -> dict[str, Any]:

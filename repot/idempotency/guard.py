@@ -119,8 +119,9 @@ class Guard:
     def finish(self, lease: Lease, ending: Ending) -> None:
         """End a claim with what its run knows, within its lease or late.
 
-        A store that does not answer is told in the background for as long as this
-        process lives: the effect is done, and its task must not wait or fail for that.
+        If the store does not take it, whatever the reason, it is sent again in the background for as long as this
+        process lives: the effect is done, and its task must neither wait nor fail for that. If the process ends
+        before, the outcome is unknown once the lease has run out.
 
         Raises:
             LeaseLost: somebody else has claimed the key since.
@@ -137,7 +138,7 @@ class Guard:
                 verdict = self.store.finish(lease.key, lease.claimant.owner, ending, "late")
                 if verdict is Verdict.OK:
                     _happened(events.LOST, lease.claimant, lease.key)
-        except StoreUnreachable as error:
+        except Exception as error:  # noqa: BLE001 - whatever a client library raises: the effect is done
             log.warning(
                 "the outcome of %s could not be recorded, trying on: %s",
                 lease.claimant.task_id,

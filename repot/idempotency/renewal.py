@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
+from contextlib import suppress
 from threading import Condition, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -24,6 +25,9 @@ T = TypeVar("T")
 #: Questions to the store at a time.
 _AT_ONCE = 16
 
+#: Seconds until the thread looks again after an error of its own.
+_AFTER_ERROR_S = 1.0
+
 #: What could not be said to the store is said later; beyond so many, the oldest are given up.
 _MOST_UNSAID = 1000
 
@@ -37,7 +41,7 @@ class Renewable(Protocol):
         ...
 
     def renew(self) -> bool:
-        """Hold on to it; False if it is lost, or over. What fails for now raises a RepotError."""
+        """Hold on to it; False if it is lost, or over. Whatever it raises, it is tried again."""
         ...
 
 
@@ -63,7 +67,7 @@ class Renewer:
             self._due.pop(id(lease), None)
 
     def say_later(self, what: Callable[[], object], every_s: float) -> None:
-        """Call this until it raises no RepotError."""
+        """Call this until it raises nothing."""
         if os.getpid() != self._pid:
             self._begin()
         with self._changed:
@@ -91,16 +95,26 @@ class Renewer:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                while self._next is None or self._next > monotonic():
-                    self._changed.wait(None if self._next is None else self._next - monotonic())
-                now = monotonic()
-                due = [lease for moment, lease in self._due.values() if moment <= now]
-                unsaid = [self._unsaid.popleft() for _ in range(len(self._unsaid))]
-            _each(self._renew, due)
-            _each(self._say, unsaid)
-            with self._changed:
-                self._plan()
+            try:
+                self._look()
+            except Exception:
+                # the thread's end would be the end of every lease of this process
+                log.exception("renewing leases met an error, and goes on", extra={"action": "renewal_error"})
+                with self._changed:
+                    self._next = monotonic() + _AFTER_ERROR_S
+
+    def _look(self) -> None:
+        """Wait until something is due, and do it."""
+        with self._changed:
+            while self._next is None or self._next > monotonic():
+                self._changed.wait(None if self._next is None else self._next - monotonic())
+            now = monotonic()
+            due = [lease for moment, lease in self._due.values() if moment <= now]
+            unsaid = [self._unsaid.popleft() for _ in range(len(self._unsaid))]
+        _each(self._renew, due)
+        _each(self._say, unsaid)
+        with self._changed:
+            self._plan()
 
     def _plan(self) -> None:
         """Look again within half the shortest interval, or not at all."""
@@ -111,8 +125,12 @@ class Renewer:
     def _renew(self, lease: Renewable) -> None:
         try:
             held = lease.renew()
-        except RepotError as error:
-            log.warning("a lease could not be renewed, trying again: %s", error, extra={"action": "lease_not_renewed"})
+        except Exception as error:  # noqa: BLE001 - also what a client library raises: the lease still holds
+            log.warning(
+                "a lease could not be renewed, trying again: %s",
+                error if isinstance(error, RepotError) else repr(error),
+                extra={"action": "lease_not_renewed"},
+            )
             # soon: the lease runs out
             moment: float | None = monotonic() + lease.interval_s / 4
         else:
@@ -128,7 +146,9 @@ class Renewer:
     def _say(self, what: Callable[[], object]) -> None:
         try:
             what()
-        except RepotError:
+        except Exception as error:
+            if not isinstance(error, RepotError):
+                log.exception("what was sent to the store again met an error", extra={"action": "unsaid_error"})
             with self._changed:
                 self._unsaid.append(what)
 
@@ -143,11 +163,18 @@ def _each(act: Callable[[T], None], things: list[T]) -> None:
                 thing = left.popleft()
             except IndexError:
                 return
-            act(thing)
+            try:
+                act(thing)
+            except Exception:
+                log.exception("one of the leases met an error", extra={"action": "renewal_error"})
 
     helpers = [Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(things)) - 1)]
-    for helper in helpers:
-        helper.start()
+    started = []
+    # a process that may have no more threads does with those that it has
+    with suppress(RuntimeError):
+        for helper in helpers:
+            helper.start()
+            started.append(helper)
     work()
-    for helper in helpers:
+    for helper in started:
         helper.join()

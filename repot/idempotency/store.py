@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import redis
+from typing import TYPE_CHECKING, Any
 
 from repot.errors import ClaimUnreadable
 from repot.idempotency.claims import (
@@ -22,7 +20,8 @@ from repot.idempotency.claims import (
     State,
     Verdict,
 )
-from repot.idempotency.connection import StoreConnection, is_unreachable
+from repot.idempotency.connection import StoreConnection
+from repot.idempotency.replies import ERRORS, Meaning, meaning_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.idempotency.claims import Answer, Claimant, Ending
     from repot.idempotency.fingerprint import Fingerprint
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -131,20 +128,14 @@ class RedisStore(StoreConnection):
             for name in names:
                 pipeline.hgetall(name)
             found = list(pipeline.execute(raise_on_error=False))
-        broken = next((one for one in found if isinstance(one, Exception) and is_unreachable(one)), None)
+        errors = (one for one in found if isinstance(one, Exception))
+        broken = next((one for one in errors if meaning_of(one).meaning is not Meaning.UNREADABLE), None)
         if broken:
             raise broken
         return found
 
     def _run(self, script: str, key: str, *arguments: Any) -> Any:  # noqa: ANN401 - what the script returns
         return self._ask(lambda: self._script(script)(keys=[self.name_of(key)], args=list(arguments)))
-
-    def _ask(self, question: Callable[[], T]) -> T:
-        try:
-            return super()._ask(question)
-        except redis.RedisError as error:
-            message = f"the lease store cannot do this: {error}"
-            raise ClaimUnreadable(message, hint="Something else than a claim may stand at its name.") from error
 
 
 def _key_of(name: str) -> str:
@@ -176,7 +167,7 @@ def _recorded(key: str, found: dict[str, str] | Exception, now: float) -> Record
         if isinstance(found, Exception):
             raise found
         return _read(key, found, now)
-    except (redis.RedisError, ValueError, OverflowError) as error:
+    except (*ERRORS, ValueError, OverflowError) as error:
         message = f"what stands at the name of claim {key} is none: {error}"
         raise ClaimUnreadable(message, hint="Somebody else writes under WORKER_LEASE_PREFIX.") from error
 

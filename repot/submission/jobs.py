@@ -18,8 +18,8 @@ from repot.errors import (
     JobNotFound,
     KeyUnusable,
     PayloadMismatch,
+    RepotError,
     ScopeTaken,
-    StoreUnreachable,
     SubmissionFailed,
 )
 from repot.idempotency.canonical import canonical
@@ -262,7 +262,7 @@ class Jobs:
         """Take the claim back; None if nobody can say what became of it, and its lease ends it."""
         try:
             return self._store.undo(claim.tenant, claim.id, error).job
-        except StoreUnreachable as away:
+        except RepotError as away:
             log.warning("the claim of job %s is taken back later: %s", claim.id, away, extra={"action": "job_undo"})
             self._renewer.say_later(lambda: self._store.undo(claim.tenant, claim.id, error), _SAID_AGAIN_S)
             return None
@@ -270,7 +270,7 @@ class Jobs:
     def _sent(self, claim: Claim, job: Job) -> Job:
         try:
             found = self._store.sent(claim.tenant, claim.id, self._queue_wait_s).job
-        except StoreUnreachable as away:
+        except RepotError as away:
             # it is on its way: a worker says the rest, and if none does, the lease runs out
             log.warning("job %s is sent, and recorded so later: %s", claim.id, away, extra={"action": "job_sent"})
             self._renewer.say_later(lambda: self._store.sent(claim.tenant, claim.id, self._queue_wait_s), _SAID_AGAIN_S)

@@ -27,6 +27,7 @@ from repot.errors import (
     PayloadMismatch,
     RepotError,
     ScopeTaken,
+    StoreMisconfigured,
     StoreUnreachable,
     SubmissionFailed,
 )
@@ -296,7 +297,7 @@ def _again_in(seconds: float) -> dict[str, str]:
 
 
 def _refusal(request: Request, error: RepotError) -> Response:
-    if isinstance(error, SubmissionFailed | StoreUnreachable):
+    if isinstance(error, SubmissionFailed | StoreUnreachable | StoreMisconfigured):
         # which server, and why, is not the caller's business
         log.error("a job was not accepted: %s", error, extra={"action": "job_unavailable"})
         detail = "The service is not available now. What was submitted was not accepted."

@@ -13,7 +13,7 @@ from celery.canvas import Signature, _chain
 from celery.exceptions import Ignore, Reject, Retry
 
 from repot.config.masking import masked
-from repot.errors import JobEnded, LeaseLost, StoreUnreachable
+from repot.errors import JobEnded, LeaseLost, RepotError, StoreUnreachable
 from repot.idempotency.fingerprint import TASK_ID
 from repot.idempotency.guard import guard_of
 from repot.idempotency.policy import Policy
@@ -97,7 +97,7 @@ class JobRun:
     def _ask(self, progress: list[str | float]) -> None:
         try:
             self.status = self.store.renew(self.run, self.lease_s, progress)
-        except StoreUnreachable as error:
+        except RepotError as error:
             log.warning("nobody can say whether %s goes on: %s", self.run.id, error, extra={"action": "job_unasked"})
         if self.status == Status.CANCELLED.value:
             message = f"job {self.run.id} was cancelled"
@@ -200,11 +200,11 @@ class JobTask(IdempotentTask):
         return result
 
     def _end(self, job: JobRun, status: Status, error: Exception | None = None, hold_s: float = 0) -> None:
-        """Say how the run ended; in the background if the store is away."""
+        """Say how the run ended; in the background if the store does not take it."""
         self._renewer.drop(job)
         try:
             found = job.store.finish(job.run, status, error, hold_s)
-        except StoreUnreachable as away:
+        except Exception as away:  # noqa: BLE001 - whatever a client library raises: the work is done
             log.warning("the end of job %s is recorded later: %s", job.run.id, away, extra={"action": "job_unsaid"})
             self._renewer.say_later(lambda: job.store.finish(job.run, status, error, hold_s), job.interval_s)
             return

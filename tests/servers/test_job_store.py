@@ -632,6 +632,8 @@ def test_a_full_store_accepts_nothing_and_lets_what_runs_end() -> None:
 
         with pytest.raises(StoreUnreachable, match="OutOfMemory"):
             fill()
+        # what a refused client held is free again: at the brim another submission may find room
+        store.client.config_set("maxmemory", 1)
         with pytest.raises(StoreUnreachable, match="OutOfMemory"):
             store.submit(claim())
         assert "running" == store.renew(began, LONG_S, ["done", 1])

@@ -18,10 +18,23 @@ local function failed(answer)
   return type(answer) == 'table' and answer.err
 end
 
--- The text under a name; nil also if something else is there, which must not stop whoever only asks.
+-- What a command reads; nil where a value of another type is stored, which must not stop whoever only asks. Any other
+-- error ends the script: without a right to read nothing may look free.
+local function read(command, name, ...)
+  local found = redis.pcall(command, name, ...)
+  local why = failed(found)
+  if not why then
+    return found
+  end
+  if string.find(why, 'WRONGTYPE', 1, true) then
+    return nil
+  end
+  return redis.call(command, name, ...)
+end
+
+-- The text under a name; nil for none, or a value of another type.
 local function text_of(name)
-  local found = redis.pcall('GET', name)
-  return type(found) == 'string' and found or nil
+  return read('GET', name) or nil
 end
 
 -- Writes where something may stand that is none of ours: that is begun anew. A store without room still raises.
@@ -42,9 +55,9 @@ end
 -- What is on record; a status of '' for nothing, or nothing that can be read.
 local function look(id)
   local names = {'status', 'scope', 'owner', 'until', 'payload', 'key', 'generation', 'name', 'hop'}
-  local values, found = redis.pcall('HMGET', record_of(id), unpack(names)), {}
+  local values, found = read('HMGET', record_of(id), unpack(names)) or {}, {}
   for number, name in ipairs(names) do
-    found[name] = not failed(values) and values[number] or ''
+    found[name] = values[number] or ''
   end
   found.hop = tonumber(found.hop) or 0
   found.holds = HOLDING[found.status] and (tonumber(found['until']) or 0) > now
@@ -52,8 +65,7 @@ local function look(id)
 end
 
 local function told(verdict, id)
-  local record = redis.pcall('HGETALL', record_of(id))
-  return {verdict, now, failed(record) and {'id', id, 'status', 'unreadable'} or record}
+  return {verdict, now, read('HGETALL', record_of(id)) or {'id', id, 'status', 'unreadable'}}
 end
 
 -- Keeps what belongs to a job that holds its scope until `kept` after its lease has run out. A store without room lets a

@@ -1,11 +1,11 @@
 -- Looks at a scope whose job may be lost, and frees it if asked to; never that of a live one.
 -- ARGV scope, kept ms, free ("1" or ""). Returns {verdict, now, record}: none, live, stuck, reaped.
 local scope, kept = ARGV[1], ARGV[2]
-local id = redis.pcall('GET', index_of(scope))
-if not id then
+local id = read('GET', index_of(scope))
+if id == false then
   return {'none', now, {}}
 end
-if failed(id) then
+if id == nil then
   -- no text at the index's name: the next submission writes over it
   if ARGV[3] ~= '' then
     redis.call('DEL', index_of(scope))

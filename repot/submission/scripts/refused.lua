@@ -1,14 +1,13 @@
 -- ARGV how many. Returns {audit, newest first; counts; costs; which of them cannot be read}.
 local unreadable = {}
 
-local function read(what, command, ...)
-  local found = redis.pcall(command, base .. ':' .. what, ...)
-  if failed(found) then
+local function all_of(what, command, ...)
+  local found = read(command, base .. ':' .. what, ...)
+  if found == nil then
     table.insert(unreadable, what)
-    return {}
   end
-  return found
+  return found or {}
 end
 
-return {read('refused', 'XREVRANGE', '+', '-', 'COUNT', ARGV[1]), read('counts', 'HGETALL'), read('costs', 'HGETALL'),
-  unreadable}
+return {all_of('refused', 'XREVRANGE', '+', '-', 'COUNT', ARGV[1]), all_of('counts', 'HGETALL'),
+  all_of('costs', 'HGETALL'), unreadable}

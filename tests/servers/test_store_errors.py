@@ -1,0 +1,221 @@
+"""A lease store that answers with an error: guard, jobs and locks on real replies of a real server."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+import redis as redis_client
+
+from leases import claimant
+from repot.brokers.local import redis_server
+from repot.brokers.local.redis_errors import WORDS, answering
+from repot.config import ExplicitSettings
+from repot.errors import ClaimUnreadable, StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.idempotency import FAIL_OPEN, Guard, Policy, idempotent
+from repot.idempotency.claims import Outcome, State
+from repot.idempotency.fingerprint import Fingerprint
+from repot.idempotency.guard import Lease
+from repot.idempotency.store import RedisStore
+from repot.submission.job import Status
+from repot.submission.store import Claim, JobStore, Run, digest
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from repot.brokers.local import Server
+    from shop import Shop
+
+TENANT = digest("")
+
+#: Words of `answering` that are a missing right.
+REFUSED = ("NOPERM", "NOEVAL")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with redis_server("--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024") as found:
+        yield found
+
+
+@pytest.fixture
+def settings(server: Server) -> ExplicitSettings:
+    return ExplicitSettings(lease_store=server.url, lease_prefix=f"test-{uuid4()}", lease=1.5)
+
+
+@pytest.fixture
+def guard(settings: ExplicitSettings) -> Guard:
+    return Guard(RedisStore(settings), settings)
+
+
+def submission() -> Claim:
+    return Claim(str(uuid4()), TENANT, digest("scope"), "scope", "shop.render", "p", digest(uuid4().hex), 1.0, 30)
+
+
+def expected(word: str) -> type[StoreUnreachable]:
+    return StoreRefused if word in REFUSED else StoreUnreachable
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_store_that_answers_so_is_away(server: Server, guard: Guard, settings: ExplicitSettings, word: str) -> None:
+    """Nothing is claimed, accepted or freed; FAIL_OPEN runs; what has run does not fail, and is noted afterwards."""
+    jobs, effects = JobStore(settings), list[str]()
+    lease = guard.claim(Fingerprint("a" * 64), Policy(), task="t", task_id="before")
+    assert isinstance(lease, Lease)
+    careless = idempotent(guard, Policy(on_store_down=FAIL_OPEN), name="careless")(effects.append)
+    first = submission()
+    run = Run(first.id, TENANT, first.scope, uuid4().hex)
+    jobs.submit(first)
+    jobs.start(run, "shop.render", 1.5)
+    with answering(server, word):
+        asked: list[Callable[[], object]] = [
+            lambda: guard.claim(Fingerprint("b" * 64), Policy(), task="t", task_id="1"),
+            lambda: lease.store.renew(lease.key, lease.claimant),
+            lambda: jobs.submit(submission()),
+            lambda: jobs.renew(run, 1.5),
+            lambda: jobs.cancel(TENANT, first.id),
+            lambda: jobs.finish(run, Status.SUCCEEDED),
+        ]
+        # a store without room lets a job that holds its scope go on and end: it needs no more room for that
+        for question in asked[:3] if word == "OOM" else asked:
+            with pytest.raises(expected(word), match=r"did not answer|refuses access") as caught:
+                question()
+            assert (word in REFUSED) == isinstance(caught.value, StoreRefused)
+        careless("order")
+        assert ["order"] == effects
+        guard.finish(lease, guard.ending(Policy(), Outcome.DONE, result='"first"'))
+    wait_until(lambda: _state(guard, "a" * 64) is State.DONE, within_s=20, what="the outcome is noted")
+    # what was asked for and not answered took no key and no scope
+    assert isinstance(guard.claim(Fingerprint("b" * 64), Policy(), task="t", task_id="2"), Lease)
+    assert "running" == jobs.renew(run, 1.5)
+    assert "succeeded" == jobs.finish(run, Status.SUCCEEDED)
+
+
+def _state(guard: Guard, key: str) -> State | None:
+    found = guard.store.inspect(key)
+    return found.state if found else None
+
+
+def test_a_store_that_loads_its_data_is_away(server: Server, settings: ExplicitSettings) -> None:
+    store = RedisStore(settings)
+    client: Any = redis_client.Redis.from_url(server.url)
+    for number in range(400):
+        client.set(f"{settings.lease_prefix}:{number}", "x" * 100)
+    client.config_set("key-load-delay", 5000)
+    with _in_thread(lambda: client.execute_command("DEBUG", "RELOAD")):
+        with pytest.raises(StoreUnreachable, match="is loading"):
+            wait_until(lambda: not _claimed(store), within_s=10, what="it says so")
+        client.config_set("key-load-delay", 0)
+    assert _claimed(store)
+
+
+def test_a_store_that_forgets_its_scripts_is_asked_again(server: Server, settings: ExplicitSettings) -> None:
+    """SCRIPT FLUSH, a restart or a failover between the upload of a script and its call."""
+    store, over = RedisStore(settings), Event()
+    client: Any = redis_client.Redis.from_url(server.url)
+
+    def forget() -> None:
+        while not over.is_set():
+            client.script_flush()
+
+    answers = 0
+    with _in_thread(forget, over):
+        for _ in range(300):
+            try:
+                answers += _claimed(store)
+            except StoreUnreachable as error:
+                assert "NoScript" in error.message  # noqa: PT017 - either of the two
+    assert answers
+
+
+def test_a_cluster_without_a_node_for_a_slot_is_away(tmp_path: Any) -> None:
+    with redis_server("--cluster-enabled", "yes", "--cluster-config-file", str(tmp_path / "nodes")) as node:
+        client: Any = redis_client.Redis.from_url(node.url)
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        settings = ExplicitSettings(lease_store=node.url.replace("redis://", "redis+cluster://").removesuffix("/0"))
+        store = RedisStore(settings)
+        wait_until(lambda: _answered(lambda: _claimed(store)), within_s=20, what="the cluster is formed")
+        client.execute_command("CLUSTER", "DELSLOTSRANGE", 0, 16383)
+        wait_until(lambda: "state:fail" in str(client.execute_command("CLUSTER", "INFO")), within_s=20, what="it fails")
+        for asked in (store, RedisStore(settings)):
+            with pytest.raises(StoreUnreachable):
+                _claimed(asked)
+        # named as if it were no cluster
+        with pytest.raises(StoreUnreachable, match="ClusterDown"):
+            _claimed(RedisStore(ExplicitSettings(lease_store=node.url)))
+
+
+def _answered(question: Callable[[], object]) -> bool:
+    try:
+        question()
+    except StoreUnreachable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("address", "rule", "words"),
+    [("/99", "+ping", "DB index is out of range"), ("/0", "", "unknown command|Unknown Redis command")],
+    ids=["no such database", "no such command"],
+)
+def test_a_store_that_cannot_serve_is_one_clear_error(address: str, rule: str, words: str) -> None:
+    """Not away: no retry helps, and a task that comes back for ever would hide it."""
+    options = [] if rule else ["--rename-command", "HSET", "", "--rename-command", "EVALSHA", ""]
+    with redis_server(*options) as server:
+        settings = ExplicitSettings(lease_store=server.url.replace("/0", address))
+        for ask in (lambda: _claimed(RedisStore(settings)), lambda: JobStore(settings).submit(submission())):
+            with pytest.raises(StoreMisconfigured, match=words) as caught:
+                ask()
+            assert "WORKER_LEASE_STORE" in caught.value.hint
+            assert 2 == caught.value.exit_code
+
+
+def test_a_value_of_another_type_is_named_and_is_not_away(settings: ExplicitSettings) -> None:
+    store = RedisStore(settings)
+    store.client.set(store.name_of("c" * 64), "no hash")
+    with pytest.raises(ClaimUnreadable, match="something else under this key"):
+        store.claim(Fingerprint("c" * 64), claimant())
+
+
+@pytest.mark.parametrize("word", ["MISCONF", "NOPERM"])
+def test_a_worker_whose_store_answers_so_waits_and_loses_nothing(
+    server: Server, redis: Server, opened: Callable[..., Shop], word: str
+) -> None:
+    """A task that begins waits, one that may runs unguarded, and one that ends has succeeded."""
+    shop = opened(redis, redis, leases=server, visibility_timeout=3600)
+    hold = shop.file()
+    shop.start(3)
+    running = shop.send("charge", "running", 1, "", str(hold))
+    shop.await_effects("running")
+    with answering(server, word):
+        waiting, careless = shop.send("charge", "waiting"), shop.send("careless", "careless")
+        assert "IGNORED" == shop.await_ended(waiting.id)[0]
+        assert "careless" == shop.get(careless)
+        hold.touch()
+        assert "running" == shop.get(running)["order"]
+        assert [] == shop.effects("waiting")
+    assert "waiting" == shop.get(waiting)["order"]
+    again = shop.send("charge", "running", 1, "", str(hold))
+    assert running.id == shop.get(again)["by"]
+    assert [1, 1, 1] == [len(shop.effects(order)) for order in ("running", "waiting", "careless")]
+
+
+def _claimed(store: RedisStore) -> bool:
+    store.claim(Fingerprint(uuid4().hex), claimant())
+    return True
+
+
+@contextmanager
+def _in_thread(act: Callable[[], object], over: Event | None = None) -> Iterator[None]:
+    thread = Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        if over:
+            over.set()
+        thread.join()

@@ -1,0 +1,162 @@
+"""The lease of a run: how long it holds, and a renewal thread that survives whatever a store raises."""
+
+from __future__ import annotations
+
+import logging
+from threading import Event
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from repot.config import ExplicitSettings
+from repot.errors import ClaimUnreadable, StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.idempotency import Guard, Policy
+from repot.idempotency.claims import Outcome, State
+from repot.idempotency.fingerprint import Fingerprint
+from repot.idempotency.guard import Lease
+from repot.idempotency.renewal import Renewer
+from repot.idempotency.testing import MemoryStore
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KEY = Fingerprint("k")
+
+#: What a store and its client library can raise.
+ERRORS: list[Exception] = [
+    StoreUnreachable("away"),
+    StoreRefused("no right"),
+    StoreMisconfigured("no such command"),
+    ClaimUnreadable("another type"),
+    redis.ResponseError("MISCONF ..."),
+    AttributeError("'NoneType' object has no attribute 'send'"),
+    RuntimeError("dictionary changed size during iteration"),
+]
+
+
+class Failing:
+    """Something to renew that raises at first, and then holds on."""
+
+    interval_s = 0.05
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.renewed = 0
+
+    def renew(self) -> bool:
+        if self.errors:
+            raise self.errors.pop()
+        self.renewed += 1
+        return True
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_no_error_ends_the_renewal_of_any_lease(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """One job's lease met MISCONF, and every lease of its process ran out."""
+    renewer, failing, other = Renewer(), Failing(error, error), Failing()
+    renewer.hold(failing)
+    renewer.hold(other)
+    wait_until(lambda: failing.renewed >= 2 and other.renewed >= 2, within_s=10, what="both are renewed")
+    renewer.drop(failing)
+    renewer.drop(other)
+    assert "a lease could not be renewed" in caplog.text
+
+
+def test_an_error_of_the_thread_itself_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Failing):
+        asked = 0
+
+        @property
+        def interval_s(self) -> float:  # type: ignore[override]
+            self.asked += 1
+            if self.asked > 3:
+                message = "no interval"
+                raise ValueError(message)
+            return 0.05
+
+    renewer, broken, other = Renewer(), Broken(), Failing()
+    renewer.hold(broken)
+    renewer.hold(other)
+    wait_until(lambda: "renewing leases met an error" in caplog.text, within_s=10, what="the error is logged")
+    renewer.drop(broken)
+    before = other.renewed
+    wait_until(lambda: other.renewed > before, within_s=10, what="the other lease is renewed")
+    renewer.drop(other)
+
+
+def test_what_is_to_be_said_is_said_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
+    renewer, errors, said = Renewer(), list(ERRORS[-3:]), Event()
+
+    def say() -> None:
+        if errors:
+            raise errors.pop()
+        said.set()
+
+    renewer.say_later(say, 0.05)
+    assert said.wait(10)
+    assert 3 == sum("met an error" in record.message for record in caplog.records)
+
+
+class Slow(MemoryStore):
+    """Takes its time to answer, and notes when it was asked."""
+
+    asked_at = 0.0
+
+    def claim(self, *arguments: Any) -> Any:
+        return self._slowly(lambda: super(Slow, self).claim(*arguments))
+
+    def renew(self, *arguments: Any) -> bool:
+        return bool(self._slowly(lambda: super(Slow, self).renew(*arguments)))
+
+    def _slowly(self, answer: Callable[[], Any]) -> Any:
+        self.asked_at = monotonic()
+        found = answer()
+        Event().wait(0.05)
+        return found
+
+
+def test_a_lease_holds_no_longer_than_its_store_counts() -> None:
+    """Counted from the answer it would hold, by the worker's clock, when the store has given it away."""
+    store = Slow()
+    lease = Guard(store, ExplicitSettings(lease=30)).claim(KEY, Policy(), task="t", task_id="1")
+    assert isinstance(lease, Lease)
+    assert lease.valid_until <= store.asked_at + 30
+    assert lease.renew()
+    assert lease.valid_until <= store.asked_at + 30
+    lease.lost = True
+
+
+class Deaf(MemoryStore):
+    """Raises when a run ends, as often as it is told."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+    def finish(self, *arguments: Any) -> Any:
+        if self.errors:
+            raise self.errors.pop()
+        return super().finish(*arguments)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_run_whose_end_the_store_does_not_take_has_not_failed(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The effect happened: its caller must not hear of a failure, and the outcome is noted as soon as it can be."""
+    store = Deaf(error, error)
+    guard, policy = Guard(store, ExplicitSettings(lease=0.3)), Policy()
+    lease = guard.claim(KEY, policy, task="t", task_id="1")
+    assert isinstance(lease, Lease)
+    guard.finish(lease, guard.ending(policy, Outcome.DONE))
+    assert "could not be recorded, trying on" in caplog.text
+    assert caplog.records[-1].levelno == logging.WARNING
+
+    def noted() -> bool:
+        found = store.inspect(KEY.key)
+        return found is not None and found.state is State.DONE
+
+    wait_until(noted, within_s=10, what="the outcome is noted")
