@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +12,14 @@ from celery import Celery
 from click.testing import CliRunner, Result
 from dotenv import dotenv_values
 
+from leftovers import run_to_its_end
 from repot.brokers.local import GuardedProcess
 from repot.cli.main import main
 from repot.config import ExplicitSettings, Role, celery_config, inherited_environment
 
 if TYPE_CHECKING:
+    import subprocess
+
     from celery.result import AsyncResult
 
 
@@ -58,9 +60,7 @@ class Deployment:
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
         """Run a line to its end."""
         command, environment = self.command(line)
-        return subprocess.run(
-            command, env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=180
-        )
+        return run_to_its_end(command, environment, within_s=180, folder=self.folder)
 
     def start(self, line: str) -> GuardedProcess:
         """Start a line that serves; it ends with the test at the latest."""

@@ -102,10 +102,12 @@ class Patient:
         configure(self.client, self.settings.replace(broker_url=server.url), Role.CLIENT)
 
     def __enter__(self) -> Self:
-        """Start both."""
-        self._stack.callback(self.proxy.delete)
-        self.worker = self._stack.enter_context(self.start_worker())
-        self.sidecar = self._stack.enter_context(self.start_sidecar())
+        """Start both, or neither."""
+        with self._stack:
+            self._stack.callback(self.proxy.delete)
+            self.worker = self._stack.enter_context(self.start_worker())
+            self.sidecar = self._stack.enter_context(self.start_sidecar())
+            self._stack = self._stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

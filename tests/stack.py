@@ -12,6 +12,7 @@ from uuid import uuid4
 from celery import Celery
 from dotenv import dotenv_values
 
+from leftovers import run_to_its_end
 from repot.brokers.local import free_port
 from repot.config import ExplicitSettings, Role, celery_config, inherited_environment
 
@@ -70,13 +71,10 @@ class Stack:
         """Run `docker compose` with variables that win over `.env`."""
         files = [part for path in self._files for part in ("--file", str(path))]
         images = {"REPOT_WORKER_IMAGE": self._images.worker, "REPOT_FLOWER_IMAGE": self._images.flower}
-        return subprocess.run(
+        return run_to_its_end(
             ["docker", "compose", "--project-name", self.name, "--env-file", str(self.env_file), *files, *arguments],
-            env=inherited_environment(without=_READ) | images | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
+            inherited_environment(without=_READ) | images | variables,
+            within_s=240,
         )
 
     def up(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -139,13 +137,30 @@ class Stack:
     @contextmanager
     def running(self, *arguments: str) -> Iterator[Stack]:
         """Up at the beginning; containers, volumes and networks are gone at the end."""
-        try:
+        with self.removed():
             done = self.up(*arguments)
             assert 0 == done.returncode, done.stderr + self.logs("worker")
             yield self
+
+    @contextmanager
+    def removed(self) -> Iterator[None]:
+        """Containers, volumes and networks are gone at the end, whatever was wrong with the files."""
+        try:
+            yield
         finally:
-            gone = self.compose("down", "--volumes", "--timeout", "10")
+            # by the project's name alone: no file and no variable is needed for it
+            gone = run_to_its_end(
+                ["docker", "compose", "--project-name", self.name, "down", "--volumes", "--timeout", "10"],
+                inherited_environment(without=_READ) | {"PWD": "/"},
+                within_s=240,
+                folder=Path("/"),
+            )
             assert 0 == gone.returncode, gone.stderr
+
+    def containers(self) -> str:
+        """The ids of its containers, whatever is wrong with the files."""
+        asked = ["docker", "ps", "--all", "--quiet", "--filter", f"label=com.docker.compose.project={self.name}"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _asked_more_often(folder: Path, overlays: tuple[str, ...]) -> Path:

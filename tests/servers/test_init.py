@@ -53,7 +53,7 @@ def _supervisord(deployment: Deployment) -> Iterator[GuardedProcess]:
         try:
             yield process
         finally:
-            # its programs are in groups of their own: nobody else ends them when the test fails
+            # as a deployment is stopped; what does not leave is killed with the session
             process.signal(signal.SIGTERM)
             wait_until(lambda: process.exit_code is not None, within_s=30, what="supervisord leaves")
 
@@ -124,6 +124,41 @@ def test_a_bridge_takes_what_waits_on_the_other_broker(redis: Server, rabbitmq: 
         assert ["bridge", "worker"] == [name.partition("@")[0] for name in effects]
         judged = made.run("HEALTHCHECK_NODE=bridge@%h repot healthcheck live")
         assert 0 == judged.returncode, judged.stderr
+
+
+#: A supervisord that is asked to stop while it starts a program: SIGTERM comes between its fork and its exec.
+STOPPED_EARLY = """
+import os, signal, sys, time
+from supervisor import options, supervisord
+
+execute = options.ServerOptions.execve
+
+def late(self, filename, argv, environment):
+    if environment["SUPERVISOR_PROCESS_NAME"] == sys.argv[1]:
+        os.kill(os.getppid(), signal.SIGTERM)
+        while signal.SIGTERM not in self.signal_receiver._signals_recvd:
+            time.sleep(0.01)
+    execute(self, filename, argv, environment)
+
+options.ServerOptions.execve = late
+supervisord.main(["-c", "supervisord.conf"])
+"""
+
+
+@pytest.mark.parametrize("program", ["worker", "bridge"])
+def test_a_stop_that_comes_while_a_program_starts_is_not_lost(tmp_path: Path, program: str) -> None:
+    """Supervisord's child swallows the signal before exec, and stopwaitsecs is hours."""
+    made = Deployment(tmp_path, "redis")
+    made.rewrite(START_BRIDGE="true", START_HEALTHCHECK="false", BRIDGE_READ_URL="amqp://127.0.0.1:1")
+    (made.folder / "early.py").write_text(STOPPED_EARLY)
+    with made.start(f"python3 early.py {program}") as supervisord:
+        wait_until(
+            lambda: supervisord.exit_code is not None,
+            within_s=20,
+            what="supervisord leaves",
+        )
+        assert 0 == supervisord.exit_code
+        assert f"stopped: {program} (exit status 0)" in supervisord.log_tail(40)
 
 
 def test_a_bridge_without_the_other_broker_does_not_start(deployment: Deployment) -> None:

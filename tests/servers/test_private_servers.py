@@ -160,6 +160,26 @@ def test_a_guarded_process_takes_its_children_along(tmp_path: Path) -> None:
     assert process.exit_code == 128 + signal.SIGKILL
 
 
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_guarded_process_takes_groups_of_their_own_along(tmp_path: Path, how: str) -> None:
+    """As supervisord starts its programs: ended at `stop`, and when the command itself was killed."""
+    code = """
+import subprocess
+child = subprocess.Popen(['sleep', '600'], process_group=0)
+print(child.pid, flush=True)
+child.wait()
+"""
+    with GuardedProcess([sys.executable, "-c", code], log=tmp_path / "log", environment=dict(os.environ)) as process:
+        wait_until(process.log_tail, within_s=10, what="the child is named")
+        child = int(process.log_tail())
+        assert os.getpgid(child) == child
+        if how == "kill":
+            process.signal(signal.SIGKILL)
+            wait_until(lambda: process.exit_code is not None, within_s=10, what="the guard has ended")
+            assert not running([child])
+    wait_until(lambda: not running([process.pid, child]), within_s=5, what="both are gone")
+
+
 def test_a_process_stands_still_until_the_last_who_wants_it_has_left(tmp_path: Path) -> None:
     with GuardedProcess(["sleep", "600"], log=tmp_path / "log", environment=dict(os.environ)) as process:
         first, second = process.frozen(), process.frozen()

@@ -24,6 +24,7 @@ LOG_TAIL_BYTES = 4096
 
 EPMD_WITHIN_S = 5
 REMOVED_WITHIN_S = 5
+ENDED_WITHIN_S = 5
 
 
 def main() -> int:
@@ -42,10 +43,7 @@ def main() -> int:
         )
 
     def end() -> None:
-        # the group, because servers and pools have children of their own
-        # macOS refuses a group whose processes are all gone but not reaped
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
+        end_session(child.pid)
 
     def end_with_caller() -> None:
         until_the_caller_is_gone()
@@ -60,6 +58,34 @@ def main() -> int:
     show_end_of(order["log"])
     clean_up(order["epmd_port"], order["remove"])
     return code if code >= 0 else 128 - code
+
+
+def end_session(leader: int) -> None:
+    """Kill a session's processes: its leader's group, and groups of their own, as supervisord gives its programs."""
+    # the group first, and alone where there is no /proc; macOS refuses one whose processes are all gone but not reaped
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    # until none is left: one may have been forking; one that cannot be killed is not waited for without end
+    deadline = time.monotonic() + ENDED_WITHIN_S
+    while (members := members_of(leader)) and time.monotonic() < deadline:
+        for pid in members:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def members_of(session: int) -> list[int]:
+    """The processes of a session that still run, by proc(5); none where there is no /proc."""
+    found = []
+    with suppress(FileNotFoundError):
+        for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - as for the log
+            # gone meanwhile
+            with suppress(OSError), open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
+                # behind the name, which may hold anything: state, parent, group, session
+                state, _, _, its_session = stat.read().rpartition(")")[2].split()[:4]
+                if its_session == str(session) and state not in "ZX":
+                    found.append(int(pid))
+    return found
 
 
 def until_the_caller_is_gone() -> None:
