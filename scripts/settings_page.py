@@ -10,9 +10,14 @@ settings make of Celery and where each value comes from. Durations are seconds. 
 error, as is a name with a typing error; the message names the variable and never shows the value. Other variables that
 begin with `WORKER_` or `HEALTHCHECK_` belong to other programs: they end nothing, and `repot config show` names them.
 
-The scheme of `WORKER_BROKER_URL` alone decides between the brokers: `redis`, `rediss` and `sentinel`, or `amqp`,
-`amqps` and `pyamqp`. What concerns only the other broker is left out of Celery's configuration, so one set of variables
-serves both.
+The scheme of `WORKER_BROKER_URL` alone decides between the brokers: `redis`, `rediss`, `sentinel` and `redis+socket`,
+or `amqp`, `amqps` and `pyamqp`. `valkey` and `valkeys` are read as `redis` and `rediss`: Celery does not know them. An
+address without a host (`amqp://`) means this machine. What concerns only the other broker is left out of Celery's
+configuration, so one set of variables serves both. `memory` and `filesystem` are for an application's own tests: they
+have no server, and everything about a broker is left as the application has it; a warning says so.
+
+`WORKER_RESULT_BACKEND` takes what Celery takes: `redis`, `rpc://`, `db+sqlite:///results.db`, `django-db`,
+`shop.results:Store`. A name that no installed Celery knows is refused when the settings are read.
 
 Two variables of Celery deployments are read as well: `CELERY_QUEUE_NAMES`, the list behind `celery worker -Q`, where
 `WORKER_QUEUE_NAMES` is not set; and `CELERY_WORKER_AUTOSCALE`, the pair behind `--autoscale`, which is refused where

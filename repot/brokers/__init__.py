@@ -37,6 +37,9 @@ def open_broker(
     Raises:
         BrokerUnreachable: it does not answer.
     """
+    if url.is_serverless:
+        message = f"{url} has no server that could be asked"
+        raise BrokerUnreachable(message, hint="Such an address is for an application's own tests.")
     if url.is_redis:
         from repot.brokers.redis import RedisBroker
 

@@ -190,6 +190,9 @@ def profile_for(app: str) -> str:
     except ValueError as error:
         message = f"the application {app!r} does not say which kind of broker it uses: {error}"
         raise ConfigInvalid(message, hint="Name a profile; `repot chaos list` shows them.") from error
+    if url.is_serverless:
+        message = f"the application {app!r} uses {url}, which has no server that could fail"
+        raise ConfigInvalid(message, hint="Name a profile; `repot chaos list` shows them.")
     broker = "redis" if url.is_redis else "amqp"
     queue_type = adopted.queue_type if adopted else None
     fitting = (
@@ -227,6 +230,9 @@ def existing(urls: Iterable[str], hosts: Iterable[str]) -> dict[str, ExistingGro
         except ValueError as error:
             message = f"--broker-url {error}"
             raise ConfigInvalid(message, hint="As in --broker-url redis://localhost:6379/0.") from error
+        if url.is_serverless or url.scheme == "redis+socket":
+            message = f"--broker-url is {url}, a link that cannot be cut"
+            raise ConfigInvalid(message, hint="Name the broker's host and port.")
         for server in endpoints(list(url.servers)):
             if not server.is_local and server.host not in hosts:
                 message = f"--broker-url names {server.host!r}, which is not on this machine"

@@ -130,6 +130,9 @@ def from_environment() -> Profile:
         ConfigInvalid: the environment is wrong.
     """
     found = load()
+    if found.read_url.is_serverless:
+        message = f"WORKER_BROKER_URL is {found.read_url}, which has no server that could fail"
+        raise ConfigInvalid(message, hint="Set it to a Redis or RabbitMQ; private ones of that kind are started.")
     settings = {name: getattr(found, name) for name in found.model_fields_set - _OURS - set(SCALED)}
     broker = "redis" if found.read_url.is_redis else "amqp"
     return Profile(ENVIRONMENT, broker, "the settings of the environment", settings=settings)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from repot.config import amqp, redis
 from repot.config.entry import entry
+from repot.config.urls import REDIS_SCHEMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,17 +49,21 @@ def entries(settings: WorkerSettings, role: Role = Role.WORKER) -> tuple[Entry, 
     other's.
     """
     read, write = settings.read_url, settings.write_url
-    found = [*_addresses(settings), *_tasks(settings), *_connections(settings)]
+    found = [*_addresses(settings), *_tasks(settings)]
+    if settings.result_backend.scheme in REDIS_SCHEMES:
+        found += redis.result_entries(settings)
+    if read.is_serverless:
+        # in an application's own tests; what is about a broker stays as it is
+        return (*found, *_plain_queues(settings))
+    found += _connections(settings)
     if read.is_redis or write.is_redis:
         found += redis.transport_entries(settings)
-    if not (read.is_redis and write.is_redis):
+    if read.is_rabbitmq or write.is_rabbitmq:
         found += amqp.transport_entries(settings)
         if role is Role.WORKER:
             found += amqp.control_entries()
     # a bridge declares its queues on both sides; Redis ignores what is RabbitMQ's
-    found += _redis_queues(settings) if read.is_redis and write.is_redis else amqp.queue_entries(settings)
-    if settings.result_backend.scheme in ("redis", "rediss", "sentinel"):
-        found += redis.result_entries(settings)
+    found += amqp.queue_entries(settings) if read.is_rabbitmq or write.is_rabbitmq else _plain_queues(settings)
     return tuple(found)
 
 
@@ -106,7 +111,7 @@ def _connections(settings: WorkerSettings) -> Iterator[Entry]:
     yield entry("broker_connection_max_retries", None)
 
 
-def _redis_queues(settings: WorkerSettings) -> Iterator[Entry]:
+def _plain_queues(settings: WorkerSettings) -> Iterator[Entry]:
     from kombu import Exchange, Queue
 
     yield entry(

@@ -128,10 +128,10 @@ def _socket(url: str) -> Endpoint:
     return Endpoint(
         url=url,
         scheme="redis+socket",
-        host=parts.path,
+        host=unquote(parts.path),
         port=None,
-        user="",
-        password=unquote(parts.password or "") or words.get("password", ""),
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
         path=words.get("virtual_host", ""),
         options={},
         tls=None,

@@ -141,7 +141,7 @@ def _autoscale_problems(settings: WorkerSettings) -> list[str]:
     """Autoscale changes the prefetch with the pool, which RabbitMQ's quorum queues do not allow."""
     text = os.environ.get(_AUTOSCALE, "")
     most, _, fewest = (part.strip() for part in text.partition(","))
-    if not text or settings.read_url.is_redis or settings.queue_type != "quorum" or most == fewest:
+    if not text or not settings.read_url.is_rabbitmq or settings.queue_type != "quorum" or most == fewest:
         return []
     because = "the prefetch of quorum queues cannot grow with the pool"
     instead = f"write {most},{most} for a pool of one size, or set WORKER_QUEUE_TYPE=classic before the queues are made"

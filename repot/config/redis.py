@@ -11,6 +11,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from repot.config.entry import TLS_FIELDS, entry, transport_option
+from repot.config.urls import REDIS_SCHEMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,12 @@ _KEEPALIVE_FIELDS = ("keepalive_idle", "keepalive_interval", "keepalive_count")
 def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
     """Options for the broker connection, the same for every process on that Redis."""
     yield transport_option("visibility_timeout", settings.visibility_timeout, "visibility_timeout")
+    # Celery's manual names two more places. kombu reads the first alone, but a reader of the others must find the same
+    yield entry("visibility_timeout", settings.visibility_timeout, "visibility_timeout")
+    if settings.result_backend.scheme in REDIS_SCHEMES:
+        yield entry(
+            "result_backend_transport_options.visibility_timeout", settings.visibility_timeout, "visibility_timeout"
+        )
     # kombu scans for overdue messages at each `throttle`-th tick of `interval`; its
     # defaults, 10 and 10, mean every 100 s
     yield transport_option("unacked_restore_interval", settings.restore_interval, "restore_interval")
@@ -53,7 +60,9 @@ def result_entries(settings: WorkerSettings) -> Iterator[Entry]:
     """Options for a Redis result backend, whichever broker is used."""
     yield entry("redis_socket_timeout", settings.socket_timeout, "socket_timeout")
     yield entry("redis_socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
-    yield entry("redis_socket_keepalive", settings.socket_keepalive, "socket_keepalive")
+    if settings.result_backend.scheme != "redis+socket":
+        # redis-py has no such option for a socket file
+        yield entry("redis_socket_keepalive", settings.socket_keepalive, "socket_keepalive")
     yield entry("redis_backend_health_check_interval", settings.health_check_interval, "health_check_interval")
     if settings.sentinel_master and settings.result_backend.scheme == "sentinel":
         yield entry("result_backend_transport_options.master_name", settings.sentinel_master, "sentinel_master")

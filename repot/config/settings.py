@@ -20,23 +20,37 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from repot.config.backends import require_backend
 from repot.config.probe import DEFAULT_SOCKET_TIMEOUT_S
-from repot.config.urls import REDIS_SCHEMES, STORE_SCHEMES, BrokerUrl, ServiceUrl
+from repot.config.urls import STORE_SCHEMES, BrokerUrl, ServiceUrl, is_redis
 
 #: What every variable's name begins with.
 PREFIX = "WORKER_"
 
 
 def _broker_url(value: object) -> BrokerUrl:
+    if value is None:
+        # an application's own: Celery connects to a RabbitMQ on this machine then
+        value = "amqp://"
+    if isinstance(value, list | tuple):
+        # an application may configure a failover list so
+        value = ";".join(map(str, value))
     return value if isinstance(value, BrokerUrl) else BrokerUrl.parse(str(value))
 
 
 def _result_url(value: object) -> ServiceUrl:
     if isinstance(value, ServiceUrl):
         return value
-    text = str(value)
-    if text.partition("://")[0] not in REDIS_SCHEMES:
+    if isinstance(value, type):
+        # a class of the application's own
+        return ServiceUrl((f"{value.__module__}:{value.__qualname__}",))
+    # an application that keeps no results may say None
+    text = "disabled" if value is None else str(value)
+    if text in ("redis", "rediss"):
+        text = f"{text}://"
+    if not is_redis(text):
         # one of Celery's many other backends, each with a form of its own
+        require_backend(text)
         return ServiceUrl((text,))
     url = ServiceUrl.parse(text)
     if len(url.servers) > 1 and url.scheme != "sentinel":
@@ -52,7 +66,7 @@ def _store_url(value: object) -> ServiceUrl:
     if url.scheme not in STORE_SCHEMES:
         message = f"has the scheme {url.scheme!r}; claims are kept on one of {', '.join(STORE_SCHEMES)}"
         raise ValueError(message)
-    if len(url.servers) > 1 and url.scheme in ("redis", "rediss"):
+    if len(url.servers) > 1 and url.scheme in ("redis", "rediss", "redis+socket"):
         message = "lists several servers; a list is for sentinel:// and redis+cluster:// only"
         raise ValueError(message)
     return url
@@ -374,6 +388,10 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
             f"WORKER_BROKER_{given}_URL is set without WORKER_BROKER_{missing}_URL; a bridge worker needs both"
         )
     urls = (settings.read_url, settings.write_url)
+    if len({url.is_serverless for url in urls}) > 1:
+        found.append(
+            "WORKER_BROKER_READ_URL and WORKER_BROKER_WRITE_URL: memory:// and filesystem:// cannot be bridged"
+        )
     if any(url.scheme == "sentinel" for url in urls) and not settings.sentinel_master:
         found.append("WORKER_SENTINEL_MASTER is missing; sentinel:// needs the name of the master to ask for")
     if {url.scheme for url in urls} > {"amqps"} and not all(url.scheme in ("amqps", "rediss") for url in urls):

@@ -16,15 +16,22 @@ from repot.config.masking import masked
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-REDIS_SCHEMES = ("redis", "rediss", "sentinel")
+REDIS_SCHEMES = ("redis", "rediss", "sentinel", "redis+socket")
 AMQP_SCHEMES = ("amqp", "amqps", "pyamqp")
-BROKER_SCHEMES = REDIS_SCHEMES + AMQP_SCHEMES
+#: kombu's transports without a server: an application's own tests use them.
+SERVERLESS_SCHEMES = ("memory", "filesystem")
+BROKER_SCHEMES = REDIS_SCHEMES + AMQP_SCHEMES + SERVERLESS_SCHEMES
 #: Where claims can be kept; Celery has no broker on a cluster.
 STORE_SCHEMES = (*REDIS_SCHEMES, "redis+cluster", "rediss+cluster")
 
+#: Celery connects to this machine where these name no host.
+_DEFAULT_HOST = ("redis", "rediss", *AMQP_SCHEMES)
 _DEFAULT_PORTS = {"amqps": 5671, "sentinel": 26379} | dict.fromkeys(
-    ("redis", "rediss", "redis+cluster", "rediss+cluster"), 6379
+    ("redis", "rediss", "redis+socket", "redis+cluster", "rediss+cluster"), 6379
 )
+
+#: Celery knows no such scheme, but a Valkey speaks Redis' protocol: valkey, valkeys, valkey+socket, valkey+cluster ...
+_VALKEY = re.compile(r"^valkey(s?)(?=(\+cluster|\+socket)?://)")
 
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*$")
 _BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -57,7 +64,10 @@ _HOW_TO_QUOTE = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServiceUrl:
-    """One address or a failover list of them; prints itself without passwords."""
+    """One address or a failover list of them; prints itself without passwords.
+
+    A scheme of Valkey is read as Redis' own, and a broker that names no host is on this machine, as in Celery.
+    """
 
     servers: tuple[str, ...]
 
@@ -75,6 +85,7 @@ class ServiceUrl:
         if not parts:
             message = "is empty; write an address such as redis://localhost:6379/0"
             raise ValueError(message)
+        parts = tuple(_complete(_VALKEY.sub(r"redis\1", part)) for part in parts)
         for number, part in enumerate(parts):
             _check_form(part, number)
         return cls(parts)
@@ -97,7 +108,7 @@ class ServiceUrl:
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of each server."""
+        """Host and port of each server; the host of a socket file is empty."""
         parts = map(urlsplit, self.servers)
         return tuple((one.hostname or "", one.port or self.default_port) for one in parts)
 
@@ -136,7 +147,7 @@ class BrokerUrl(ServiceUrl):
         schemes = [server.partition("://")[0] for server in url.servers]
         for scheme in schemes:
             if scheme not in BROKER_SCHEMES:
-                message = f"has the scheme {scheme!r}; a broker is one of {', '.join(BROKER_SCHEMES)}"
+                message = f"has the scheme {scheme!r}; a broker is one of {', '.join((*BROKER_SCHEMES, 'valkey'))}"
                 raise ValueError(message)
         if len(set(schemes)) > 1:
             message = (
@@ -145,17 +156,47 @@ class BrokerUrl(ServiceUrl):
                 "WORKER_BROKER_WRITE_URL to work between two brokers"
             )
             raise ValueError(message)
+        if len(schemes) > 1 and schemes[0] == "redis+socket":
+            message = "lists several sockets; kombu cannot go from one socket to another, so name one"
+            raise ValueError(message)
         for server in url.servers:
-            _check_options(urlsplit(server))
-        if schemes[0] in REDIS_SCHEMES:
-            for server in url.servers:
-                _check_database(urlsplit(server))
+            _check_server(urlsplit(server))
         return cls(url.servers)
 
     @property
     def is_redis(self) -> bool:
-        """Whether a Redis (or Valkey) serves this address; otherwise a RabbitMQ does."""
+        """Whether a Redis (or Valkey) serves this address."""
         return self.scheme in REDIS_SCHEMES
+
+    @property
+    def is_rabbitmq(self) -> bool:
+        """Whether a RabbitMQ serves this address."""
+        return self.scheme in AMQP_SCHEMES
+
+    @property
+    def is_serverless(self) -> bool:
+        """Whether no server is behind this address: a process' memory, or files."""
+        return self.scheme in SERVERLESS_SCHEMES
+
+
+def is_redis(text: str) -> bool:
+    """Whether the scheme of an address is one of Redis' or Valkey's; the address may be wrong otherwise."""
+    return _VALKEY.sub(r"redis\1", text).partition("://")[0] in REDIS_SCHEMES
+
+
+def is_valkey(value: object) -> bool:
+    """Whether an address has one of Valkey's schemes, which neither kombu nor Celery knows."""
+    return isinstance(value, str) and _VALKEY.match(value) is not None
+
+
+def _complete(server: str) -> str:
+    """Put the host in that Celery takes where none is named."""
+    scheme, separator, rest = server.partition("://")
+    authority, slash, path = rest.partition("/")
+    credentials, at, host = authority.rpartition("@")
+    if scheme not in _DEFAULT_HOST or (host and not host.startswith((":", "?"))):
+        return server
+    return f"{scheme}{separator}{credentials}{at}localhost{host}{slash}{path}"
 
 
 def _check_form(server: str, number: int) -> None:
@@ -174,6 +215,10 @@ def _check_form(server: str, number: int) -> None:
     if rest.count("@") > 1 or "@" in rest[len(authority) :] or _BARE_PERCENT.search(authority.rpartition("@")[0]):
         message = f"{where}holds user name or password with characters that need quoting: {_HOW_TO_QUOTE}"
         raise ValueError(message)
+    _check_host(server, where)
+
+
+def _check_host(server: str, where: str) -> None:
     try:
         parts = urlsplit(server)
         host, _ = parts.hostname, parts.port
@@ -183,29 +228,44 @@ def _check_form(server: str, number: int) -> None:
             f"If a password stands before it, {_HOW_TO_QUOTE}"
         )
         raise ValueError(message) from error
-    if not host and scheme in BROKER_SCHEMES:
-        message = f"{where}names no host; write {scheme}://host{':5672/vhost' if 'amqp' in scheme else ':6379/0'}"
+    if parts.scheme == "sentinel" and not host:
+        message = f"{where}names no host; write sentinel://host:26379/0"
+        raise ValueError(message)
+    if parts.scheme == "redis+socket" and (host or not parts.path.strip("/")):
+        # kombu would take the first folder for a host, and open another file
+        message = f"{where}names no file; a socket's path begins with a third slash: redis+socket:///run/redis.sock"
         raise ValueError(message)
     if parts.fragment:
         message = f"{where}has a # in it: {_HOW_TO_QUOTE}"
         raise ValueError(message)
 
 
-def _check_options(parts: SplitResult) -> None:
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in _TLS_OPTIONS and parts.scheme in ("rediss", "sentinel"):
-            if name == "ssl_cert_reqs" and value not in _CERT_REQS:
-                message = f"has an ssl_cert_reqs that is none of {', '.join(_CERT_REQS)}"
-                raise ValueError(message)
-            continue
+def _check_server(parts: SplitResult) -> None:
+    if parts.scheme in SERVERLESS_SCHEMES:
+        return
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    if parts.scheme == "redis+socket":
+        # the path is the file's
+        _check_database(dict(options).get("virtual_host", ""))
+        options = [(name, value) for name, value in options if name != "virtual_host"]
+    elif parts.scheme in REDIS_SCHEMES:
+        _check_database(unquote(parts.path).strip("/"))
+    for name, value in options:
+        _check_option(parts.scheme, name, value)
+
+
+def _check_option(scheme: str, name: str, value: str) -> None:
+    if name not in _TLS_OPTIONS or scheme not in ("rediss", "sentinel"):
         known = _SETTING_FOR_OPTION.get(name)
         instead = f"set {known} instead" if known else "take it out"
         message = f"has the option ?{name}=, which does not belong in a broker's address; {instead}"
         raise ValueError(message)
+    if name == "ssl_cert_reqs" and value not in _CERT_REQS:
+        message = f"has an ssl_cert_reqs that is none of {', '.join(_CERT_REQS)}"
+        raise ValueError(message)
 
 
-def _check_database(parts: SplitResult) -> None:
-    database = unquote(parts.path).strip("/")
+def _check_database(database: str) -> None:
     if database and not database.isdecimal():
         message = f"names the database {database!r}; Redis databases are numbers, as in redis://host:6379/0"
         raise ValueError(message)

@@ -62,6 +62,8 @@ def open_client(settings: WorkerSettings) -> Client:
             return RedisCluster(startup_nodes=nodes, **options)
         except ERRORS as error:
             raise failure(url, error) from error
+    if url.scheme == "redis+socket":
+        return redis.Redis(unix_socket_path=endpoints(url.servers[0])[0].host, **options)
     return redis.Redis(host=host or "localhost", port=port, **options)
 
 

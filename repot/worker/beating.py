@@ -136,11 +136,18 @@ class Heart:
         connection = consumer.connection
         link = replace(
             self._said["link"],
-            server=f"{connection.hostname}:{connection.port or self._url.default_port}",
+            server=self._server(connection),
             reconnects=max(consumer.restart_count, 0),
         )
         self.change(phase=RUNNING, link=link)
         self.look(consumer)
+
+    def _server(self, connection: Any) -> str:  # noqa: ANN401 - kombu's Connection
+        """Host and port in use; the whole address where it has none: a socket file, or a process' memory."""
+        host = str(connection.hostname or "")
+        if not host or "://" in host:
+            return self._url.masked()
+        return f"{host}:{connection.port or self._url.default_port}"
 
     def look(self, consumer: Any) -> None:  # noqa: ANN401
         """Beat, after a look at what is consumed and when the broker was heard."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from time import time
 from typing import TYPE_CHECKING, Any, cast
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from repot.config import Role, entries, explain, load, refuse_overriding
 from repot.config.celery import fold
+from repot.config.urls import is_valkey
 from repot.errors import ConfigInvalid
 from repot.worker.recorder import record
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from repot.config import Entry, WorkerSettings
+
+log = logging.getLogger(__name__)
 
 #: What each worker's consumer gets, beside its pulse.
 _STEPS = (
@@ -36,6 +40,8 @@ _ADOPTED = {
     "broker_url": "broker_url",
     "result_backend": "result_backend",
     "task_default_queue": "queue_names",
+    # two more settings follow it
+    "broker_transport_options.visibility_timeout": "visibility_timeout",
 }
 
 
@@ -59,7 +65,13 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
     _forget(app)
     given = settings.model_fields_set
     settings = _with_what_the_application_says(app, settings)
-    applied = [entry for entry in entries(settings, role) if given & set(entry.fields) or not is_own(app, entry.key)]
+    if settings.read_url.is_serverless:
+        log.warning("%s has no server: for tests only; what is set about a broker is left alone", settings.read_url)
+    applied = [
+        entry
+        for entry in entries(settings, role)
+        if given & set(entry.fields) or not is_own(app, entry.key) or is_valkey(app.conf.get(entry.key))
+    ]
     config = fold(applied)
     for name in ("broker_transport_options", "result_backend_transport_options"):
         if name in config:
@@ -123,13 +135,15 @@ def is_own(app: Celery, key: str) -> bool:
         return option in (app.conf.get(name) or {})
     namespace = getattr(app, "namespace", None)
     spellings = {name, f"{namespace}_{name}".upper()} if namespace else {name}
+    # looked up first: a configuration that is still pending has no maps
+    value = app.conf.get(name)
     # what was set on app.conf, what was read from an object or module, and last Celery's defaults
     configured = list(app.conf.maps or ())[:-1]
     if any(spelling in found for spelling in spellings for found in configured):
         return True
     # old names, which Celery translates
     default = celery_options().get(name)
-    return default is not None and app.conf.get(name) != default.default
+    return default is not None and value != default.default
 
 
 def _put(app: Celery, config: dict[str, Any]) -> None:
@@ -163,10 +177,13 @@ def _with_what_the_application_says(app: Celery, settings: WorkerSettings) -> Wo
     """Fill fields that no variable gives from the application's own configuration."""
     bridge = {"broker_read_url", "broker_write_url"} & settings.model_fields_set
     found = {
-        field: app.conf.get(key)
+        field: _said(app, key)
         for key, field in _ADOPTED.items()
         if field not in settings.model_fields_set and is_own(app, key) and not (bridge and field == "broker_url")
     }
+    if not isinstance(found.get("visibility_timeout"), int):
+        # one of the wrong kind is the doctor's to find; nobody else reads it here
+        found.pop("visibility_timeout", None)
     if not found:
         return settings
     try:
@@ -174,6 +191,11 @@ def _with_what_the_application_says(app: Celery, settings: WorkerSettings) -> Wo
     except ValidationError as error:
         message = "the application's own configuration cannot be used:\n" + "\n".join(explain(error))
         raise ConfigInvalid(message, hint="Set the variable named above, or mend the application.") from error
+
+
+def _said(app: Celery, key: str) -> Any:  # noqa: ANN401 - values of any setting
+    name, dot, option = key.partition(".")
+    return (app.conf.get(name) or {}).get(option) if dot else app.conf.get(name)
 
 
 def _other_queues(app: Celery, ours: Iterable[Any]) -> Iterator[Any]:

@@ -24,6 +24,9 @@ def addresses(url: BrokerUrl) -> frozenset[tuple[str, int]]:
     """The servers' addresses as connections know them; without those that cannot be resolved."""
     found = set()
     for host, port in url.addresses:
+        # a socket file has no host
+        if not host:
+            continue
         with suppress(OSError):
             found |= {(str(answer[4][0]), port) for answer in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     return frozenset(found)

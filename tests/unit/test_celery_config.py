@@ -29,7 +29,8 @@ def tls_of(config: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("scheme", REDIS_SCHEMES)
 def test_redis_gets_what_long_tasks_need(scheme: str) -> None:
-    config = config_for(f"{scheme}://host/0", sentinel_master="main")
+    host = "/run/redis.sock" if scheme == "redis+socket" else "host/0"
+    config = config_for(f"{scheme}://{host}", sentinel_master="main")
     options = config["broker_transport_options"]
     assert 7200 == options["visibility_timeout"]
     assert 10 == options["unacked_restore_interval"]
@@ -153,8 +154,8 @@ def test_any_configuration_is_one_celery_accepts(
     )
     config = celery_config(settings)
     assert config == celery_config(settings)
-    # read by Celery's Redis backend, but missing in its own list of settings
-    known = {*dict(flatten(NAMESPACES)), "redis_backend_health_check_interval"}
+    # one is read by Celery's Redis backend and one advised in its manual, but they are missing in its list of settings
+    known = {*dict(flatten(NAMESPACES)), "redis_backend_health_check_interval", "visibility_timeout"}
     assert set(config) <= known
     app = Celery("test", set_as_current=False)
     app.conf.update(config)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from celery import Celery
+from celery.backends.base import DisabledBackend
+from celery.backends.redis import RedisBackend
 from celery.local import Proxy
 from kombu import Queue
 
@@ -102,6 +104,105 @@ def test_an_address_of_the_application_that_cannot_be_used_is_named() -> None:
     assert PLANTED not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "in_force", "read"),
+    [
+        (["redis://a/0", "redis://b/0"], ["redis://a/0", "redis://b/0"], "redis://a/0;redis://b/0"),
+        (("amqp://a//", "amqp://b//"), ("amqp://a//", "amqp://b//"), "amqp://a//;amqp://b//"),
+        ("pyamqp://", "pyamqp://", "pyamqp://localhost"),
+        (None, None, "amqp://localhost"),
+        # neither kombu nor Celery knows this one
+        ("valkey://h/2", "redis://h/2", "redis://h/2"),
+    ],
+)
+def test_an_address_of_the_application_is_taken_as_celery_takes_it(theirs: Any, in_force: Any, read: str) -> None:
+    app = shop(broker_url=theirs)
+    assert read == repot.configure(app, ExplicitSettings()).broker_url.reveal()
+    assert in_force == app.conf.broker_url
+    assert ("redis" if read.startswith("redis") else "amqp") == app.connection_for_write().transport.driver_type
+
+
+@pytest.mark.parametrize(
+    ("theirs", "read"),
+    [
+        ("redis", "redis://localhost"),
+        ("redis://", "redis://localhost"),
+        ("valkey://h/2", "redis://h/2"),
+        (None, "disabled"),
+        (RedisBackend, "celery.backends.redis:RedisBackend"),
+        ("celery.backends.redis:RedisBackend", "celery.backends.redis:RedisBackend"),
+    ],
+)
+def test_results_of_the_application_are_taken_as_celery_takes_them(theirs: Any, read: str) -> None:
+    app = shop(result_backend=theirs)
+    assert read == repot.configure(app, ExplicitSettings()).result_backend.reveal()
+    assert (DisabledBackend if theirs is None else RedisBackend) is type(app.backend)
+
+
+def test_a_result_backend_that_celery_does_not_know_is_refused_at_once() -> None:
+    app = shop(result_backend=f"nonsense://u:{PLANTED}@host")
+    with pytest.raises(ConfigInvalid, match="WORKER_RESULT_BACKEND names the backend 'nonsense'") as caught:
+        repot.configure(app, ExplicitSettings())
+    assert PLANTED not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["memory", "filesystem"])
+def test_without_a_server_everything_about_a_broker_is_left_alone(
+    scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"data_folder_in": "/tmp/x"}
+    app = shop(broker_url=f"{scheme}://", result_backend="cache+memory://", broker_transport_options=options)
+    repot.configure(app, ExplicitSettings(queue_names=("a", "b")))
+    assert options == app.conf.broker_transport_options
+    assert app.conf.task_acks_late is True
+    assert [("a", None, "direct"), ("b", None, "direct")] == [
+        (queue.name, queue.queue_arguments, queue.exchange.type) for queue in app.conf.task_queues
+    ]
+    set_by_us = {line.key for line in effective_config(app) if "repot" in line.origin}
+    assert not {key for key in set_by_us if key.startswith(("broker_", "control_", "redis_"))}
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"{scheme}:// has no server: for tests only; what is set about a broker is left alone"
+
+
+def test_a_worker_runs_in_the_memory_of_a_test() -> None:
+    """As an application's own tests do it; with everything that `repot.configure` gives a worker."""
+    code = """
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+import repot
+
+app = Celery("shop", broker="memory://", backend="cache+memory://")
+repot.configure(app)
+
+@app.task
+def add(a, b):
+    return a + b
+
+@app.task
+def fail():
+    raise RuntimeError("on purpose")
+
+with start_worker(app, perform_ping_check=False, pool="solo"):
+    print(add.delay(2, 3).get(timeout=10), type(fail.delay().get(timeout=10, propagate=False)).__name__)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert "5 RuntimeError" == found.stdout.strip(), found.stderr
+    assert "memory:// has no server: for tests only" in found.stderr
+
+
+@pytest.mark.parametrize("given_timeout", [None, 1200])
+def test_all_three_visibility_timeouts_are_the_same(given_timeout: int | None) -> None:
+    """Celery's manual asks for all of them; the one that kombu reads decides."""
+    app = shop(broker_transport_options={"visibility_timeout": 43200}, result_backend="redis://h/1")
+    changes: dict[str, Any] = {"visibility_timeout": given_timeout} if given_timeout else {}
+    repot.configure(app, ExplicitSettings(**changes))
+    assert {given_timeout or 43200} == {
+        app.conf.visibility_timeout,
+        app.conf.broker_transport_options["visibility_timeout"],
+        app.conf.result_backend_transport_options["visibility_timeout"],
+    }
+
+
 def test_a_variable_of_celerys_that_would_win_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere")
     with pytest.raises(ConfigInvalid, match="silently win"):
@@ -157,6 +258,8 @@ def project(folder: Path, text: str, package: str = "config") -> None:
 
 ADOPTED = """
 from celery import Celery
+from celery.backends.base import DisabledBackend
+from celery.backends.redis import RedisBackend
 from celery.local import Proxy
 import repot
 app = Celery("shop")

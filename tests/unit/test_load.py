@@ -41,7 +41,13 @@ def test_the_environment_is_read_whatever_the_case(monkeypatch: pytest.MonkeyPat
     ("name", "value", "said"),
     [
         ("WORKER_BROKER_URL", "rabbit://host", "has the scheme 'rabbit'"),
-        ("WORKER_BROKER_URL", "amqp:///vhost", "names no host"),
+        ("WORKER_BROKER_URL", "redis+socket://vhost", "names no file"),
+        ("WORKER_RESULT_BACKEND", "nonsense://h", "names the backend 'nonsense', which Celery does not know"),
+        ("WORKER_RESULT_BACKEND", f"reddis://:{PLANTED}@h", "did you mean redis?"),
+        ("WORKER_RESULT_BACKEND", f"amqp://u:{PLANTED}@h//", "which Celery does not know"),
+        ("WORKER_RESULT_BACKEND", "nonsense+x://h", "names the backend 'nonsense'"),
+        ("WORKER_RESULT_BACKEND", "redis://a;redis://b", "lists several servers"),
+        ("WORKER_LEASE_STORE", "redis+socket:///a;redis+socket:///b", "lists several servers"),
         ("WORKER_BROKER_URL", f"amqp://user:{PLANTED}/x@host//", "percent-encode"),
         ("WORKER_BROKER_URL", f"amqp://user:{PLANTED}@host//?heartbeat=5", "set WORKER_HEARTBEAT instead"),
         ("WORKER_BROKER_URL", f"redis://:{PLANTED}@host/0?socket_timeout=5", "set WORKER_SOCKET_TIMEOUT instead"),
@@ -87,6 +93,7 @@ def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name:
         ({"WORKER_QUEUE_NAMES": "a,a"}, "names a queue twice"),
         ({"WORKER_QUEUE_NAMES": "a.#"}, "wildcard"),
         ({"WORKER_QUEUE_NAMES": "a,a.dead"}, "dead letters would run again"),
+        ({"WORKER_BROKER_READ_URL": "memory://", "WORKER_BROKER_WRITE_URL": "redis://"}, "cannot be bridged"),
         (
             {"WORKER_BROKER_READ_URL": "redis://h", "WORKER_BROKER_WRITE_URL": "amqps://h"},
             "amqps:// can only be bridged with",
@@ -106,11 +113,32 @@ def test_variables_that_do_not_belong_are_named(
 
 @pytest.mark.parametrize(
     "backend",
-    ["rpc", "django-db", "pkg.mod:Class", "mongodb://u:p@a:27017,b:27017/db", "cache+memcached://a:1;b:2/", "rpc://"],
-)
+    [
+        "rpc", "rpc://", "django-db", "django-cache", "disabled", "", "pkg.mod:Class", "pkg.mod.Class",
+        "pkg.mod:Class+redis://h", "mongodb://u:p@a:27017,b:27017/db", "cache+memcached://a:1;b:2/", "cache",
+        "cache+memory://", "db+sqlite:///results.db", "database", "file:///results", "s3://", "elasticsearch://h",
+        "azureblockblob://DefaultEndpointsProtocol=https;AccountName=x", "dynamodb://@eu", "couchbase://h",
+    ],
+)  # fmt: skip
 def test_celerys_other_result_backends_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     monkeypatch.setenv("WORKER_RESULT_BACKEND", backend)
     assert backend == load().result_backend.reveal()
+
+
+@pytest.mark.parametrize(
+    ("given_backend", "read"),
+    [
+        ("redis", "redis://localhost"),
+        ("redis://", "redis://localhost"),
+        ("valkey://h/1", "redis://h/1"),
+        ("redis+socket:///run/redis.sock", "redis+socket:///run/redis.sock"),
+    ],
+)
+def test_results_on_redis_keep_claims(monkeypatch: pytest.MonkeyPatch, given_backend: str, read: str) -> None:
+    monkeypatch.setenv("WORKER_RESULT_BACKEND", given_backend)
+    found = load()
+    assert read == found.result_backend.reveal()
+    assert found.result_backend == found.store_url
 
 
 def test_what_kubernetes_says_of_a_service_called_worker_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:

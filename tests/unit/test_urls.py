@@ -7,9 +7,11 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu import Connection
 
+from repot.config.endpoints import endpoints
 from repot.config.masking import masked
-from repot.config.urls import BROKER_SCHEMES, BrokerUrl, ServiceUrl
+from repot.config.urls import AMQP_SCHEMES, BROKER_SCHEMES, REDIS_SCHEMES, BrokerUrl, ServiceUrl
 
 PLANTED = "hunter2-s3cret"
 
@@ -18,7 +20,11 @@ ports = st.integers(1, 65535)
 passwords = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=30)
 
 
-@given(scheme=st.sampled_from(BROKER_SCHEMES), host=hosts, port=ports, password=passwords)
+#: A socket file has no host, and what has no server no password.
+NETWORK_SCHEMES = [scheme for scheme in REDIS_SCHEMES + AMQP_SCHEMES if scheme != "redis+socket"]
+
+
+@given(scheme=st.sampled_from(NETWORK_SCHEMES), host=hosts, port=ports, password=passwords)
 def test_any_quoted_password_is_accepted_and_masked(scheme: str, host: str, port: int, password: str) -> None:
     secret = f"{PLANTED}{password}"
     text = f"{scheme}://user:{quote(secret, safe='')}@{host}:{port}/0"
@@ -66,9 +72,14 @@ def test_masking_hides_credentials_in_any_text(text: str) -> None:
     [
         ("", "is empty"),
         ("localhost:6379", "has no scheme"),
-        ("http://host", "has the scheme 'http'; a broker is one of redis, rediss, sentinel, amqp"),
-        ("amqp://", "names no host"),
-        ("redis:///0", "names no host"),
+        ("http://host", "has the scheme 'http'; a broker is one of redis, rediss, sentinel, redis.socket, amqp"),
+        ("sentinel://", "names no host"),
+        ("redis+socket://", "names no file"),
+        ("redis+socket://run/redis.sock", "begins with a third slash"),
+        ("redis+socket:///a;redis+socket:///b", "lists several sockets"),
+        ("redis+socket:///a?virtual_host=x", "Redis databases are numbers"),
+        ("redis+socket:///a?db=1", "take it out"),
+        ("memory://;amqp://", "mixes the transports amqp, memory"),
         ("amqp://host:99999", "port is a number from 1 to 65535"),
         ("redis://host:port/0", "port is a number from 1 to 65535"),
         ("redis://host/zero", "Redis databases are numbers"),
@@ -86,6 +97,43 @@ def test_masking_hides_credentials_in_any_text(text: str) -> None:
 def test_what_is_wrong_is_said(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said.replace("?", r"\?")):
         BrokerUrl.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("amqp://", "amqp://localhost"),
+        ("pyamqp://", "pyamqp://localhost"),
+        ("amqp:///shop", "amqp://localhost/shop"),
+        ("amqp://u:p@/shop", "amqp://u:p@localhost/shop"),
+        ("redis://", "redis://localhost"),
+        ("redis:///3", "redis://localhost/3"),
+        ("redis://:p@:6380/3", "redis://:p@localhost:6380/3"),
+        ("redis://;redis://b", "redis://localhost;redis://b"),
+        ("rediss://?ssl_cert_reqs=none", "rediss://localhost?ssl_cert_reqs=none"),
+        ("valkey://h/1", "redis://h/1"),
+        ("valkeys://u:p@h", "rediss://u:p@h"),
+        ("valkey://", "redis://localhost"),
+        ("valkey+socket:///a", "redis+socket:///a"),
+        ("redis+socket://u:p@/run/redis.sock?virtual_host=2", "redis+socket://u:p@/run/redis.sock?virtual_host=2"),
+        ("memory://", "memory://"),
+        ("filesystem://localhost//", "filesystem://localhost//"),
+    ],
+)
+def test_an_address_is_read_as_celery_reads_it(text: str, read: str) -> None:
+    url = BrokerUrl.parse(text)
+    assert read == url.reveal()
+    assert read == BrokerUrl.parse(read).reveal()
+    # stock kombu takes what is handed on
+    if url.scheme != "filesystem":
+        Connection(read).clone()
+
+
+def test_a_socket_file_is_taken_apart_as_kombu_does() -> None:
+    (server,) = endpoints(f"redis+socket://u:{PLANTED}@/run/my%20redis.sock?virtual_host=2")
+    assert ("/run/my redis.sock", "u", PLANTED, "2") == (server.host, server.user, server.password, server.path)
+    assert server.is_local
+    assert PLANTED not in f"{server} {server!r}"
 
 
 def test_a_failover_list_keeps_its_order() -> None:

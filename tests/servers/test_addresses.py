@@ -1,0 +1,136 @@
+"""Every form of address that Celery takes, and Valkey's: a worker, its probe, the counting, the claims, the doctor."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from installed import require
+from leases import claimant
+from repot.brokers.facts import RedisFacts
+from repot.brokers.local import free_port, programs, redis_server
+from repot.chaos.workers import start_worker
+from repot.config import ExplicitSettings, HealthcheckSettings, Role
+from repot.doctor.gather import Request, gather_from
+from repot.doctor.policy import Policy
+from repot.healthcheck.queues import QueueCounter
+from repot.healthcheck.watch import Watch, ask_once
+from repot.idempotency.claims import Claimed
+from repot.idempotency.fingerprint import Fingerprint
+from repot.idempotency.store import RedisStore
+from repot.waiting import wait_until
+from repot.worker import pulse
+from repot.worker.configure import configure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from repot.brokers.local import Server
+
+PLANTED = "pl4nted-s3cret"
+
+
+@pytest.fixture(scope="module")
+def socket_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket file of a Redis with a user of its own."""
+    require(programs.REDIS)
+    path = tmp_path_factory.mktemp("redis") / "redis.sock"
+    with redis_server("--unixsocket", str(path)) as server:
+        with closing(Redis(port=server.port)) as client:
+            client.execute_command("ACL", "SETUSER", "shop", "on", f">{PLANTED}", "~*", "&*", "+@all")  # type: ignore[no-untyped-call]
+        yield path
+
+
+@pytest.fixture
+def valkey(redis: Server) -> Iterator[Server]:
+    """A private Valkey where one is installed; the scheme serves a Redis as well."""
+    program = shutil.which("valkey-server")
+    if program is None:
+        yield redis
+        return
+    with redis_server(program=program) as server:
+        yield server
+
+
+@pytest.fixture(params=["socket", "valkey", "list", "amqp"])
+def addresses(request: pytest.FixtureRequest) -> tuple[Any, str]:
+    """A broker and results, as people write them; no address names a host."""
+    if request.param == "socket":
+        path = request.getfixturevalue("socket_file")
+        broker, results = (f"redis+socket://shop:{PLANTED}@{path}?virtual_host={number}" for number in (2, 3))
+        return broker, results
+    redis: Server = request.getfixturevalue("redis")
+    results = f"redis://:{redis.port}/3"
+    if request.param == "amqp":
+        return f"amqp://:{request.getfixturevalue('rabbitmq').port}", results
+    if request.param == "list":
+        return [f"redis://:{free_port()}/2", f"redis://:{redis.port}/2"], results
+    port = request.getfixturevalue("valkey").port
+    return f"valkey://:{port}/2", f"valkey://:{port}/3"
+
+
+def test_an_address_serves_everything(
+    addresses: tuple[Any, str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    queue = f"q-{uuid4()}"
+    settings = ExplicitSettings(
+        broker_url=addresses[0],
+        result_backend=addresses[1],  # type: ignore[arg-type]
+        queue_names=(queue,),
+        dead_letter_queue="",
+        pulse_folder=tmp_path / "pulse",
+        lease_prefix=queue,
+        **_management(request),
+    )
+    client = Celery("test", set_as_current=False)
+    configure(client, settings, Role.CLIENT)
+    worker = start_worker("w", queue, settings, tmp_path)
+    try:
+        assert "seconds" in client.send_task("repot.run").get(timeout=30), worker.log_tail()
+        hold = tmp_path / "hold"
+        held = client.send_task("repot.run", (), {"hold": str(hold)})
+        _await_unacked(settings, queue)
+        answer = ask_once(Watch(settings, HealthcheckSettings()), 10)
+        assert answer.ok, answer
+        hold.touch()
+        held.get(timeout=30)
+        assert PLANTED not in "".join(file.read_text() for file in (tmp_path / "pulse").iterdir()) + worker.log_tail(99)
+    finally:
+        worker.stop()
+    with closing(RedisStore(settings)) as store:
+        assert isinstance(store.claim(Fingerprint("0" * 64), claimant()), Claimed)
+    if not isinstance(addresses[0], list):
+        _look_live(client, tmp_path)
+
+
+def _management(request: pytest.FixtureRequest) -> dict[str, Any]:
+    on_rabbitmq = "rabbitmq" in request.fixturenames or "amqp" in request.node.name
+    return {"management_url": request.getfixturevalue("rabbitmq").management_url} if on_rabbitmq else {}
+
+
+def _await_unacked(settings: ExplicitSettings, queue: str) -> None:
+    """The sidecar's counter finds the message that a worker has in hand."""
+    assert settings.pulse_folder
+    counter = QueueCounter(settings, 2)
+
+    def counted() -> bool:
+        (node,) = pulse.nodes(settings.pulse_folder)  # type: ignore[arg-type]
+        found = pulse.read(pulse.path_of(settings.pulse_folder, node))  # type: ignore[arg-type]
+        return [(0, 1)] == [(one.depth.ready, one.depth.unacked) for one in counter.count(found.link) if one.depth]
+
+    with closing(counter):
+        wait_until(counted, within_s=20, what=f"one message of {queue} is in hand")
+
+
+def _look_live(app: Celery, folder: Path) -> None:
+    facts = gather_from(app, Request("test", live=True), Policy(folder))
+    assert facts.live is not None
+    assert isinstance(facts.live, RedisFacts) is (app.conf.broker_url[:5] == "redis")
+    assert PLANTED not in repr(facts.servers)
