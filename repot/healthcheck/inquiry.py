@@ -7,20 +7,21 @@ is kept: no application and no Celery is imported for it.
 from __future__ import annotations
 
 import socket
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from kombu import Connection, Producer
+from kombu import Connection, Consumer, Producer
 from kombu.exceptions import KombuError, OperationalError
 from kombu.pidbox import Mailbox
 
 from repot.config import Role, ServiceUrl, celery_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from repot.config import WorkerSettings
     from repot.worker.pulse import Link
@@ -46,17 +47,59 @@ class Heard:
     said: str = ""
 
 
-class _OneTry(Producer):  # type: ignore[misc,unused-ignore]
-    """Publishes or fails: kombu's mailbox would try for ever while the broker is away."""
+class _Mail:
+    """Questions and answers on one connection, whose reply queue is declared and consumed once.
 
-    def publish(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - kombu's signature
-        return super().publish(*arguments, **options | {"retry": False})
+    `celery inspect ping` declares it for each question, eight round trips to the broker for one answer
+    (`Mailbox._broadcast`, `kombu/pidbox.py`). RabbitMQ removes the queue with the connection; kombu keeps its binding
+    on Redis as long as the queue is consumed.
+    """
 
+    def __init__(self, connection: Any, control_exchange: str) -> None:  # noqa: ANN401 - kombu's Connection
+        """Declare the exchange of the questions and the queue of the answers."""
+        self._connection = connection
+        mailbox: Any = Mailbox(control_exchange, type="fanout", accept=["json"], serializer="json")
+        self._mailbox = mailbox(connection)
+        channel = connection.default_channel
+        self._mailbox.exchange(channel).declare()
+        self._producer = Producer(channel, auto_declare=False, serializer="json")
+        consumer = Consumer(channel, [self._mailbox.reply_queue], accept=["json"], no_ack=True)
+        consumer.register_callback(self._receive)
+        consumer.consume()
+        self._tickets: dict[str, set[str]] = {}
 
-class _Mailbox(Mailbox):  # type: ignore[misc,unused-ignore]
-    @contextmanager
-    def producer_or_acquire(self, producer: Any = None, channel: Any = None) -> Iterator[Any]:  # noqa: ANN401
-        yield producer or _OneTry(channel, auto_declare=False)
+    def ping(self, node: str, within_s: float) -> bool:
+        """Return whether the worker `node` answers in time; raise what publishing raises."""
+        ticket = str(uuid4())
+        self._tickets = {ticket: set()}
+        self._publish(node, ticket, within_s)
+        deadline = monotonic() + within_s
+        with suppress(socket.timeout):
+            while node not in self._tickets[ticket]:
+                self._connection.drain_events(timeout=max(deadline - monotonic(), 0.001))
+        return node in self._tickets[ticket]
+
+    def _publish(self, node: str, ticket: str, within_s: float) -> None:
+        """Send a question as kombu's mailbox does; it is not tried again, which the mailbox would do for ever."""
+        self._producer.publish(
+            {
+                "method": "ping",
+                "arguments": {},
+                "destination": [node],
+                "pattern": None,
+                "matcher": None,
+                "ticket": ticket,
+                "reply_to": {"exchange": self._mailbox.reply_exchange.name, "routing_key": self._mailbox.oid},
+            },
+            exchange=self._mailbox.exchange.name,
+            headers={"clock": self._mailbox.clock.forward(), "expires": time() + within_s},
+            retry=False,
+        )
+
+    def _receive(self, body: Any, message: Any) -> None:  # noqa: ANN401 - what was sent, kombu's Message
+        """Note who answers; answers to earlier questions are ignored."""
+        if isinstance(body, dict):
+            self._tickets.get(str(message.headers.get("ticket")), set()).update(body)
 
 
 class Inquiry:
@@ -68,7 +111,7 @@ class Inquiry:
         self._link = link
         self._timeout_s = timeout_s
         self._connection: Any = None
-        self._mailbox: Any = None
+        self._mail: _Mail | None = None
         self._is_blocked = False
 
     def ask(self, node: str) -> Heard:
@@ -92,7 +135,7 @@ class Inquiry:
     def close(self) -> None:
         """Give the connection back; the next question makes another."""
         connection, self._connection = self._connection, None
-        self._mailbox = None
+        self._mail = None
         self._is_blocked = False
         if connection is not None:
             with suppress(*self._errors()):
@@ -103,19 +146,17 @@ class Inquiry:
         try:
             if self._still_blocked():
                 return Outcome.BLOCKED, ""
-            self._connect()
-            # as Celery's own Control does
-            replies = self._mailbox._broadcast("ping", {}, [node], reply=True, timeout=self._timeout_s)  # noqa: SLF001
+            answered = self._connect().ping(node, self._timeout_s)
         except self._errors() as error:
             # once RabbitMQ has said that it takes nothing more, it does not answer either
             outcome = Outcome.BLOCKED if self._is_blocked else Outcome.UNREACHABLE
             return outcome, f"{type(error).__name__}: {error}".rstrip(": ")
-        if any(node in reply for reply in replies or ()):
+        if answered:
             return Outcome.ANSWERED, ""
         return Outcome.BLOCKED if self._is_blocked else Outcome.SILENT, ""
 
-    def _connect(self) -> None:
-        if self._connection is None:
+    def _connect(self) -> _Mail:
+        if self._mail is None:
             url = ServiceUrl.parse(self._config.get("broker_read_url") or self._config["broker_url"])
             self._connection = Connection(
                 # the server that the worker listens on, of several
@@ -125,10 +166,8 @@ class Inquiry:
                 transport_options=self._options(),
             )
             self._connection.connect()
-            # one mailbox for all questions: its replies have one queue
-            self._mailbox = _Mailbox(self._link.control_exchange, type="fanout", accept=["json"], serializer="json")(
-                self._connection
-            )
+            self._mail = _Mail(self._connection, self._link.control_exchange)
+        return self._mail
 
     def _options(self) -> dict[str, Any]:
         """The worker's own transport options, over what the settings alone would give, with short waits."""

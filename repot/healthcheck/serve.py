@@ -45,7 +45,9 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends at once (TCP_NODELAY) only where the socket says TCP: without it, the body of an answer may wait
+    # 40 ms for the receipt of its head
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))

@@ -17,11 +17,13 @@ from uuid import uuid4
 
 import psutil
 import pytest
+from amqp import spec
 from redis import Redis
 
 from repot.brokers.local import rabbitmq_server, redis_server
 from repot.brokers.management import ManagementApi
 from repot.config import child_environment
+from repot.healthcheck.inquiry import Inquiry, Outcome
 from repot.healthcheck.liveness import liveness
 from repot.waiting import wait_until
 from repot.worker.pulse import PAST_LIMIT_S, RUNNING, STARTING, path_of
@@ -150,6 +152,25 @@ def test_a_thousand_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: S
         replies = [one["name"] for one in api.get("/api/queues") if "reply" in one["name"]]
         assert len(replies) <= 1
         assert 1000 <= (it.metric("repot_pings_total", outcome="answered") or 0)
+        _require_one_message_a_question(it)
+
+
+def _require_one_message_a_question(patient: Patient) -> None:
+    """On a connection that has asked before nothing is declared, consumed or cancelled for a question."""
+    found = patient.pulse
+    inquiry = Inquiry(patient.settings, found.link, 5)
+    assert Outcome.ANSWERED is inquiry.ask(found.node).outcome
+    channel = inquiry._connection.default_channel
+    sent, send = [], channel.send_method
+
+    def counting(method: object, *rest: Any, **named: Any) -> Any:
+        sent.append(method)
+        return send(method, *rest, **named)
+
+    channel.send_method = counting
+    assert [Outcome.ANSWERED] * 2 == [inquiry.ask(found.node).outcome for _ in range(2)]
+    assert [spec.Basic.Publish] * 2 == sent
+    inquiry.close()
 
 
 def test_many_who_ask_cost_one_ping_a_second(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
