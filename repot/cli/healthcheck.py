@@ -21,7 +21,8 @@ def healthcheck() -> None:
 
 
 _HINTS = {
-    "no_worker": "Has it started, with repot.configure(app)? Both need the same user, or WORKER_PULSE_FOLDER.",
+    "no_worker": "Has it started, with repot.configure(app)? Both need the same user, WORKER_APP and WORKER_BROKER_URL"
+    ", or WORKER_PULSE_FOLDER; a systemd unit with PrivateTmp=yes needs WORKER_PULSE_FOLDER, too (RuntimeDirectory=).",
     "misconfigured": "`repot config show` shows the address in use here.",
 }
 
@@ -36,13 +37,15 @@ def serve() -> None:
     HEALTHCHECK_PORT: 127.0.0.1, port 9000.
     """
     from repot.config import load, load_healthcheck
+    from repot.healthcheck.liveness import expanded
     from repot.healthcheck.serve import serve as run
 
     worker = load()
     health = load_healthcheck(worker)
 
     def announce() -> None:
-        click.echo(f"serving http://{health.host}:{health.port} for {health.node or 'the only worker here'}", err=True)
+        node = expanded(health.node) if health.node else "the only worker here"
+        click.echo(f"serving http://{health.host}:{health.port} for {node}", err=True)
 
     run(worker, health, announce)
 

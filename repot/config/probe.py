@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from repot.errors import ConfigInvalid
 
@@ -43,6 +45,19 @@ def probe_settings() -> ProbeSettings:
     if problem:
         raise ConfigInvalid(problem)
     return ProbeSettings(Path(folder) if folder else None, given.get("HEALTHCHECK_NODE", ""), timeout_s)
+
+
+def application_mark() -> str:
+    """A short mark of the application and its broker, as the environment names them, without user and password.
+
+    A worker and its probes have the same environment and so the same mark; another application's are others. Made from
+    the text of the variables, so that a probe needs no library to read them.
+    """
+    given = {name.upper(): value for name, value in os.environ.items()}
+    broker = given.get("WORKER_BROKER_URL") or given.get("WORKER_BROKER_READ_URL") or ""
+    address = re.sub(r"//[^/;]*@", "//", re.sub(r"\s", "", broker))
+    app = given.get("WORKER_APP", "")
+    return f"{crc32(f'{app} {address}'.encode()):08x}"
 
 
 def impatience(pulse_timeout_s: float, socket_timeout_s: float) -> str:

@@ -297,7 +297,7 @@ class WorkerSettings(EnvironmentSettings):
     pulse_folder: OptionalPath = Field(
         None,
         description="Folder in which each worker says once a second that it lives, for `repot healthcheck`; without it "
-        "repot-<user id> in the folder of temporary files.",
+        "repot-<user id>-<mark of WORKER_APP and WORKER_BROKER_URL> among the temporary files.",
     )
     journal: OptionalPath = Field(
         None,

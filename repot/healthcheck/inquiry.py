@@ -18,6 +18,7 @@ from kombu import Connection, Consumer, Producer
 from kombu.exceptions import KombuError, OperationalError
 from kombu.pidbox import Mailbox
 
+from repot.brokers.leaving import leave
 from repot.config import Role, ServiceUrl, celery_config
 
 if TYPE_CHECKING:
@@ -138,9 +139,7 @@ class Inquiry:
         self._mail = None
         self._is_blocked = False
         if connection is not None:
-            with suppress(*self._errors()):
-                connection.collect(socket_timeout=self._timeout_s)
-                connection.close()
+            leave(connection, self._timeout_s)
 
     def _try(self, node: str) -> tuple[Outcome, str]:
         try:

@@ -40,9 +40,11 @@ def find_pulse(folder: Path | None, node: str) -> Pulse | Answer:
     """The pulse of the named worker, or of the only one here; an answer of "no" where there is none to be had."""
     place = folder or pulse.default_folder()
     # where none can be read, any of them says why
-    names = [_expanded(node)] if node else _living_or_last(place) or pulse.nodes(place)[:1]
+    names = [expanded(node)] if node else _living_or_last(place) or pulse.nodes(place)[:1]
     if not names:
-        return Answer(ok=False, state=NO_WORKER, reason=f"no worker has beaten in {place} yet")
+        others = [] if folder else pulse.folders_of_others(place)
+        elsewhere = f"; with other settings, workers beat in {', '.join(map(str, others))}" if others else ""
+        return Answer(ok=False, state=NO_WORKER, reason=f"no worker has beaten in {place} yet{elsewhere}")
     if len(names) > 1:
         reason = f"several workers beat in {place}: {', '.join(names)}; name one in HEALTHCHECK_NODE"
         return Answer(ok=False, state=AMBIGUOUS, reason=reason)
@@ -131,7 +133,7 @@ def _beaten(folder: Path) -> Iterator[Pulse]:
             yield pulse.read(pulse.path_of(folder, node))
 
 
-def _expanded(node: str) -> str:
+def expanded(node: str) -> str:
     """A node's name with its abbreviations, as `celery worker -n` takes them: %h, %n, %d and %%."""
     if "@" not in node:
         # as `celery worker -n` completes it

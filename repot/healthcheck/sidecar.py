@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from json import dumps
 from time import monotonic
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OK, _UNAVAILABLE = 200, 503
+
+#: Who stops a sidecar waits no longer than this for a question that is under way, so that its connection is closed.
+_FAREWELL_S = 0.3
 
 
 class Shared(Generic[T]):
@@ -64,8 +67,10 @@ class Shared(Generic[T]):
         finally:
             self._running = None
 
-    def close(self) -> None:
-        """Begin nothing more; what runs is not waited for."""
+    def close(self, last: Callable[[], None] = lambda: None) -> None:
+        """Begin nothing more but `last`, which gives connections back; what runs is not waited for."""
+        with suppress(TimeoutError):
+            self._thread.submit(last).result(_FAREWELL_S)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
@@ -122,9 +127,10 @@ class Sidecar:
         return Response(await self._scraped.get(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def close(self) -> None:
-        """Stop asking."""
-        for shared in (self._live, self._ready, self._scraped):
-            shared.close()
+        """Stop asking, and leave the brokers."""
+        self._live.close()
+        self._ready.close(self._watch.close)
+        self._scraped.close(self._counter.close)
 
     async def _asked(self) -> Look:
         """What the worker answered, in time for whoever asks: a slow link makes each of many steps slow."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from repot.config.probe import application_mark
 from repot.errors import PulseUnreadable
 
 #: Seconds between two beats.
@@ -149,8 +150,14 @@ class Pulse:
 
 
 def default_folder() -> Path:
-    """Where pulses are, unless WORKER_PULSE_FOLDER says otherwise: of this user alone."""
-    return Path(tempfile.gettempdir()) / f"repot-{os.getuid()}"
+    """Where pulses are, unless WORKER_PULSE_FOLDER says otherwise: of this user and this application alone."""
+    return Path(tempfile.gettempdir()) / f"repot-{os.getuid()}-{application_mark()}"
+
+
+def folders_of_others(mine: Path) -> list[Path]:
+    """The default folders of this user's other applications in which a worker has beaten."""
+    found = mine.parent.glob(f"repot-{os.getuid()}-*")
+    return sorted(folder for folder in found if folder != mine and nodes(folder))
 
 
 def path_of(folder: Path, node: str) -> Path:

@@ -130,6 +130,8 @@ def test_a_thousand_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: S
         Patient(server, redis, toxiproxy, tmp_path, sidecar={"HEALTHCHECK_CACHE": "0"}) as it,
     ):
         it.await_ready()
+        # the server's own start knocks, and leaves
+        knocked = _unexpected(server)
         api = ManagementApi(server.management_url, "guest", "guest")
 
         def there() -> dict[str, set[str]]:
@@ -153,6 +155,11 @@ def test_a_thousand_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: S
         assert len(replies) <= 1
         assert 1000 <= (it.metric("repot_pings_total", outcome="answered") or 0)
         _require_one_message_a_question(it)
+        for _ in range(3):
+            assert 0 == _probe(it, "probe", "--ready").returncode
+        it.sidecar.signal(signal.SIGTERM)
+        wait_until(lambda: it.sidecar.exit_code is not None, within_s=10, what="the sidecar leaves")
+        assert knocked == _unexpected(server)
 
 
 def _require_one_message_a_question(patient: Patient) -> None:
@@ -171,6 +178,13 @@ def _require_one_message_a_question(patient: Patient) -> None:
     assert [Outcome.ANSWERED] * 2 == [inquiry.ask(found.node).outcome for _ in range(2)]
     assert [spec.Basic.Publish] * 2 == sent
     inquiry.close()
+
+
+def _unexpected(server: Server) -> list[str]:
+    """The lines in RabbitMQ's log about connections that ended without a word."""
+    lines = [line for path in (server.folder / "log").glob("*.log") for line in path.read_text().splitlines()]
+    assert any("accepting AMQP connection" in line for line in lines)
+    return [line for line in lines if "unexpectedly" in line]
 
 
 def test_many_who_ask_cost_one_ping_a_second(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from repot.healthcheck.answer import Answer
 from repot.healthcheck.inquiry import Heard, Outcome
 from repot.healthcheck.liveness import find_pulse, liveness
 from repot.healthcheck.readiness import SILENT_S, StallWatch, after_asking, without_asking
+from repot.worker import pulse
 from repot.worker.counts import OTHER, Counts
 from repot.worker.pulse import (
     CONNECTING,
@@ -289,3 +290,28 @@ def test_the_probe_reads_its_few_variables(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv("HEALTHCHECK_PULSE_TIMEOUT", wrong)
         with pytest.raises(ConfigInvalid, match="HEALTHCHECK_PULSE_TIMEOUT"):
             probe_settings()
+
+
+def test_the_default_folder_is_one_applications(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two that run under one user must not answer for each other; the password may change."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def folder(app: str, broker: str) -> Path:
+        monkeypatch.setenv("WORKER_APP", app)
+        monkeypatch.setenv("WORKER_BROKER_URL", broker)
+        return pulse.default_folder()
+
+    mine = folder("shop", "redis://u:one@h/0; redis://u:one@h2/0")
+    assert mine.parent == tmp_path
+    assert mine == folder("shop", "redis://u:two@h/0;redis://u:two@h2/0")
+    others = {folder("shop", "redis://h/1"), folder("blog", "redis://h/0")}
+    assert len(others | {mine}) == 3
+    answer = find_pulse(None, "")
+    assert isinstance(answer, Answer)
+    assert f"no worker has beaten in {pulse.default_folder()} yet" == answer.reason
+    mine.mkdir()
+    pulse.path_of(mine, "celery@h").write_text("{}")
+    answer = find_pulse(None, "")
+    assert isinstance(answer, Answer)
+    assert f"with other settings, workers beat in {mine}" in answer.reason
+    assert "no_worker" == answer.state
