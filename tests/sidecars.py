@@ -76,12 +76,14 @@ class Patient:
         options: tuple[str, ...] = (),
         processes: int = 2,
         sidecar: Mapping[str, str] | None = None,
+        user: str = "",
         **changes: Any,
     ) -> None:
+        """Start nothing yet; `user` logs in instead of the server's own, as name:password."""
         self.name = f"w-{uuid4()}"
         self.proxy = Proxy.create(toxiproxy.url, self.name, server.port)
         self.settings: WorkerSettings = ExplicitSettings(
-            broker_url=server.url_at(self.proxy.port),
+            broker_url=_logging_in(server.url_at(self.proxy.port), user),
             result_backend=results.results_url,
             queue_names=(f"q-{self.name}",),
             dead_letter_queue=f"q-{self.name}-dead",
@@ -222,3 +224,9 @@ class Patient:
         wait_until(lambda: self.worker.exit_code is not None, within_s=40, what="the worker leaves")
         assert self.worker.exit_code is not None
         return self.worker.exit_code
+
+
+def _logging_in(url: str, user: str) -> str:
+    """An address with another user."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{user}@{rest.rpartition('@')[2]}" if user else url

@@ -8,16 +8,42 @@ from typing import TYPE_CHECKING
 from repot.errors import BrokerUnreachable, TlsFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from repot.config.endpoints import Endpoint
+
+#: The errors, by library and class, with which a broker answers a login that it does not accept: 403 and 530 of AMQP,
+#: WRONGPASS, NOAUTH and NOPERM of Redis. By name, so that a probe imports no library it does not need.
+_REFUSALS = {
+    ("amqp", "AccessRefused"),
+    ("amqp", "NotAllowed"),
+    ("redis", "AuthenticationError"),
+    ("redis", "NoPermissionError"),
+}
 
 
 def no_answer(server: Endpoint, error: BaseException) -> BrokerUnreachable:
     """The error for a connection that did not come about: TLS at fault, or nobody there."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _causes(error):
         if isinstance(cause, ssl.SSLError):
             message = f"no trusted TLS connection to {server}: {cause.strerror or cause}"
             hint = "The CA must be trusted (WORKER_TLS_CA_CERTS names its file) and the host be in the certificate."
             return TlsFailed(message, hint=hint)
-        cause = cause.__cause__ or cause.__context__
     return BrokerUnreachable(f"{server} did not answer: {error}", hint="Is it running, and is the port right?")
+
+
+def refuses_access(error: BaseException) -> bool:
+    """Whether an error of a client library is a broker's "no" to user, password, permission or virtual host."""
+    return any(
+        (kind.__module__.partition(".")[0], kind.__name__) in _REFUSALS
+        for cause in _causes(error)
+        for kind in type(cause).__mro__
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what led to it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

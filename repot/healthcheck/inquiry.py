@@ -19,6 +19,7 @@ from kombu.exceptions import KombuError, OperationalError
 from kombu.pidbox import Mailbox
 
 from repot.brokers.leaving import leave
+from repot.brokers.refusals import refuses_access
 from repot.config import Role, ServiceUrl, celery_config
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Outcome(Enum):
     #: The broker lets nobody publish: a memory or disk alarm.
     BLOCKED = "blocked"
     UNREACHABLE = "unreachable"
+    #: The broker answers, and does not accept the login.
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class Inquiry:
         if outcome in (Outcome.SILENT, Outcome.UNREACHABLE):
             self.close()
             outcome, said = self._try(node)
-        if outcome is Outcome.UNREACHABLE:
+        if outcome in (Outcome.UNREACHABLE, Outcome.REFUSED):
             self.close()
         return Heard(outcome, monotonic() - begun, said)
 
@@ -148,8 +151,8 @@ class Inquiry:
             answered = self._connect().ping(node, self._timeout_s)
         except self._errors() as error:
             # once RabbitMQ has said that it takes nothing more, it does not answer either
-            outcome = Outcome.BLOCKED if self._is_blocked else Outcome.UNREACHABLE
-            return outcome, f"{type(error).__name__}: {error}".rstrip(": ")
+            outcome = Outcome.REFUSED if refuses_access(error) else Outcome.UNREACHABLE
+            return Outcome.BLOCKED if self._is_blocked else outcome, f"{type(error).__name__}: {error}".rstrip(": ")
         if answered:
             return Outcome.ANSWERED, ""
         return Outcome.BLOCKED if self._is_blocked else Outcome.SILENT, ""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from repot.healthcheck.inquiry import Heard
 
 BROKER_UNREACHABLE = "broker_unreachable"
+BROKER_REFUSED = "broker_refused"
 BROKER_ALARM = "broker_alarm"
 NOT_ANSWERING = "not_answering"
 NOT_CONSUMING = "not_consuming"
@@ -37,6 +38,10 @@ def _searching(found: Pulse) -> Answer | None:
     if found.phase != CONNECTING:
         return None
     for_s = monotonic() - found.since
+    if found.link.refusal:
+        said = f"{found.link.url} refused {found.node}: {found.link.refusal}"
+        reason = f"{said}; it has been trying again for {for_s:.0f} s"
+        return Answer(ok=False, state=BROKER_REFUSED, reason=reason)
     reason = f"{found.node} has been looking for its broker {found.link.url} for {for_s:.0f} s"
     return Answer(ok=False, state=BROKER_UNREACHABLE, reason=reason)
 
@@ -79,6 +84,12 @@ def after_asking(found: Pulse, heard: Heard) -> Answer:
     match heard.outcome:
         case Outcome.UNREACHABLE:
             return Answer(ok=False, state=BROKER_UNREACHABLE, reason=f"{broker} cannot be reached: {heard.said}")
+        case Outcome.REFUSED:
+            # connections that are open stay so, and the worker works on those
+            reason = (
+                f"{broker} refused the probe: {heard.said}; {found.node} would be refused, too, on a new connection"
+            )
+            return Answer(ok=False, state=BROKER_REFUSED, reason=reason)
         case Outcome.BLOCKED:
             # the worker works on; a restart would only take its tasks from it
             reason = f"{broker} lets nobody publish (memory or disk alarm); {found.node} beats and works on"

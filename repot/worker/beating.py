@@ -24,6 +24,7 @@ from kombu import pools
 
 from repot.config.masking import masked
 from repot.worker import contact, counts, pulse
+from repot.worker.connecting import worker_connection
 from repot.worker.pulse import CONNECTING, RUNNING, STARTING, STOPPED, STOPPING, Link, Pool, Pulse, Task
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Heart:
             "link": _link(worker.app),
         }
         self._follow()
-        worker.app.amqp.Connection = _beating_connection(self, worker.app.amqp.Connection)
+        worker.app.amqp.Connection = worker_connection(self, worker.app.amqp.Connection)
         self.beat()
 
     def beat(self) -> None:
@@ -117,6 +118,11 @@ class Heart:
         else:
             self.change(phase=CONNECTING)
 
+    def refused(self, said: str) -> None:
+        """Note what the broker said to a login that it refused; empty for one that it has not answered yet."""
+        if current_thread() is main_thread() and said != self._said["link"].refusal:
+            self.change(link=replace(self._said["link"], refusal=said))
+
     @contextmanager
     def away(self) -> Iterator[None]:
         """While the event loop may have to wait for the broker in the middle of something else."""
@@ -138,6 +144,7 @@ class Heart:
             self._said["link"],
             server=self._server(connection),
             reconnects=max(consumer.restart_count, 0),
+            refusal="",
         )
         self.change(phase=RUNNING, link=link)
         self.look(consumer)
@@ -262,24 +269,6 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
             self._heart.connecting()
         else:
             self._heart.stopping()
-
-
-def _beating_connection(heart: Heart, kind: Any) -> Any:  # noqa: ANN401 - kombu's Connection, or the application's own
-    """A worker's connections: kombu calls back in every second of a wait for the broker."""
-
-    class BeatingConnection(kind):  # type: ignore[misc,unused-ignore]
-        def _ensure_connection(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - kombu's signature
-            callback = options.get("callback")
-
-            def called_back() -> None:
-                heart.connecting()
-                if callback:
-                    callback()
-
-            with heart.away():
-                return super()._ensure_connection(*arguments, **options | {"callback": called_back})
-
-    return BeatingConnection
 
 
 def _leave_unconfirmed(c: Any) -> None:  # noqa: ANN401 - celery's Consumer

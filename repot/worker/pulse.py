@@ -97,6 +97,7 @@ class Link:
     host:port. `options` are its transport options as far as they are plain and no
     secret: whoever talks to the same Redis must use the same.
     `answers` is whether it can be pinged at all. `last_contact` is None where it cannot be known.
+    `refusal` is what the broker said to the last login if it refused it.
     """
 
     url: str
@@ -109,6 +110,7 @@ class Link:
     cancelled: tuple[str, ...] = ()
     last_contact: float | None = None
     reconnects: int = 0
+    refusal: str = ""
 
     @property
     def every_queue(self) -> tuple[str, ...]:

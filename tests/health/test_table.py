@@ -8,17 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
+from redis import Redis
 
 from installed import require
 from repot.brokers.local import programs, rabbitmq_server, redis_server
 from repot.config import inherited_environment
+from repot.healthcheck.inquiry import Inquiry, Outcome
 from repot.waiting import wait_until
 from sidecars import PULSE_TIMEOUT_S, Patient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from repot.brokers.local import Server
 
@@ -153,6 +156,70 @@ def test_broker_blackholed_and_back(patient: Patient) -> None:
             patient.proxy.remove_toxic(toxic)
         patient.await_ready()
     assert {200} == {one.status for one in lives}
+
+
+def test_password_rotated_and_back(
+    broker: str, server_of: Callable[[str], Server], redis: Server, toxiproxy: Server, tmp_path: Path
+) -> None:
+    """Refused in mid-task: alive, and it says so; nothing exits, and with the password back it is ready again."""
+    server, name = server_of(broker), f"u-{uuid4()}"
+    user = _RedisUser(server, name) if broker == "redis" else _RabbitUser(server, name)
+    user.may_log_in("old")
+    with Patient(server, redis, toxiproxy, tmp_path, user=f"{name}:old") as patient:
+        patient.await_ready()
+        pid = patient.pulse.process.pid
+        patient.send("repot.run", PULSE_TIMEOUT_S)
+        wait_until(lambda: patient.pulse.pool.active, within_s=20, what="the task runs")
+        with patient.watched() as lives:
+            user.may_log_in("new")
+            # connections that are open stay so; a probe that makes another is refused
+            inquiry = Inquiry(patient.settings, patient.pulse.link, timeout_s=1)
+            assert Outcome.REFUSED is inquiry.ask(patient.pulse.node).outcome
+            with patient.proxy.closed():
+                wait_until(lambda: patient.pulse.phase == "connecting", within_s=20, what="the link is lost")
+            wait_until(lambda: patient.pulse.link.refusal, within_s=20, what="the worker is refused")
+            _stays(patient, "/ready", (503, "broker_refused"))
+            assert "trying again" in patient.get("/ready").body["reason"]
+            user.may_log_in("old")
+            patient.await_ready()
+        assert {200} == {one.status for one in lives}
+        assert (pid, "") == (patient.pulse.process.pid, patient.pulse.link.refusal)
+
+
+class _RedisUser:
+    """A user whose password is changed; connections stay."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._client, self._name = Redis.from_url(server.url), name
+
+    def may_log_in(self, password: str) -> None:
+        self._client.acl_setuser(
+            self._name,
+            enabled=True,
+            reset_passwords=True,
+            passwords=[f"+{password}"],
+            keys=["*"],
+            channels=["*"],
+            categories=["+@all"],
+        )
+
+
+class _RabbitUser:
+    """The same on RabbitMQ."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server, self._name = server, name
+        _rabbitmqctl(server, "add_user", name, uuid4().hex)
+        _rabbitmqctl(server, "set_permissions", name, ".*", ".*", ".*")
+
+    def may_log_in(self, password: str) -> None:
+        _rabbitmqctl(self._server, "change_password", self._name, password)
+
+
+@pytest.fixture
+def server_of(request: pytest.FixtureRequest) -> Callable[[str], Server]:
+    """A server that all tests use, by its kind."""
+    return request.getfixturevalue  # type: ignore[no-any-return,unused-ignore]
 
 
 def test_rabbitmq_under_a_disk_alarm(rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:

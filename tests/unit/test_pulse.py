@@ -151,6 +151,9 @@ def test_a_blocked_solo_worker_is_busy_until_its_limit_is_long_over() -> None:
         ({"phase": STARTING}, (False, STARTING)),
         ({"phase": STOPPING, "stop": "warm"}, (False, STOPPING)),
         ({"phase": CONNECTING}, (False, "broker_unreachable")),
+        ({"phase": CONNECTING, "link": replace(LINK, refusal="ACCESS_REFUSED")}, (False, "broker_refused")),
+        # while it consumes, what was once refused says nothing
+        ({"link": replace(LINK, refusal="ACCESS_REFUSED")}, None),
         ({"link": replace(LINK, cancelled=("q",))}, (False, "not_consuming")),
         (
             {"pool": Pool("prefork", 2, 1, 1, overdue=Task("t", "1", 0, monotonic() - PAST_LIMIT_S - 1))},
@@ -178,6 +181,7 @@ def test_readiness_that_the_pulse_knows(changes: dict[str, object], expected: tu
         (Outcome.SILENT, (False, "not_answering")),
         (Outcome.BLOCKED, (True, "broker_alarm")),
         (Outcome.UNREACHABLE, (False, "broker_unreachable")),
+        (Outcome.REFUSED, (False, "broker_refused")),
     ],
 )
 def test_readiness_that_the_worker_knows(outcome: Outcome, expected: tuple[bool, str]) -> None:
