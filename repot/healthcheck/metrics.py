@@ -5,15 +5,16 @@ What is not known has no sample; it is never 0.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from repot.idempotency import events
-from repot.worker.counts import BURIED, DEDUPLICATED, FAILED, RECEIVED, REDELIVERED, RETRIED, SUCCEEDED
+from repot.worker import outcomes
+from repot.worker.outcomes import BURIED, DEDUPLICATED, FAILED, RECEIVED, REDELIVERED, RETRIED, SUCCEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,18 +36,29 @@ _OUTCOMES = {
         "repot_tasks_duplicates_prevented",
         "Redeliveries skipped by Celery, because the task had succeeded, by task.",
     ),
-    events.CLAIMED: ("repot_guard_claims", "Runs under a claim, by task."),
-    events.PREVENTED: ("repot_guard_duplicates_prevented", "Runs whose effect had been done before, by task."),
-    events.WAITED: (
+    outcomes.CLAIMED: ("repot_guard_claims", "Runs under a claim, by task."),
+    outcomes.PREVENTED: ("repot_guard_duplicates_prevented", "Runs whose effect had been done before, by task."),
+    outcomes.WAITED: (
         "repot_guard_waits",
         "Messages sent again, because their key was taken or the store away, by task.",
     ),
-    events.LOST: ("repot_guard_lost_leases", "Runs whose lease ran out before they ended, by task."),
-    events.UNKNOWN: ("repot_guard_unknown_outcomes", "Runs found that died, or were cut short, by task."),
-    events.PARKED: ("repot_guard_parked", "Keys set aside for a person, by task."),
-    events.MISMATCHED: ("repot_guard_mismatches", "Keys that came again with another payload, by task."),
-    events.UNGUARDED: ("repot_guard_unguarded", "Runs without a claim, because the store was away, by task."),
+    outcomes.LOST_LEASES: ("repot_guard_lost_leases", "Runs whose lease ran out before they ended, by task."),
+    outcomes.UNKNOWN: ("repot_guard_unknown_outcomes", "Runs found that died, or were cut short, by task."),
+    outcomes.PARKED: ("repot_guard_parked", "Keys set aside for a person, by task."),
+    outcomes.MISMATCHED: ("repot_guard_mismatches", "Keys that came again with another payload, by task."),
+    outcomes.UNGUARDED: ("repot_guard_unguarded", "Runs without a claim, because the store was away, by task."),
     BURIED: ("repot_dead_letters", "Messages set aside as dead letters, by task."),
+}
+
+_HISTOGRAMS = {
+    outcomes.RUNTIME: (
+        "repot_task_runtime_seconds",
+        "From a task's start to its end, by task; without those whose process was killed.",
+    ),
+    outcomes.QUEUE_WAIT: (
+        "repot_task_queue_wait_seconds",
+        "From sending to delivery, or from when it was due, by task; without redeliveries.",
+    ),
 }
 
 
@@ -98,6 +110,7 @@ class _Seen(Collector):
         if found is not None:
             yield from _worker(found)
             yield from _tasks(found)
+            yield from _histograms(found)
         yield from _queues(self.counted)
 
 
@@ -125,6 +138,13 @@ def _worker(found: Pulse) -> Iterator[Metric]:
     yield _gauge("repot_worker_tasks_scheduled", "Tasks it holds until their time.", node, pool.scheduled)
     running_s = now - pool.oldest.started if pool.oldest else 0
     yield _gauge("repot_worker_oldest_task_seconds", "How long its longest running task has run.", node, running_s)
+    in_flight_s = now - pool.in_flight_since if pool.in_flight_since is not None else 0
+    yield _gauge(
+        "repot_worker_oldest_in_flight_seconds",
+        "How long it has had the oldest message it holds: running, reserved, or held until its time.",
+        node,
+        in_flight_s,
+    )
     if found.last_received is not None:
         yield _gauge(
             "repot_worker_last_received_age_seconds", "Since it received a task.", node, now - found.last_received
@@ -137,6 +157,14 @@ def _worker(found: Pulse) -> Iterator[Metric]:
         yield _gauge(
             "repot_broker_last_contact_age_seconds", "Since its broker sent anything.", node, now - link.last_contact
         )
+    errors = CounterMetricFamily(
+        "repot_broker_connection_errors",
+        "Connections to its broker lost, and attempts that failed, by the exception.",
+        labels=["node", "error"],
+    )
+    for error, number in link.connection_errors.items():
+        errors.add_metric([node, error], number)
+    yield errors
     reconnects = CounterMetricFamily("repot_broker_reconnects", "Times it reached its broker again.", labels=["node"])
     reconnects.add_metric([node], link.reconnects)
     yield reconnects
@@ -149,6 +177,15 @@ def _tasks(found: Pulse) -> Iterator[Metric]:
         family = CounterMetricFamily(name, meaning, labels=["node", "task"])
         for task, counts in found.counts.items():
             family.add_metric([found.node, task], counts.get(outcome, 0))
+        yield family
+
+
+def _histograms(found: Pulse) -> Iterator[Metric]:
+    for kind, (name, meaning) in _HISTOGRAMS.items():
+        family = HistogramMetricFamily(name, meaning, labels=["node", "task"])
+        bounds = [*(str(float(bound)) for bound in outcomes.BUCKETS_S[kind]), "+Inf"]
+        for task, (*counted, sum_s) in found.histograms.get(kind, {}).items():
+            family.add_metric([found.node, task], list(zip(bounds, accumulate(counted), strict=True)), sum_s)
         yield family
 
 

@@ -25,6 +25,7 @@ from kombu import pools
 from repot.config.masking import masked
 from repot.worker import contact, counts, pulse
 from repot.worker.connecting import worker_connection
+from repot.worker.outcomes import OTHER
 from repot.worker.pulse import CONNECTING, RUNNING, STARTING, STOPPED, STOPPING, Link, Pool, Pulse, Task
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 _state: Any = worker_state
 _RUN: int = bootsteps.RUN  # type: ignore[attr-defined]
 
+#: Each is a series of its own for Prometheus; others are counted together.
+_MOST_KINDS_OF_ERRORS = 20
+
 
 class Heart:
     """Writes the pulse of one worker; what fails in doing so is logged once and never ends the worker."""
@@ -51,7 +55,7 @@ class Heart:
         self._path = pulse.path_of(settings.pulse_folder or pulse.default_folder(), worker.hostname)
         self._url = settings.read_url
         self._peers: frozenset[tuple[str, int]] = frozenset()
-        self._counts = counts.count(worker.app)
+        self._counts = counts.count_tasks(worker.app)
         # signals interrupt the thread that writes, and a pool's threads write, too
         self._lock = RLock()
         self._changes = self._writing = 0
@@ -105,8 +109,19 @@ class Heart:
             pool=_pool(self._worker),
             sees_deduplicated=counts.sees_deduplicated(),
             counts=self._counts.totals(processes),
+            histograms=self._counts.histograms(processes),
             **self._said,
         )
+
+    def count_error(self, error: BaseException) -> None:
+        """Count a connection that was lost, or an attempt that failed, by the kind of error."""
+        with self._lock:
+            link: Link = self._said["link"]
+            kind = type(error).__name__
+            if kind not in link.connection_errors and len(link.connection_errors) >= _MOST_KINDS_OF_ERRORS:
+                kind = OTHER
+            counted = {**link.connection_errors, kind: link.connection_errors.get(kind, 0) + 1}
+            self._said["link"] = replace(link, connection_errors=counted)
 
     def connecting(self) -> None:
         """The broker is being looked for, for the first time or again; beats."""
@@ -137,6 +152,8 @@ class Heart:
         """The broker is there, and tasks may come."""
         if self._phase in (STOPPING, STOPPED):
             return
+        if _kind(self._worker) == pulse.SOLO:
+            self._beat_around_tasks()
         # a name may lead elsewhere by now
         self._peers = contact.addresses(self._url)
         connection = consumer.connection
@@ -178,15 +195,11 @@ class Heart:
         """Hear of deliveries and of the ways to stop."""
 
         def received(request: Any, **_: Any) -> None:  # noqa: ANN401
-            self._said.update(last_received=monotonic(), last_wait_s=_waited_s(request))
+            request.repot_received = monotonic()
+            self._said.update(last_received=request.repot_received, last_wait_s=_waited_s(request))
 
         def shutting_down(how: str, **_: Any) -> None:  # noqa: ANN401
             self.stopping(how.lower())
-
-        def blocked(**_: Any) -> None:  # noqa: ANN401
-            # no other pool runs tasks in the thread of the event loop
-            if _kind(self._worker) == pulse.SOLO:
-                self.beat()
 
         def left(**_: Any) -> None:  # noqa: ANN401
             self.change(phase=STOPPED)
@@ -194,8 +207,6 @@ class Heart:
         signals.task_received.connect(received, weak=False, dispatch_uid=f"repot-pulse-received-{id(self)}")
         signals.worker_shutting_down.connect(shutting_down, weak=False, dispatch_uid=f"repot-pulse-stopping-{id(self)}")
         signals.worker_shutdown.connect(left, weak=False, dispatch_uid=f"repot-pulse-left-{id(self)}")
-        signals.task_prerun.connect(blocked, weak=False, dispatch_uid=f"repot-pulse-prerun-{id(self)}")
-        signals.task_postrun.connect(blocked, weak=False, dispatch_uid=f"repot-pulse-postrun-{id(self)}")
         # Celery sends worker_shutting_down only after the wait
         wait = self._worker.wait_for_soft_shutdown
 
@@ -204,6 +215,15 @@ class Heart:
             wait()
 
         self._worker.wait_for_soft_shutdown = soft_shutdown
+
+    def _beat_around_tasks(self) -> None:
+        """No other pool runs tasks in the thread of the event loop."""
+
+        def blocked(**_: Any) -> None:  # noqa: ANN401
+            self.beat()
+
+        signals.task_prerun.connect(blocked, weak=False, dispatch_uid=f"repot-pulse-prerun-{id(self)}")
+        signals.task_postrun.connect(blocked, weak=False, dispatch_uid=f"repot-pulse-postrun-{id(self)}")
 
     def _write(self, text: str) -> None:
         """Put the file in its place whole."""
@@ -239,6 +259,7 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._heart: Heart = c.controller.repot_heart
         self._timer_entry: Any = None
         _leave_unconfirmed(c)
+        _count_lost_connections(c, self._heart)
         super().__init__(c, **options)
 
     def include_if(self, c: Any) -> bool:  # noqa: ANN401
@@ -269,6 +290,16 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
             self._heart.connecting()
         else:
             self._heart.stopping()
+
+
+def _count_lost_connections(c: Any, heart: Heart) -> None:  # noqa: ANN401 - celery's Consumer
+    lost = c.on_connection_error_after_connected
+
+    def counted(error: BaseException) -> None:
+        heart.count_error(error)
+        lost(error)
+
+    c.on_connection_error_after_connected = counted
 
 
 def _leave_unconfirmed(c: Any) -> None:  # noqa: ANN401 - celery's Consumer
@@ -372,6 +403,9 @@ def _pool(worker: Any) -> Pool:  # noqa: ANN401
         reserved=len(_state.reserved_requests),
         scheduled=len(_state.scheduled_requests),
         limited=_limited(worker),
+        in_flight_since=min(
+            (request.repot_received for request in _in_flight() if hasattr(request, "repot_received")), default=None
+        ),
         oldest=min(running, key=lambda task: task.started, default=None),
         overdue=min(
             (task for task in running if task.deadline is not None),
@@ -379,6 +413,12 @@ def _pool(worker: Any) -> Pool:  # noqa: ANN401
             default=None,
         ),
     )
+
+
+def _in_flight() -> Iterator[Any]:
+    """Requests whose messages are not acknowledged unless they were early: running, reserved, held until their time."""
+    yield from tuple(_state.reserved_requests)
+    yield from tuple(_state.scheduled_requests)
 
 
 def _limited(worker: Any) -> int:  # noqa: ANN401

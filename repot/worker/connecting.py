@@ -49,6 +49,7 @@ class _Patient:
         try:
             established = super()._establish_connection()  # type: ignore[misc]
         except Exception as error:
+            self.heart.count_error(error)
             if not refuses_access(error):
                 self.heart.refused("")
                 raise

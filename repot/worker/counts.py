@@ -10,34 +10,40 @@ from __future__ import annotations
 
 import logging
 import mmap
+from bisect import bisect_left
 from collections import deque
+from itertools import repeat
 from threading import Lock
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import TimeLimitExceeded
 from billiard.process import current_process
 from celery import signals
 from celery.app.trace import LOG_IGNORED
+from celery.states import SUCCESS
 
 from repot.deadletter import events as letters
 from repot.idempotency import events
+from repot.worker.outcomes import (
+    BUCKETS_S,
+    BURIED,
+    DEDUPLICATED,
+    FAILED,
+    OTHER,
+    OUTCOMES,
+    QUEUE_WAIT,
+    RECEIVED,
+    REDELIVERED,
+    RETRIED,
+    RUNTIME,
+    SUCCEEDED,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery import Celery
-
-RECEIVED, REDELIVERED = "received", "redelivered"
-SUCCEEDED, FAILED, RETRIED = "succeeded", "failed", "retried"
-#: Skipped by Celery's own `worker_deduplicate_successful_tasks`.
-DEDUPLICATED = "deduplicated"
-
-#: Set aside as a dead letter.
-BURIED = "dead_letters"
-
-_OUTCOMES = (RECEIVED, REDELIVERED, SUCCEEDED, FAILED, RETRIED, DEDUPLICATED, *events.EVENTS, BURIED)
-#: What is counted for tasks that nobody had registered when the worker started.
-OTHER = "(other)"
 
 #: Rows: the worker's own, and one for each child; children beyond share the last.
 _ROWS = 513
@@ -47,51 +53,82 @@ _TRACE_LOG = logging.getLogger("celery.app.trace")
 
 
 class Counts:
-    """A table in memory that forked children share: a row a process, a column for each task and outcome."""
+    """A table in memory that forked children share: a row a process; columns of a task are its outcomes and buckets."""
 
     def __init__(self, names: Iterable[str]) -> None:
         """Make room for these tasks."""
         known = (*sorted(names), OTHER)
-        self._column = {
-            (name, outcome): 1 + place
-            for place, (name, outcome) in enumerate((name, what) for name in known for what in _OUTCOMES)
-        }
         # the first column grows with every count of its row, so that rows without news need not be added up again
-        self._width = 1 + len(self._column)
+        columns = [(name, outcome) for name in known for outcome in OUTCOMES]
+        self._column = {column: 1 + place for place, column in enumerate(columns)}
+        self._width = 1 + len(columns)
+        # of a histogram: a column for each bucket, one for what takes longer, and the sum in microseconds
+        self._first_bucket: dict[tuple[str, str], int] = {}
+        for name in known:
+            for kind, bounds in BUCKETS_S.items():
+                self._first_bucket[name, kind] = self._width
+                self._width += len(bounds) + 2
         self._cells = memoryview(mmap.mmap(-1, _ROWS * self._width * _CELL_BYTES)).cast("Q")
+        self._sums = [0] * self._width
+        self._seen: dict[int, list[int]] = {}
+        self.in_child()
+
+    def in_child(self) -> None:
+        """Take the row of this process.
+
+        The state of the lock is forgotten: another thread of the parent may have held it in the moment of the fork.
+        """
         self._lock = Lock()
-        self._seen: dict[int, tuple[int, list[int]]] = {}
+        self._row_begins = self._width * _row()
 
     def add(self, name: str, outcome: str) -> None:
         """Count one; from any thread, and from any child."""
         column = self._column.get((name, outcome)) or self._column[OTHER, outcome]
-        row = self._width * _row()
+        cells, begin = self._cells, self._row_begins
         with self._lock:
-            self._cells[row + column] += 1
-            self._cells[row] += 1
+            cells[begin + column] += 1
+            cells[begin] += 1
 
-    def in_child(self) -> None:
-        """Forget the state of the lock, which another thread of the parent may have held in the moment of the fork."""
-        self._lock = Lock()
+    def observe(self, name: str, kind: str, seconds: float) -> None:
+        """Count a duration in a histogram; from any thread, and from any child."""
+        first = self._first_bucket.get((name, kind)) or self._first_bucket[OTHER, kind]
+        bounds = BUCKETS_S[kind]
+        cells, begin = self._cells, self._row_begins + first
+        microseconds = int(max(seconds, 0) * 1_000_000)
+        with self._lock:
+            cells[begin + bisect_left(bounds, seconds)] += 1
+            cells[begin + len(bounds) + 1] += microseconds
+            cells[self._row_begins] += 1
 
     def totals(self, processes: int) -> dict[str, dict[str, int]]:
         """The sums of all rows, by task and outcome; without tasks that were never seen."""
-        sums = [0] * self._width
-        for row in range(min(max(processes + 1, len(self._seen)), _ROWS)):
-            sums = list(map(int.__add__, sums, self._read(row)))
+        sums = self._added_up(processes)
         found: dict[str, dict[str, int]] = {}
         for (name, outcome), column in self._column.items():
             if sums[column]:
-                found.setdefault(name, dict.fromkeys(_OUTCOMES, 0))[outcome] = sums[column]
+                found.setdefault(name, dict.fromkeys(OUTCOMES, 0))[outcome] = sums[column]
         return found
 
-    def _read(self, row: int) -> list[int]:
-        begin = row * self._width
-        version = self._cells[begin]
-        seen = self._seen.get(row)
-        if seen is None or seen[0] != version:
-            seen = self._seen[row] = (version, self._cells[begin : begin + self._width].tolist())
-        return seen[1]
+    def histograms(self, processes: int) -> dict[str, dict[str, list[float]]]:
+        """By kind and task: the count of each bucket, of what took longer, and last the sum in seconds."""
+        sums = self._added_up(processes)
+        found: dict[str, dict[str, list[float]]] = {kind: {} for kind in BUCKETS_S}
+        for (name, kind), first in self._first_bucket.items():
+            *counted, microseconds = sums[first : first + len(BUCKETS_S[kind]) + 2]
+            if any(counted):
+                found[kind][name] = [*counted, microseconds / 1_000_000]
+        return found
+
+    def _added_up(self, processes: int) -> list[int]:
+        for row in range(min(max(processes + 1, len(self._seen)), _ROWS)):
+            begin = row * self._width
+            before = self._seen.get(row)
+            if self._cells[begin] != (before[0] if before else 0):
+                now = self._seen[row] = self._cells[begin : begin + self._width].tolist()
+                self._sums = [
+                    added + new - old for added, new, old in zip(self._sums, now, before or repeat(0), strict=False)
+                ]
+        return self._sums
 
 
 def _row() -> int:
@@ -100,17 +137,20 @@ def _row() -> int:
     return 0 if index is None else min(index + 1, _ROWS - 1)
 
 
-def count(app: Celery) -> Counts:
+def count_tasks(app: Celery) -> Counts:
     """Count what becomes of the application's tasks from now on, in this process and its children."""
     counts = Counts(app.tasks)
 
     def received(request: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
         counts.add(request.name, RECEIVED)
         if request.delivery_info.get("redelivered"):
+            # the time of its first run is no wait
             counts.add(request.name, REDELIVERED)
+        elif (waited_s := _queue_wait_s(request)) is not None:
+            counts.observe(request.name, QUEUE_WAIT, waited_s)
 
-    def ended(outcome: str) -> Any:  # noqa: ANN401
-        return lambda sender, **_: counts.add(sender.name, outcome)
+    def retried(sender: Any, **_: Any) -> None:  # noqa: ANN401
+        counts.add(sender.name, RETRIED)
 
     # Celery says twice that a task was killed at its hard limit (celery/worker/request.py: on_timeout, on_failure)
     killed: deque[str] = deque(maxlen=1000)
@@ -125,15 +165,49 @@ def count(app: Celery) -> Counts:
 
     # weak references would drop these local functions at once
     signals.task_received.connect(received, weak=False, dispatch_uid=f"repot-count-received-{id(counts)}")
-    signals.task_success.connect(ended(SUCCEEDED), weak=False, dispatch_uid=f"repot-count-succeeded-{id(counts)}")
     signals.task_failure.connect(failed, weak=False, dispatch_uid=f"repot-count-failed-{id(counts)}")
-    signals.task_retry.connect(ended(RETRIED), weak=False, dispatch_uid=f"repot-count-retried-{id(counts)}")
+    signals.task_retry.connect(retried, weak=False, dispatch_uid=f"repot-count-retried-{id(counts)}")
     signals.worker_process_init.connect(
         lambda **_: counts.in_child(), weak=False, dispatch_uid=f"repot-count-child-{id(counts)}"
     )
+    _time_runs(counts)
     _TRACE_LOG.addFilter(_Deduplicated(counts))
     _count_what_is_protected(counts)
     return counts
+
+
+def _time_runs(counts: Counts) -> None:
+    """Measure each run where it runs: a process that is killed tells of none.
+
+    Success is counted at the same moment: each signal more costs a run that does nothing one percent.
+    """
+    began: dict[str, float] = {}
+
+    def begins(task_id: str, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+        began[task_id] = monotonic()
+
+    def ends(sender: Any, task_id: str, state: str | None = None, **_: Any) -> None:  # noqa: ANN401
+        if state == SUCCESS:
+            counts.add(sender.name, SUCCEEDED)
+        since = began.pop(task_id, None)
+        if since is not None:
+            counts.observe(sender.name, RUNTIME, monotonic() - since)
+
+    signals.task_prerun.connect(begins, weak=False, dispatch_uid=f"repot-count-begins-{id(counts)}")
+    signals.task_postrun.connect(ends, weak=False, dispatch_uid=f"repot-count-ends-{id(counts)}")
+
+
+def _queue_wait_s(request: Any) -> float | None:  # noqa: ANN401 - celery's Request
+    """Seconds since a message was sent, or since it was due, by the clocks of both machines; None if it does not say.
+
+    A worker that holds a task until its time has waited for no other reason: that is 0.
+    """
+    sent = request.message.properties.get("timestamp")
+    if not isinstance(sent, int | float):
+        return None
+    if request.eta is not None:
+        sent = max(sent, request.eta.timestamp())
+    return float(max(time() - sent, 0))
 
 
 def _count_what_is_protected(counts: Counts) -> None:

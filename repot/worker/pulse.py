@@ -65,7 +65,7 @@ class Pool:
     """What the worker holds.
 
     `reserved` counts the active ones, too, `limited` waits for its rate limit; `oldest` runs longest, `overdue` has
-    the nearest deadline.
+    the nearest deadline. `in_flight_since` is when the oldest of all messages in hand came, held ones included.
     """
 
     kind: str
@@ -76,6 +76,7 @@ class Pool:
     limited: int = 0
     oldest: Task | None = None
     overdue: Task | None = None
+    in_flight_since: float | None = None
 
     @property
     def is_stuck(self) -> bool:
@@ -111,6 +112,8 @@ class Link:
     last_contact: float | None = None
     reconnects: int = 0
     refusal: str = ""
+    #: Connections lost and attempts that failed, by the name of the exception.
+    connection_errors: dict[str, int] = field(default_factory=dict)
 
     @property
     def every_queue(self) -> tuple[str, ...]:
@@ -145,6 +148,8 @@ class Pulse:
     sees_deduplicated: bool = False
     #: By name of the task: received, redelivered, succeeded, failed, retried, deduplicated.
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: By kind and task, as `repot.worker.counts.Counts.histograms` returns them.
+    histograms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def written(self) -> str:
         """The text of its file."""

@@ -440,6 +440,11 @@ def test_the_metrics_are_right_with_prefork_children(patient: Patient) -> None:
         }
 
     wait_until(lambda: found() == expected, within_s=40, what="everything is counted", poll_s=0.3)
+    # a run whose process was killed has no duration
+    assert 1 == patient.metric("repot_task_runtime_seconds_count", task="repot.fail")
+    assert 3 == patient.metric("repot_task_runtime_seconds_count", task="repot.retry")
+    assert patient.metric("repot_task_runtime_seconds_count", task="repot.die") is None
+    assert 21 == patient.metric("repot_task_queue_wait_seconds_count", task="repot.run")
     assert 2 == patient.metric("repot_worker_pool_processes")
     assert 1 == patient.metric("repot_worker_up")
     assert 1 == patient.metric("repot_worker_ready")

@@ -8,15 +8,21 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from repot.config.probe import probe_settings
 from repot.errors import ConfigInvalid, PulseUnreadable
+from repot.healthcheck import metrics
 from repot.healthcheck.answer import Answer
 from repot.healthcheck.inquiry import Heard, Outcome
 from repot.healthcheck.liveness import find_pulse, liveness
+from repot.healthcheck.metrics import Metrics
 from repot.healthcheck.readiness import SILENT_S, StallWatch, after_asking, without_asking
-from repot.worker import pulse
-from repot.worker.counts import OTHER, Counts
+from repot.healthcheck.watch import Look
+from repot.idempotency import events
+from repot.worker import outcomes, pulse
+from repot.worker.counts import Counts
+from repot.worker.outcomes import OTHER, QUEUE_WAIT, RUNTIME
 from repot.worker.pulse import (
     CONNECTING,
     PAST_LIMIT_S,
@@ -281,6 +287,47 @@ def test_counts_survive_the_process_that_made_them() -> None:
     assert {"shop.render", OTHER} == set(found)
     assert 3000 == found["shop.render"]["succeeded"]
     assert 3 == found[OTHER]["failed"]
+
+
+def test_durations_of_all_processes_are_counted_in_buckets() -> None:
+    counts = Counts(["shop.render", "shop.mail"])
+    for _ in range(2):
+        child = os.fork()
+        if not child:
+            # on a bound, which belongs to its bucket; below the first; beyond the last
+            for seconds in (0.25, 0, -1, 7200.5):
+                counts.observe("shop.render", RUNTIME, seconds)
+            os._exit(0)
+        os.waitpid(child, 0)
+    counts.observe("not.registered", QUEUE_WAIT, 3)
+    counts.add("shop.render", "succeeded")
+    found = counts.histograms(2)
+    assert {RUNTIME: {"shop.render"}, QUEUE_WAIT: {OTHER}} == {kind: set(tasks) for kind, tasks in found.items()}
+    below, quarter, *between, beyond, sum_s = found[RUNTIME]["shop.render"]
+    assert (4, 2, 0, 2) == (below, quarter, sum(between), beyond)
+    assert 2 * 7200.75 == pytest.approx(sum_s)
+    assert [0, 1] == found[QUEUE_WAIT][OTHER][:2]
+    assert {"shop.render": 1} == {name: found["succeeded"] for name, found in counts.totals(2).items()}
+
+
+def test_every_outcome_and_every_event_of_a_guard_is_a_metric() -> None:
+    assert set(events.EVENTS) == set(outcomes.GUARDED)
+    assert set(outcomes.OUTCOMES) == set(metrics._OUTCOMES)
+    assert set(outcomes.BUCKETS_S) == set(metrics._HISTOGRAMS)
+
+
+def test_histograms_are_those_of_prometheus() -> None:
+    """Buckets count what is below as well, and the last is the count of all."""
+    counted = [0.0] * (len(outcomes.BUCKETS_S[RUNTIME]) + 2)
+    counted[1], counted[-2], counted[-1] = 3, 1, 7201.5
+    seen = Look(
+        monotonic(), _pulse(histograms={RUNTIME: {"shop.render": counted}}), Answer(ok=True, state="", reason="")
+    )
+    families = {one.name: one for one in text_string_to_metric_families(Metrics().render(seen, ()).decode())}
+    found = {(one.name, one.labels.get("le")): one.value for one in families["repot_task_runtime_seconds"].samples}
+    name = "repot_task_runtime_seconds"
+    assert (0, 3, 3, 4) == tuple(found[f"{name}_bucket", bound] for bound in ("0.05", "0.25", "7200.0", "+Inf"))
+    assert (4, 7201.5) == (found[f"{name}_count", None], found[f"{name}_sum", None])
 
 
 def test_the_probe_reads_its_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
