@@ -81,6 +81,10 @@ class Stack:
         """Start, and wait until all is healthy; no image is fetched."""
         return self.compose("up", "--detach", "--wait", "--pull", "never", "--no-build", *arguments, **variables)
 
+    def add(self, overlay: str, folder: Path) -> None:
+        """Bring up another part as well from now on."""
+        self._files[-1:] = [COMPOSE / f"compose.{overlay}.yaml", _asked_more_often(folder, (overlay,))]
+
     @contextmanager
     def impatient(self, service: str) -> Iterator[None]:
         """A service may take 15 s to become healthy, and not as long as a slow machine needs."""

@@ -57,24 +57,35 @@ def survey(
     management_url: str = "",
     queues: Iterable[str] = (),
     key_prefix: str = "",
+    transport_options: Mapping[str, Any] | None = None,
 ) -> RedisFacts | RabbitFacts:
     """Ask the first server that answers what it is and how it is set up; change nothing.
 
     `tls` is Celery's `broker_use_ssl`, empty where that is True. On Redis the messages of `queues` are
-    measured, under `key_prefix`; `management_url` is RabbitMQ's.
+    measured, under `key_prefix`; `management_url` is RabbitMQ's. `transport_options` are kombu's: Sentinel's
+    master is named there.
 
     Raises:
         BrokerUnreachable: none answers; the last one's reason.
         AccessRefused, TlsFailed: one answers, and does not let us in.
     """
     failure: BrokerUnreachable | None = None
-    for server in servers:
+    servers = tuple(servers)
+    # sentinels are asked together for one master
+    for server in servers[:1] if servers and servers[0].scheme == "sentinel" else servers:
         try:
             if server.kind is BrokerKind.REDIS:
                 from repot.brokers import redis_survey
 
                 lists = [f"{key_prefix}{queue}" for queue in queues]
-                return redis_survey.survey(server, tls=tls, lists=lists, prefix=key_prefix)
+                return redis_survey.survey(
+                    server,
+                    tls=tls,
+                    lists=lists,
+                    prefix=key_prefix,
+                    transport_options=transport_options,
+                    sentinels=servers,
+                )
             from repot.brokers import rabbitmq_survey
 
             return rabbitmq_survey.survey(server, tls=tls, management_url=management_url)

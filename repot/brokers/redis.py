@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from repot.brokers import redis_sweep
 from repot.brokers.port import Depth
+from repot.brokers.redis_client import open_client
+from repot.brokers.redis_inflight import InFlight
 from repot.brokers.redis_wire import RespRequests
 from repot.brokers.refusals import no_answer
 from repot.config.endpoints import endpoints
@@ -44,34 +44,6 @@ def product_and_version(info: Mapping[str, Any]) -> tuple[str, str]:
     return "Redis", str(info.get("redis_version", ""))
 
 
-def open_client(server: Endpoint, *, tls: Mapping[str, Any] | None = None, timeout_s: float = 5) -> redis.Redis:
-    """A client of one server; connects with its first command. `tls` are redis-py's options.
-
-    Raises:
-        BrokerUnreachable: the address is one of Sentinel's.
-    """
-    if server.scheme == "sentinel":
-        message = f"{server}: repot does not look behind sentinel:// yet"
-        raise BrokerUnreachable(message, hint="Name the master itself.")
-    where: dict[str, Any] = {"host": server.host or "localhost", "port": server.port or 6379}
-    if server.scheme == "redis+socket":
-        where = {"unix_socket_path": server.host}
-    return redis.Redis(
-        **where,
-        db=int(server.path or 0),
-        username=server.user or None,
-        password=server.password or None,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        decode_responses=True,
-        # whatever lies in a list goes back as it came
-        encoding_errors="surrogateescape",
-        # redis-py would try for a minute
-        retry=Retry(NoBackoff(), 0),
-        **tls_options(server, tls),
-    )
-
-
 class RedisBroker:
     """The `Broker` port on Redis."""
 
@@ -86,7 +58,9 @@ class RedisBroker:
         transport_options: Mapping[str, Any] | None = None,
         timeout_s: float = 5,
     ) -> None:
-        """Connect to the first server of the address; `transport_options` are kombu's, which may name keys.
+        """Connect to the first server of the address, or Sentinel's master.
+
+        `transport_options` are kombu's, which may name keys and the master.
 
         Raises:
             BrokerUnreachable: it does not answer.
@@ -94,30 +68,21 @@ class RedisBroker:
         self._keys: dict[str, Any] = _KEYS | {
             name: value for name, value in (transport_options or {}).items() if name in _KEYS
         }
-        self._endpoint = endpoints(url.reveal())[0]
-        self._client = open_client(self._endpoint, tls=tls, timeout_s=timeout_s)
+        servers = endpoints(url.reveal())
+        self._endpoint = servers[0]
+        self._client = open_client(
+            self._endpoint, tls=tls, timeout_s=timeout_s, transport_options=transport_options, sentinels=servers
+        )
+        self._in_flight = InFlight(self._client, self._keys)
         server = self._ask(lambda: self._client.info("server"))
         self.product, self.version = product_and_version(server)
         self.identity = str(server["process_id"])
 
     def depth(self, queue: str) -> Depth:
-        """Count a queue's lists, and those of the shared hash `unacked` that came from it."""
-        prefix = self._keys["global_keyprefix"]
+        """Count a queue's lists, and what workers hold of it."""
         lists = redis_sweep.lists_of(queue, self._keys)
-
-        def count() -> Depth:
-            with self._client.pipeline(transaction=True) as pipeline:
-                for name in lists:
-                    pipeline.llen(name)
-                    # taken from the right: the oldest
-                    pipeline.lindex(name, -1)
-                pipeline.hvals(f"{prefix}{self._keys['unacked_key']}")
-                *found, reserved = pipeline.execute()
-            lengths, oldest = found[::2], [message for message in found[1::2] if message]
-            unacked = sum(_routing_key(entry) == queue for entry in reserved)
-            return Depth(sum(lengths), unacked, _earliest(oldest))
-
-        return self._ask(count)
+        found, unacked = self._ask(lambda: self._in_flight.count(queue, lists))
+        return Depth(sum(found[::2]), unacked, _earliest(message for message in found[1::2] if message))
 
     def sweep(self, queue: str, decide: Decide) -> Swept:
         """Go through a queue's lists; a script moves a message from one to another in one step."""
@@ -147,19 +112,6 @@ def refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
             hint = f"The user needs: ACL SETUSER {server.user or 'default'} +@connection"
         return AccessRefused(f"{server} refuses access: {error}", hint=hint)
     return no_answer(server, error)
-
-
-def tls_options(server: Endpoint, tls: Mapping[str, Any] | None) -> dict[str, Any]:
-    """redis-py's options for a server, from those of all servers and the address' own."""
-    if not server.is_encrypted and tls is None:
-        return {}
-    # options of the address win, as in kombu
-    return {"ssl": True, **(tls or {}), **(server.tls or {})}
-
-
-def _routing_key(entry: str) -> str:
-    """The queue a reserved message goes back to: kombu stores [message, exchange, routing key]."""
-    return str(json.loads(entry)[2])
 
 
 def _earliest(messages: Iterable[str]) -> float | None:

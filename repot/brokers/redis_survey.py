@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import redis
 
 from repot.brokers.facts import RedisFacts, Unknown
-from repot.brokers.redis import open_client, product_and_version, refusal
+from repot.brokers.redis import product_and_version, refusal
+from repot.brokers.redis_client import open_client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from repot.config.endpoints import Endpoint
 
@@ -59,10 +60,13 @@ def survey(
     lists: Iterable[str] = (),
     prefix: str = "",
     timeout_s: float = 5,
+    transport_options: Mapping[str, Any] | None = None,
+    sentinels: Sequence[Endpoint] = (),
 ) -> RedisFacts:
     """Ask by INFO, CONFIG GET, TIME and SCAN; measure the messages of `lists`.
 
-    `tls` are redis-py's options, `prefix` is kombu's `global_keyprefix`. What the
+    `tls` are redis-py's options, `prefix` is kombu's `global_keyprefix`; with `transport_options` and `sentinels` as
+    for `open_client`. What the
     server refuses to say is `Unknown`.
 
     Raises:
@@ -70,7 +74,7 @@ def survey(
         TlsFailed: no trusted TLS connection.
         BrokerUnreachable: nobody answers.
     """
-    client = open_client(server, tls=tls, timeout_s=timeout_s)
+    client = open_client(server, tls=tls, timeout_s=timeout_s, transport_options=transport_options, sentinels=sentinels)
     with client:
         try:
             client.ping()

@@ -185,6 +185,7 @@ def _ask(facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str
             management_url=management_url,
             queues=[queue.name for queue in facts.queues],
             key_prefix=facts.option("global_keyprefix"),
+            transport_options={name: facts.option(name) for name in ("master_name", "sentinel_kwargs")},
         )
 
     return replace(facts, live=ask(facts.servers), source_live=ask(source_servers) if source_servers else None)

@@ -12,7 +12,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from repot.brokers.redis import tls_options
+from repot.brokers.redis_client import tls_options
 from repot.config.endpoints import endpoints
 from repot.config.redis import client_tls, keepalive
 from repot.errors import ClaimUnreadable, ConfigInvalid, RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable

@@ -241,6 +241,27 @@ def test_a_cluster_loses_a_node(folder: Path, images: Images) -> None:
         require_a_task_completes(stack)
 
 
+def test_a_cluster_grows_from_a_single_broker(folder: Path, images: Images) -> None:
+    """The two new nodes join what is there, with the message that waits in it; `up` returns when they have."""
+    stack = Stack(folder, images)
+    nodes = ("rabbitmq", "rabbitmq2", "rabbitmq3")
+    with stack.removed():
+        assert 0 == stack.up("rabbitmq").returncode
+        stack.send("repot.run", 0)
+        stack.add("cluster", folder)
+        done = stack.up(*nodes)
+        assert 0 == done.returncode, done.stderr
+        for node in nodes:
+            shown = stack.inside(node, "rabbitmqctl", "-q", "--formatter", "json", "cluster_status").stdout
+            assert {f"rabbit@{one}" for one in nodes} == set(json.loads(shown)["running_nodes"]), shown
+        grown = stack.inside("rabbitmq", "rabbitmq-queues", "grow", "rabbit@rabbitmq3", "all")
+        assert 0 == grown.returncode, grown.stderr
+        listed = stack.inside(
+            "rabbitmq3", "rabbitmqctl", "-q", "--formatter", "json", "list_queues", "name", "messages"
+        )
+        assert {"name": "celery", "messages": 1} in json.loads(listed.stdout)
+
+
 def test_what_is_observed(folder: Path, images: Images) -> None:
     """Prometheus, its rules, the dashboard's expressions, and Flower, each on a real worker's numbers."""
     with Stack(folder, images, "observe").running(*WITHOUT_GRAFANA) as stack:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from kombu import Connection, Message, Queue
+from kombu import Connection, Exchange, Message, Queue
+from redis import Redis
 
 from repot.brokers import Depth, open_broker
-from repot.config import BrokerUrl
+from repot.brokers.local import LOOPBACK, GuardedProcess, free_port
+from repot.config import BrokerUrl, inherited_environment
 from repot.errors import BrokerUnreachable, DepthUnknown
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from repot.brokers import Broker
     from repot.brokers.local import Server
@@ -104,3 +107,92 @@ def test_a_wrong_password_is_an_error_of_its_own(rabbitmq: Server) -> None:
     with pytest.raises(BrokerUnreachable, match="401") as caught:
         open_broker(url, management_url=rabbitmq.management_url)
     assert PLANTED not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["direct", "topic"])
+def test_what_is_held_on_redis_is_of_the_queue_and_not_of_the_key(redis: Server, kind: str) -> None:
+    """A queue is bound by any key; two that get the same key may both be its own."""
+    mark = uuid4()
+    exchange = Exchange(f"x-{mark}", type=kind)
+    keys = {"orders": "new.order", "mails": "new.mail", "copies": "new.mail"}
+    with Connection(redis.url) as connection, closing(redis.open()) as broker:
+        channel = connection.channel()
+        queues = {}
+        for name, key in keys.items():
+            pattern = "new.*" if kind == "topic" and name == "orders" else key
+            queues[name] = Queue(f"{name}-{mark}", exchange, routing_key=pattern)(channel)
+            queues[name].declare()
+        producer = connection.Producer()
+        producer.publish({"n": 1}, exchange=exchange, routing_key="new.order")
+        held = fetch(queues["orders"])
+        assert Depth(0, 1) == broker.depth(queues["orders"].name)
+        assert Depth(0, 0) == broker.depth(queues["mails"].name)
+        assert Depth(0, 0) == broker.depth("new.order")
+        producer.publish({"n": 2}, exchange=exchange, routing_key="new.mail")
+        also = fetch(queues["mails"])
+        assert Depth(0, 1) == broker.depth(queues["mails"].name)
+        assert Depth(1, 1) == broker.depth(queues["copies"].name)
+        # who it came from is not known any more: it may be anybody's
+        with Redis.from_url(redis.url) as client:
+            client.delete(f"_kombu.binding.x-{mark}")
+        assert not broker.depth(f"another-{mark}").is_drained
+        held.ack()
+        also.ack()
+        assert Depth(0, 0) == broker.depth(f"another-{mark}")
+
+
+def test_what_is_held_on_redis_does_not_travel(redis: Server) -> None:
+    """Neither the first time nor later; the sent bytes of the server tell."""
+    name = f"large-{uuid4()}"
+    with Connection(redis.url) as connection, closing(redis.open()) as broker, Redis.from_url(redis.url) as client:
+        queue = Queue(name)(connection.channel())
+        queue.declare()
+        for _ in range(30):
+            connection.Producer().publish({"text": "}, " + "x" * 1_000_000}, routing_key=name)
+        held = [fetch(queue) for _ in range(30)]
+        before = client.info("stats")["total_net_output_bytes"]
+        assert Depth(0, 30) == broker.depth(name)
+        assert Depth(0, 30) == broker.depth(name)
+        assert client.info("stats")["total_net_output_bytes"] - before < 300_000
+        for message in held:
+            message.ack()
+        assert broker.depth(name).is_drained
+
+
+def test_a_foreign_value_among_the_held_is_not_empty(redis: Server) -> None:
+    with Redis.from_url(redis.url) as client, closing(redis.open()) as broker:
+        client.hset("unacked", "tag", "no message of kombu's")
+        try:
+            with pytest.raises(DepthUnknown, match="not one of kombu's"):
+                broker.depth("any")
+        finally:
+            client.hdel("unacked", "tag")
+        assert broker.depth("any").is_drained
+
+
+def test_the_master_behind_sentinel_is_counted(redis: Server, tmp_path: Path) -> None:
+    port = free_port()
+    configuration = tmp_path / "sentinel.conf"
+    configuration.write_text(
+        f"port {port}\nbind {LOOPBACK}\ndir {tmp_path}\nsentinel monitor shop {LOOPBACK} {redis.port} 1\n"
+    )
+    command = ["redis-server", str(configuration), "--sentinel"]
+    url = BrokerUrl.parse(f"sentinel://{LOOPBACK}:1/0;sentinel://{LOOPBACK}:{port}/0")
+    name = f"behind-{uuid4()}"
+    with Connection(redis.url) as connection:
+        connection.Producer().publish({}, routing_key=name, declare=[Queue(name)])
+    with GuardedProcess(command, log=tmp_path / "log", environment=inherited_environment(without=())):
+
+        def counted() -> bool:
+            try:
+                with closing(open_broker(url, transport_options={"master_name": "shop"})) as broker:
+                    return broker.depth(name).ready == 1
+            except BrokerUnreachable:
+                return False
+
+        wait_until(counted, within_s=20, what="the sentinel knows its master")
+        with pytest.raises(BrokerUnreachable, match="which master") as caught:
+            open_broker(url)
+        assert "WORKER_SENTINEL_MASTER" in caught.value.hint
+        with pytest.raises(BrokerUnreachable, match="No master found"):
+            open_broker(url, transport_options={"master_name": "another"})

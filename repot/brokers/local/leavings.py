@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import amqp
 import redis
 
-from repot.brokers.redis import open_client, refusal
+from repot.brokers.redis import refusal
+from repot.brokers.redis_client import open_client
 from repot.brokers.refusals import no_answer
 from repot.errors import AccessRefused, BrokerUnreachable
 

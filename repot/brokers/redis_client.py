@@ -1,0 +1,87 @@
+"""Connecting to a Redis or Valkey that serves as a Celery broker, by itself or behind Sentinel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from repot.errors import BrokerUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from repot.config.endpoints import Endpoint
+
+_PORT, _SENTINEL_PORT = 6379, 26379
+
+
+def open_client(
+    server: Endpoint,
+    *,
+    tls: Mapping[str, Any] | None = None,
+    timeout_s: float = 5,
+    transport_options: Mapping[str, Any] | None = None,
+    sentinels: Sequence[Endpoint] = (),
+) -> redis.Redis:
+    """Make a client of one server, or of the master that Sentinel names; it connects with its first command.
+
+    `tls` are redis-py's options, `transport_options` kombu's (`master_name`, `sentinel_kwargs`); `sentinels` are all
+    servers of a sentinel:// address.
+
+    Raises:
+        BrokerUnreachable: the address is one of Sentinel's, and its master has no name.
+    """
+    options = _options(server, tls, timeout_s)
+    if server.scheme == "sentinel":
+        return _master(server, sentinels or (server,), options, transport_options or {})
+    if server.scheme == "redis+socket":
+        return redis.Redis(unix_socket_path=server.host, **options)
+    return redis.Redis(host=server.host or "localhost", port=server.port or _PORT, **options)
+
+
+def tls_options(server: Endpoint, tls: Mapping[str, Any] | None) -> dict[str, Any]:
+    """redis-py's options for a server, from those of all servers and the address' own."""
+    if not server.is_encrypted and tls is None and not server.tls:
+        return {}
+    # options of the address win, as in kombu
+    return {"ssl": True, **(tls or {}), **(server.tls or {})}
+
+
+def _options(server: Endpoint, tls: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any]:
+    return {
+        "db": int(server.path or 0),
+        "username": server.user or None,
+        "password": server.password or None,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "decode_responses": True,
+        # whatever lies in a list goes back as it came
+        "encoding_errors": "surrogateescape",
+        # redis-py would try for a minute
+        "retry": Retry(NoBackoff(), 0),
+        **tls_options(server, tls),
+    }
+
+
+def _master(
+    server: Endpoint, sentinels: Sequence[Endpoint], options: dict[str, Any], transport: Mapping[str, Any]
+) -> redis.Redis:
+    """Make a client that asks the sentinels for their master at each connection, as kombu does."""
+    name = transport.get("master_name")
+    if not name:
+        message = f"{server}: nobody said which master to ask Sentinel for"
+        hint = "WORKER_SENTINEL_MASTER names it, or broker_transport_options['master_name']."
+        raise BrokerUnreachable(message, hint=hint)
+    timeouts = {key: options[key] for key in ("socket_timeout", "socket_connect_timeout", "retry")}
+    manager = Sentinel(  # type: ignore[no-untyped-call]
+        [(one.host or "localhost", one.port or _SENTINEL_PORT) for one in sentinels],
+        min_other_sentinels=transport.get("min_other_sentinels", 0),
+        # the password is the master's; what the sentinels want stands in sentinel_kwargs
+        sentinel_kwargs=timeouts | dict(transport.get("sentinel_kwargs") or {}),
+    )
+    found: redis.Redis = manager.master_for(name, **options)  # type: ignore[no-untyped-call]
+    return found
