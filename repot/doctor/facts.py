@@ -63,7 +63,9 @@ class TaskFacts:
     `first_line` and `last_line` are those of its function or class. `strange` are
     attributes that Celery does not know, with what was meant; `wrong` those whose
     value is of a kind that Celery cannot use. `same_if_equal` says that equal
-    arguments make two calls the same work, as IdempotentTask has it by default.
+    arguments make two calls the same work, as IdempotentTask has it by default;
+    `unguarded` that the task has a policy and no IdempotentTask to follow it;
+    `runs_later` what keeps a call from running its body: "async def", a generator.
     """
 
     name: str
@@ -84,6 +86,8 @@ class TaskFacts:
     wrong: Mapping[str, str] = field(default_factory=dict)
     serializer: str | None = None
     same_if_equal: bool = False
+    unguarded: bool = False
+    runs_later: str = ""
     calls: tuple[Call, ...] = ()
     place: Place | None = None
     first_line: int = 0

@@ -21,7 +21,7 @@ from repot.doctor.names import spellings, strange_settings
 from repot.doctor.queues import read_queues
 from repot.doctor.tasks import read_task, task_lines
 from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError
-from repot.worker.apps import load_app
+from repot.worker.apps import explained, load_app
 from repot.worker.configure import configure, configured_with
 from repot.worker.effective import APPLICATION, effective_config
 
@@ -78,7 +78,9 @@ def gather_from(app: Celery, request: Request, policy: Policy) -> Facts:
         except (Exception, SystemExit) as error:
             # whatever a user's modules and classes raise when they are looked at, and what Celery refuses
             message = f"the configuration of {request.app!r} cannot be read: {type(error).__name__}: {error}"
-            raise AppFailed(message, hint=f"`celery -A {request.app} report` shows where.") from error
+            raise explained(error) or AppFailed(
+                message, hint=f"`celery -A {request.app} report` shows where."
+            ) from error
     today: tuple[Endpoint, ...] = ()
     if target:
         # whatever it is today: a broker that repot does not know is no hindrance to judging another
@@ -126,7 +128,7 @@ def read_app(app: Celery, name: str, policy: Policy, servers: tuple[Endpoint, ..
     except (Exception, SystemExit) as error:
         # whatever a user's module raises on import
         message = f"the tasks of {name!r} fail on import: {type(error).__name__}: {error}"
-        raise AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
+        raise explained(error) or AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
     tasks, foreign = own_tasks(app)
     found = source.read(loaded_modules(app, tasks, policy.root), policy.root, task_lines(tasks))
     own = {str(task.name) for task in tasks}

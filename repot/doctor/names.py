@@ -134,7 +134,7 @@ def strange_options(task: Any) -> dict[str, str]:  # noqa: ANN401 - a task's cla
 
     A class may well have attributes of its own: what its code reads is left out.
     """
-    classes = [one for one in type(task).__mro__ if one.__module__.partition(".")[0] != "celery" and one is not object]
+    classes = [one for one in type(task).__mro__ if _is_own(one)]
     written = {
         name for one in classes for name, value in vars(one).items() if not name.startswith("_") and not callable(value)
     }
@@ -145,6 +145,16 @@ def strange_options(task: Any) -> dict[str, str]:  # noqa: ANN401 - a task's cla
         if meant and not any(_reads(one, name) for one in classes if "_decorated" not in vars(one)):
             found[name] = meant
     return found
+
+
+def holds_unread(task: Any, name: str) -> bool:  # noqa: ANN401 - a task's class is made up
+    """Whether a task has an attribute that no code of its classes reads."""
+    classes = [one for one in type(task).__mro__ if _is_own(one) and "_decorated" not in vars(one)]
+    return hasattr(task, name) and not any(_reads(one, name) for one in classes)
+
+
+def _is_own(kind: type) -> bool:
+    return kind is not object and kind.__module__.partition(".")[0] != "celery"
 
 
 def _reads(kind: type, name: str) -> bool:

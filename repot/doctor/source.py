@@ -311,6 +311,9 @@ class _Reader(ast.NodeVisitor):
         if called in ("retry", "apply_async") and "delay" in words:
             meant = "waits the default 180 s" if called == "retry" else "runs at once"
             self._found.misuses.append(Misuse(f"{called}(delay=...) {meant}; write countdown=", self._place(node)))
+        key = words.get("idempotency_key")
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and not key.value.strip():
+            self._found.misuses.append(Misuse(f"{called}(idempotency_key='') is refused", self._place(node)))
         first = node.args[0] if node.args else None
         if called == "retry" and isinstance(first, ast.Name) and first.id in self._caught:
             wrong = f"retry({first.id}, ...) takes it for the task's arguments; write exc={first.id}"

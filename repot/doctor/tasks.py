@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from repot.doctor.durations import seconds
 from repot.doctor.facts import TaskFacts
-from repot.doctor.names import strange_options
+from repot.doctor.names import holds_unread, strange_options
 from repot.doctor.rule import Place
 from repot.doctor.source import shorten
 from repot.errors import FactUnknown
 from repot.idempotency import TASK_ID, IdempotentTask
+from repot.idempotency.definition import runs_later
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,6 +61,7 @@ def read_task(app: Celery, task: Any, found: Source, root: Path) -> TaskFacts:  
         delays.append(_backoff_s(task))
     if plain_retry and task.max_retries != 0:
         delays.append(_number(task.default_retry_delay) or 0)
+    guarded = isinstance(task, IdempotentTask)
     return TaskFacts(
         name=str(task.name),
         acks_late=bool(task.acks_late),
@@ -78,7 +80,9 @@ def read_task(app: Celery, task: Any, found: Source, root: Path) -> TaskFacts:  
         strange=strange_options(task),
         wrong=wrong,
         serializer=task.serializer,
-        same_if_equal=isinstance(task, IdempotentTask) and task.idempotency.key is not TASK_ID,
+        same_if_equal=guarded and task.idempotency.key is not TASK_ID,
+        unguarded=not guarded and holds_unread(task, "idempotency"),
+        runs_later=runs_later(task.run),
         calls=calls,
         place=place,
         first_line=first,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from repot.idempotency.fingerprint import ARGUMENTS, TASK_ID, Fingerprint, fingerprint
+from repot.idempotency.decorator import idempotent_task
+from repot.idempotency.fingerprint import ARGUMENTS, TASK_ID, Fingerprint, all_but, fingerprint
 from repot.idempotency.function import idempotent
 from repot.idempotency.guard import Guard, Lease, guard_of
 from repot.idempotency.policy import FAIL_CLOSED, FAIL_OPEN, PARK, RERUN, Backoff, Policy
@@ -21,7 +22,9 @@ __all__ = [
     "IdempotentTask",
     "Lease",
     "Policy",
+    "all_but",
     "fingerprint",
     "guard_of",
     "idempotent",
+    "idempotent_task",
 ]

@@ -9,8 +9,9 @@ from enum import Enum
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
-from repot.errors import KeyUnusable
+from repot.errors import ConfigInvalid, KeyUnusable
 from repot.idempotency.canonical import VERSION, canonical
 
 
@@ -25,9 +26,32 @@ class Whole(Enum):
 
 ARGUMENTS, TASK_ID = Whole.ARGUMENTS, Whole.TASK_ID
 
-#: What makes the key: a word, names of arguments (with dots into mappings, `order.id`), or a function that is called
-#: with the task's arguments.
-Key = Whole | tuple[str, ...] | Callable[..., object]
+
+@dataclass(frozen=True, slots=True)
+class AllBut:
+    """All arguments but some, made by `all_but`."""
+
+    #: Names of arguments, with dots into mappings.
+    paths: tuple[str, ...]
+
+
+def all_but(*paths: str) -> AllBut:
+    """A key of all arguments but these, which may be left out or differ: `all_but("sent_at", "order.trace_id")`.
+
+    Dots lead into mappings.
+
+    Raises:
+        ConfigInvalid: no name is given, or one is no text.
+    """
+    if not paths or not all(isinstance(one, str) and one for one in paths):
+        message = f"all_but takes names of arguments, not {paths!r}"
+        raise ConfigInvalid(message, hint="As in all_but('sent_at'); ARGUMENTS are all of them.")
+    return AllBut(paths)
+
+
+#: What makes the key: a word, names of arguments (with dots into mappings, `order.id`), all arguments but some, or a
+#: function that is called with the task's arguments.
+Key = Whole | tuple[str, ...] | AllBut | Callable[..., object]
 
 #: A text, or a function of the arguments that returns one: tenant, version of the effect.
 Namespace = str | Callable[..., str]
@@ -70,16 +94,36 @@ def fingerprint(
     bound = _bind(name, function, args, kwargs)
     where = namespace(**_by_name(bound)) if callable(namespace) else namespace
     if given is not None:
+        require_key(given)
         return Fingerprint(_digest(name, where, "given", given), _payload(bound))
     if key is TASK_ID:
         return Fingerprint(_digest(name, where, "task id", task_id))
     if key is ARGUMENTS:
         return Fingerprint(_digest(name, where, "arguments", dict(bound.arguments)))
+    if isinstance(key, AllBut):
+        return Fingerprint(_digest(name, where, "all but", _without(bound, key.paths)))
     if callable(key):
         return Fingerprint(_digest(name, where, "function", key(**_by_name(bound))))
     assert isinstance(key, tuple)
     by_name = _by_name(bound)
     return Fingerprint(_digest(name, where, "fields", {field: _field(by_name, field, name) for field in key}))
+
+
+def require_key(given: object) -> str:
+    """A key of a caller's own, as text.
+
+    Raises:
+        KeyUnusable: it is empty, which all calls would share, or of a type that is not written the same everywhere.
+    """
+    if isinstance(given, bool) or not isinstance(given, str | int | UUID):
+        message = f"an idempotency key is a text, a whole number or a UUID, not a {type(given).__qualname__}"
+        raise KeyUnusable(message, hint="Give what names the work: the number of an order, a request's id.")
+    # of an enum its value, as it travels
+    text = str.__str__(given) if isinstance(given, str) else f"{given:d}" if isinstance(given, int) else str(given)
+    if not text.strip():
+        message = "the idempotency key is empty: all calls that give it would be the same work"
+        raise KeyUnusable(message, hint="Give what names the work, or None for the key of the task's policy.")
+    return text
 
 
 def _digest(*parts: object) -> str:
@@ -113,6 +157,27 @@ def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             arguments = {**arguments.pop(parameter.name), **arguments}
     return arguments
+
+
+def _without(bound: inspect.BoundArguments, paths: tuple[str, ...]) -> dict[str, Any]:
+    """All arguments but those at the paths; one without a parameter of its own stands among its like."""
+    found = dict(bound.arguments)
+    extra = next((one.name for one in bound.signature.parameters.values() if one.kind is one.VAR_KEYWORD), None)
+    for path in paths:
+        steps = path.split(".")
+        found = _pruned(found, steps)
+        if extra is not None:
+            found[extra] = _pruned(found.get(extra, {}), steps)
+    return found
+
+
+def _pruned(found: Mapping[str, Any], steps: list[str]) -> dict[str, Any]:
+    """A mapping without what the steps lead to, if it is there."""
+    first, *rest = steps
+    if not rest:
+        return {name: value for name, value in found.items() if name != first}
+    inner = found.get(first)
+    return {**found, first: _pruned(inner, rest)} if isinstance(inner, Mapping) else dict(found)
 
 
 @lru_cache(maxsize=1024)

@@ -8,8 +8,17 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
-from repot.errors import AlreadyRunning, FailedBefore, OutcomeUnknown, PayloadMismatch, ResultExpired, StoreUnreachable
+from repot.errors import (
+    AlreadyRunning,
+    ConfigInvalid,
+    FailedBefore,
+    OutcomeUnknown,
+    PayloadMismatch,
+    ResultExpired,
+    StoreUnreachable,
+)
 from repot.idempotency.claims import Done, Failed, Mismatch, Outcome, Parked, Running
+from repot.idempotency.definition import require_run, require_sound_function, runs_later
 from repot.idempotency.fingerprint import fingerprint
 from repot.idempotency.guard import Guard, Lease, result_of
 from repot.idempotency.policy import FAIL_OPEN, Policy
@@ -36,16 +45,40 @@ def idempotent(
     The function raises AlreadyRunning, with `retry_after_s`, while another call holds
     the key; OutcomeUnknown, FailedBefore, PayloadMismatch and ResultExpired as a task does;
     StoreUnreachable, unless the policy is to run unguarded.
+
+    Raises:
+        ConfigInvalid: when decorating. It is a generator, whose call runs nothing; it wraps an `async def`; its key
+            names no argument of it; it has no name of its own, as a `functools.partial`, and none is given.
     """
+    _require_guard(guard)
     chosen = policy or Policy()
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        calls = _Calls(guard, chosen, name or f"{function.__module__}.{function.__qualname__}", function)
-        if inspect.iscoroutinefunction(function):
+        require_sound_function(function, chosen)
+        calls = _Calls(guard, chosen, name or _name_of(function), function)
+        if runs_later(function):
             return cast("Callable[P, R]", _asynchronous(calls, function))
         return _ordinary(calls, function)
 
     return decorate
+
+
+def _require_guard(guard: object) -> None:
+    """Refuse `@idempotent` without parentheses, which takes the function for the guard."""
+    if isinstance(guard, Guard):
+        return
+    try:
+        inspect.signature(guard).bind()  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        message = f"{getattr(guard, '__qualname__', repr(guard))} is no guard, nor a function that makes one"
+        raise ConfigInvalid(message, hint="Write @idempotent(lambda: guard_of(app)).") from error
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    if not hasattr(function, "__qualname__"):
+        message = f"{function!r} has no name that its keys could begin with"
+        raise ConfigInvalid(message, hint="Give one: idempotent(guard, policy, name='shop.charge').")
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def _ordinary(calls: _Calls, function: Callable[P, R]) -> Callable[P, R]:
@@ -56,6 +89,7 @@ def _ordinary(calls: _Calls, function: Callable[P, R]) -> Callable[P, R]:
             return cast("R", lease.value) if isinstance(lease, _First) else function(*args, **kwargs)
         try:
             result = function(*args, **kwargs)
+            require_run(result, calls.name)
         except BaseException as error:
             calls.failed(lease, error)
             raise
@@ -79,6 +113,7 @@ def _asynchronous(calls: _Calls, function: Callable[P, Any]) -> Callable[P, Any]
             return lease.value if isinstance(lease, _First) else await function(*args, **kwargs)
         try:
             result = await function(*args, **kwargs)
+            require_run(result, calls.name)
         except BaseException as error:
             await asyncio.to_thread(calls.failed, lease, error)
             raise
@@ -103,7 +138,7 @@ class _Calls:
     ) -> None:
         self._guard = guard
         self._policy = policy
-        self._name = name
+        self.name = name
         self._function = function
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lease | _First | None:
@@ -113,15 +148,15 @@ class _Calls:
             return None
         call = uuid4().hex
         key = fingerprint(
-            self._name, self._function, args, kwargs, key=policy.key, namespace=policy.namespace, task_id=call
+            self.name, self._function, args, kwargs, key=policy.key, namespace=policy.namespace, task_id=call
         )
         try:
-            answer = guard.claim(key, policy, task=self._name, task_id=call)
+            answer = guard.claim(key, policy, task=self.name, task_id=call)
         except StoreUnreachable:
             if policy.on_store_down is FAIL_OPEN:
                 return None
             raise
-        return answer if isinstance(answer, Lease) else _answered(answer, self._name)
+        return answer if isinstance(answer, Lease) else _answered(answer, self.name)
 
     def done(self, lease: Lease, result: object) -> None:
         """The function returned."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from enum import Enum
 from random import uniform
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from billiard.exceptions import SoftTimeLimitExceeded
 
 from repot.errors import ConfigInvalid
-from repot.idempotency.fingerprint import ARGUMENTS, Key, Namespace, Whole
+from repot.idempotency.fingerprint import ARGUMENTS, AllBut, Key, Namespace, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,7 @@ class Policy:
         ConfigInvalid: a value means nothing here; better when a task is defined than when it is needed.
     """
 
-    #: What the key is made of: ARGUMENTS, TASK_ID, names of arguments, or a function of them.
+    #: What the key is made of: ARGUMENTS, TASK_ID, names of arguments, `all_but` some, or a function of them.
     key: Key = ARGUMENTS
     #: Keeps keys apart: a tenant, a version of the effect; or a function of the arguments.
     namespace: Namespace = ""
@@ -99,11 +100,28 @@ class Policy:
             kinds = getattr(self, name)
             if not isinstance(kinds, tuple) or not all(isinstance(one, type) for one in kinds):
                 problems.append(f"{name} is a tuple of exception classes, as in (TimeoutError,)")
-        if not isinstance(self.namespace, str) and not callable(self.namespace):
+        if not isinstance(self.namespace, str) and (
+            not callable(self.namespace) or inspect.iscoroutinefunction(self.namespace)
+        ):
             problems.append("namespace is a text, or a function of the task's arguments")
         if problems:
             message = "this policy of a guarded task means nothing: " + "; ".join(problems)
             raise ConfigInvalid(message, hint="docs/idempotency.md has what can be said.")
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Refuse to be the policy of a task that nothing guards.
+
+        Python calls it when a class is made, as `@app.task` makes one of each function; up to 3.11 it wraps the error.
+        """
+        from celery import Task
+
+        if name == "idempotency" and issubclass(owner, Task) and not hasattr(owner, "still_mine"):
+            from repot.idempotency.definition import shown
+
+            message = (
+                f"the task {shown(owner)} has a policy and nothing that follows it: its class is no IdempotentTask"
+            )
+            raise ConfigInvalid(message, hint="Write @app.task(base=IdempotentTask, idempotency=Policy(...)).")
 
 
 def _unless_one_of(name: str, value: object, kinds: type[Enum]) -> Iterator[str]:
@@ -113,10 +131,13 @@ def _unless_one_of(name: str, value: object, kinds: type[Enum]) -> Iterator[str]
 
 
 def _key_problems(key: object) -> Iterator[str]:
-    if isinstance(key, Whole) or callable(key):
+    if inspect.iscoroutinefunction(key):
+        yield "key is an ordinary function, not async def"
+        return
+    if isinstance(key, Whole | AllBut) or callable(key):
         return
     if not isinstance(key, tuple) or not key or not all(isinstance(one, str) and one for one in key):
-        yield f"key is ARGUMENTS, TASK_ID, a function, or a tuple of names such as ('order',), not {key!r}"
+        yield f"key is ARGUMENTS, TASK_ID, all_but(...), a function, or a tuple of names as in ('order',), not {key!r}"
 
 
 def _number_problems(policy: Policy) -> Iterator[str]:

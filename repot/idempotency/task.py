@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from contextlib import contextmanager
@@ -17,13 +18,16 @@ from repot.brokers.headers import REPLAY_HEADER
 from repot.errors import FailedBefore, LeaseLost, OutcomeUnknown, PayloadMismatch, ResultExpired, StoreUnreachable
 from repot.idempotency import events
 from repot.idempotency.claims import Done, Failed, Mismatch, Outcome, Parked, Running
-from repot.idempotency.fingerprint import fingerprint
+from repot.idempotency.definition import require_run, require_sound_task
+from repot.idempotency.fingerprint import fingerprint, require_key
 from repot.idempotency.guard import NO_FENCE, Lease, guard_of, result_of
 from repot.idempotency.policy import FAIL_OPEN, Backoff, Policy
 from repot.idempotency.words import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from celery import Celery
 
     from repot.idempotency.claims import Answer, Ending
     from repot.idempotency.fingerprint import Fingerprint
@@ -74,6 +78,29 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
     acks_late = True
     retry_on_worker_lost = True
 
+    #: `run` as it was defined; what instruments a task may put one without a signature in its place.
+    _run_as_defined: ClassVar[Any] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a task that cannot be guarded the way it says, when it is defined.
+
+        Raises:
+            ConfigInvalid: with all that is wrong.
+        """
+        super().__init_subclass__(**options)
+        require_sound_task(cls)
+        cls._run_as_defined = inspect.getattr_static(cls, "run")
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        """Refuse what `task_annotations` made of it.
+
+        Raises:
+            ConfigInvalid: as when it was defined.
+        """
+        super().on_bound(app)
+        require_sound_task(cls)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run under a claim when a worker calls."""
         # by hand; by itself in mid-run; Celery's own, where this is the base of all tasks
@@ -93,9 +120,13 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         return self._answer(found)
 
     def apply_async(self, *args: Any, idempotency_key: object = None, **options: Any) -> Any:
-        """Send it, with a key of the caller's own if one is given: the same one with other arguments is refused."""
+        """Send it, with a key of the caller's own if one is given: the same one with other arguments is refused.
+
+        Raises:
+            KeyUnusable: the key is empty, or no text, whole number or UUID.
+        """
         if idempotency_key is not None:
-            options["headers"] = {**(options.get("headers") or {}), KEY_HEADER: str(idempotency_key)}
+            options["headers"] = {**(options.get("headers") or {}), KEY_HEADER: require_key(idempotency_key)}
         return super().apply_async(*args, **options)
 
     def retry(self, *args: Any, **options: Any) -> Any:
@@ -145,7 +176,7 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         """
         return fingerprint(
             self.name,
-            self.run,
+            self._run_as_defined,
             tuple(args),
             kwargs,
             key=self.idempotency.key,
@@ -222,13 +253,23 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            return self.run(*args, **kwargs)
+            return self._result(args, kwargs)
         except (Retry, Ignore, Reject):
             raise
         except self.permanent:
             raise
         except self.transient as error:
             raise self.retry(exc=error, countdown=self.backoff.delay_s(self.request.retries)) from error
+
+    def _result(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the body returns, called through `__call__` of the classes behind this one, as of `(..., Audited)`."""
+        mro = type(self).__mro__
+        behind = mro[mro.index(IdempotentTask) + 1 :]
+        ends = next(kind for kind in behind if "__call__" in vars(kind)) is Task
+        # Celery's own begins a request of its own, a copy of this one
+        result = self.run(*args, **kwargs) if ends else super().__call__(*args, **kwargs)
+        require_run(result, self.name)
+        return result
 
     def _answer(self, answer: Answer) -> Any:
         """What a message gets whose key is not free."""

@@ -28,7 +28,7 @@ def load_app(name: str) -> Celery:
         raise
     except (Exception, SystemExit) as error:
         # whatever a user's module raises on import, and a module that exits
-        raise _unusable(name, error) from error
+        raise explained(error) or _unusable(name, error) from error
     if not isinstance(app, Celery):
         message = f"{name!r} is a {type(app).__name__}, not a Celery application"
         raise AppUnusable(message, hint="Name it with a colon, as in shop.celery:app.")
@@ -46,6 +46,11 @@ def load_configured_app(name: str) -> Celery:
         message = f"the application {name!r} does not take its broker from WORKER_BROKER_URL"
         raise AppUnusable(message, hint="Call repot.configure(app) in it, after app.config_from_object.")
     return app
+
+
+def explained(error: BaseException) -> RepotError | None:
+    """What repot said where Python up to 3.11 wrapped it: an error that is raised while a class is made."""
+    return error.__cause__ if isinstance(error.__cause__, RepotError) else None
 
 
 def _unusable(name: str, error: BaseException) -> AppUnusable:

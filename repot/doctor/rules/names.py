@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,9 @@ _TLS = {
     BrokerKind.RABBITMQ: "app.conf.broker_use_ssl = "
     "{'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path', 'server_hostname': None}  # RabbitMQ",
 }
+
+#: Celery's own pools (`celery/concurrency/__init__.py`); none of them awaits anything.
+_POOLS = frozenset({"eventlet", "gevent", "prefork", "processes", "solo", "threads"})
 
 #: Options of `kombu.Connection` itself (`_extract_failover_opts`), on any transport.
 _FAILOVER = frozenset(
@@ -339,6 +343,65 @@ def name_not_read(facts: Facts) -> Iterator[Finding]:
     for name, meant in facts.unknown_settings.items():
         if not meant:
             yield Finding("is no setting of Celery's", setting=name)
+
+
+@rule(
+    "RPT520",
+    "A policy that guards nothing",
+    ERROR,
+    fix="@app.task(base=IdempotentTask, idempotency=Policy(key=('order',)))",
+    evidence="docs/idempotency.md: What is refused when it is defined",
+)
+def policy_without_guard(facts: Facts) -> Iterator[Finding]:
+    """An option `idempotency` is read by IdempotentTask alone; to any other task it is an attribute like any.
+
+    Its redeliveries and double submissions run unguarded, without a word.
+    """
+    for task in facts.tasks:
+        if task.unguarded:
+            yield Finding("has `idempotency`, and its class is no IdempotentTask", task=task.name)
+
+
+@rule(
+    "RPT521",
+    "A task whose body never runs",
+    ERROR,
+    fix="""
+    @app.task
+    def charge(order):
+        return asyncio.run(charge_async(order))  # of a generator: list(...)
+    """,
+    evidence="celery/app/trace.py: build_tracer",
+)
+def body_never_runs(facts: Facts) -> Iterator[Finding]:
+    """Celery calls a task and takes what it returns for its result.
+
+    A call of an `async def` or a generator runs nothing: the message is acknowledged, and its work never done.
+    """
+    if facts.pools() - _POOLS:
+        # one of a library, which may await what a task returns
+        return
+    for task in facts.tasks:
+        if task.runs_later:
+            yield Finding(f"is {task.runs_later}, and Celery runs nothing of it", task=task.name)
+
+
+@rule(
+    "RPT522",
+    "A schedule that gives each sending the same key",
+    ERROR,
+    fix="@app.task(base=IdempotentTask, idempotency=Policy(key=TASK_ID))  # and no idempotency_key in beat_schedule",
+    evidence="docs/idempotency.md: Choosing the key",
+)
+def schedule_with_one_key(facts: Facts) -> Iterator[Finding]:
+    """Sendings with one `idempotency_key` are the same work: the first runs, and the others get its result.
+
+    The task runs again only when its first run is forgotten, after WORKER_LEASE_KEPT: 7 days. An empty key is refused.
+    """
+    for name, entry in (facts["beat_schedule"] or {}).items():
+        found = entry if isinstance(entry, Mapping) else vars(entry)
+        if (found.get("options") or {}).get("idempotency_key") is not None:
+            yield Finding(f"{name!r} in beat_schedule has an idempotency_key", "beat_schedule")
 
 
 def _taken(kind: BrokerKind) -> frozenset[str]:

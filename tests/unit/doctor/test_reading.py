@@ -10,7 +10,7 @@ import pytest
 from judging import judge
 from repot.doctor.gather import Request, gather
 from repot.doctor.policy import Policy
-from repot.errors import AppFailed, AppNotFound
+from repot.errors import AppFailed, AppNotFound, ConfigInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,3 +160,24 @@ def test_tasks_have_an_order(read: Callable[..., Facts]) -> None:
     """The same in each run, so that two reports can be compared."""
     found = read("".join(f"@app.task(name={name!r}, shared=False)\ndef {name}(): ...\n" for name in "dbeca"))
     assert ["a", "b", "c", "d", "e"] == [task.name for task in found.tasks]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("base=IdempotentTask, idempotency=Policy(key=('buyer',))", "its key names 'buyer'"),
+        # raised while a class is made, which Python up to 3.11 wraps
+        ("idempotency=Policy(key=('order',))", "has a policy and nothing that follows it"),
+    ],
+    ids=["key", "base"],
+)
+def test_a_task_that_cannot_be_guarded_is_told_with_its_name_and_place(
+    read: Callable[..., Facts], options: str, words: str
+) -> None:
+    text = (
+        "from repot.idempotency import IdempotentTask, Policy\n"
+        f"@app.task({options}, name='shop.charge', shared=False)\ndef charge(order): ...\n"
+    )
+    for more in ("", "app.finalize()\n"):
+        with pytest.raises(ConfigInvalid, match=rf"shop\.charge \(.*written\d+\.py:4\) .*{words}"):
+            read(text + more)

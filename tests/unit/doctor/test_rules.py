@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import ssl
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pytest
+from celery import Celery, Task
+from celery.beat import ScheduleEntry
 from kombu import Exchange, Queue
 
 from judging import (
@@ -43,6 +47,9 @@ from repot.doctor.source import Call, Misuse, Source
 from repot.errors import ConfigInvalid
 from repot.idempotency import TASK_ID, IdempotentTask
 from repot.idempotency import Policy as GuardPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NIGHTLY = {"nightly": {"task": "shop.bill", "schedule": 86400}}
 REMOTE = "redis://:a-good-password@redis.example.com/0"
@@ -106,6 +113,53 @@ OTHER_TTL = Policy("short", "^other", "queues", 0, {"message-ttl": 60000})
 HOURS_BY_POLICY = Policy("long", "^celery$", "quorum_queues", 0, {"consumer-timeout": 14400000})
 DEAD_BY_POLICY = Policy("dead", "^celery$", "quorum_queues", 0, {"dead-letter-exchange": "dead"})
 ONE_BROKER_TWICE = {"broker_url": "redis://localhost/0;redis://other/0"}
+
+
+def nightly(**options: object) -> dict[str, object]:
+    return {"nightly": {**NIGHTLY["nightly"], "options": options}}
+
+
+class Terms:
+    """A policy in a class that is none of tasks."""
+
+    idempotency = GuardPolicy(key=TASK_ID)
+
+
+class Unguarded(Terms, Task):  # type: ignore[misc,type-arg,unused-ignore]
+    """What nothing guards."""
+
+    abstract = True
+
+
+class Guarded(Terms, IdempotentTask):
+    """What is guarded."""
+
+    abstract = True
+
+
+class OfItsOwn(Task):  # type: ignore[misc,type-arg,unused-ignore]
+    """A class that reads its option itself."""
+
+    abstract = True
+    idempotency: dict[str, str]
+
+    def key(self) -> str:
+        return self.idempotency["key"]
+
+
+async def never_runs() -> None:
+    """What nobody awaits."""
+
+
+def runs() -> None:
+    """What makes an ordinary function of it."""
+    asyncio.run(never_runs())
+
+
+def yields() -> Iterator[None]:
+    """What nobody iterates."""
+    yield
+
 
 CASES = [
     # what runs twice
@@ -916,6 +970,45 @@ CASES = [
         "RPT513",
         lambda: facts(redis(worker_mascot="cat")),
         lambda: facts(redis(redbeat_redis_url="redis://localhost/3", site="shop")),
+    ),
+    Case(
+        "RPT520",
+        lambda: facts(redis(), task={"base": Unguarded}),
+        lambda: facts(redis(), task={"base": Guarded}),
+        "no IdempotentTask",
+    ),
+    Case(
+        "RPT520",
+        lambda: facts(redis(), task={"idempotency": {"key": "order"}}),
+        lambda: facts(redis(), task={"base": OfItsOwn, "idempotency": {"key": "order"}}),
+        "",
+        "its own",
+    ),
+    Case(
+        "RPT521",
+        lambda: facts(redis(), task={"run": staticmethod(never_runs)}),
+        lambda: facts(redis(), task={"run": staticmethod(runs)}),
+        "is async def",
+    ),
+    Case(
+        "RPT521",
+        lambda: facts(redis(), task={"run": staticmethod(yields)}),
+        lambda: facts(redis(), task={"run": staticmethod(never_runs)}, workers=worker(pool="custom")),
+        "is a generator",
+        "pool",
+    ),
+    Case(
+        "RPT522",
+        lambda: facts(redis(beat_schedule=nightly(idempotency_key=""))),
+        lambda: facts(redis(beat_schedule=nightly(expires=600))),
+        "'nightly' in beat_schedule",
+    ),
+    Case(
+        "RPT522",
+        lambda: facts(redis(beat_schedule={"nightly": ScheduleEntry(options={"idempotency_key": "n"}, app=Celery())})),
+        lambda: facts(redis(beat_schedule={"nightly": ScheduleEntry(app=Celery())})),
+        "",
+        "entry",
     ),
     # what a move changes
     Case(

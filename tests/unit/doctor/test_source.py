@@ -187,6 +187,10 @@ def test_a_rejection(project: Callable[[str], Facts], call: str, found: int) -> 
         ("bill.apply_async(delay=10)", 1),
         ("http.retry('request')", 0),
         ("http.retry(error, delay=3)", 0),
+        ("bill.apply_async((1,), idempotency_key='')", 1),
+        ("bill.s(1).set(idempotency_key=' ')", 1),
+        ("bill.apply_async((1,), idempotency_key=None)", 0),
+        ("bill.apply_async((1,), idempotency_key=order)", 0),
     ],
 )
 def test_a_call_that_does_not_do_what_it_says(project: Callable[[str], Facts], call: str, found: int) -> None:
