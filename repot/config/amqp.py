@@ -47,39 +47,31 @@ def queue_entries(settings: WorkerSettings) -> Iterator[Entry]:
     """Queues whose kind, delays and dead letters are said once, when they are made."""
     yield entry("task_default_queue_type", settings.queue_type, "queue_type")
     yield entry("task_create_missing_queue_type", settings.queue_type, "queue_type")
-    exchange_type = _exchange_type(settings)
-    yield entry("task_default_exchange_type", exchange_type, "queue_type")
-    yield entry("task_create_missing_queue_exchange_type", exchange_type, "queue_type")
     yield entry("task_queues", queues(settings), "queue_names", "queue_type", "dead_letter_queue")
 
 
 def queues(settings: WorkerSettings) -> tuple[Queue, ...]:
-    """The task queues, bound to one exchange named like the first.
+    """The task queues, each with a key of its own on Celery's default exchange.
 
-    A topic exchange, because kombu delays ETA tasks in the broker for any type but
-    `direct` (`kombu/transport/native_delayed_delivery.py`).
+    The first has Celery's default key, which is its name unless the application says otherwise.
     """
-    from kombu import Exchange
-
     from repot.config.queues import TaskQueue
 
-    exchange = Exchange(settings.queue_names[0], type=_exchange_type(settings))
-    return tuple(
-        TaskQueue(name, exchange, routing_key=name, queue_arguments=_queue_arguments(settings, name))
-        for name in settings.queue_names
+    first, *others = settings.queue_names
+    return (
+        TaskQueue(first, queue_arguments=queue_arguments(settings, first)),
+        *(TaskQueue(name, routing_key=name, queue_arguments=queue_arguments(settings, name)) for name in others),
     )
 
 
-def _exchange_type(settings: WorkerSettings) -> str:
-    return "topic" if settings.queue_type == "quorum" else "direct"
-
-
-def _queue_arguments(settings: WorkerSettings, name: str) -> dict[str, str]:
-    arguments = {"x-queue-type": "quorum"} if settings.queue_type == "quorum" else {}
+def queue_arguments(settings: WorkerSettings, name: str, kind: str = "") -> dict[str, str]:
+    """What is said of a queue when it is made; `kind` is another one than the settings'."""
+    quorum = (kind or settings.queue_type) == "quorum"
+    arguments = {"x-queue-type": "quorum"} if quorum else {}
     if settings.dead_letter_queue:
         # through the default exchange, so that only the queue must exist
         arguments |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": settings.dead_letters_of(name)}
-        if settings.queue_type == "quorum":
+        if quorum:
             # keep a dead letter until its queue has confirmed it
             arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
     return arguments

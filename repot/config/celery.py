@@ -112,10 +112,9 @@ def _connections(settings: WorkerSettings) -> Iterator[Entry]:
 
 
 def _plain_queues(settings: WorkerSettings) -> Iterator[Entry]:
-    from kombu import Exchange, Queue
+    from kombu import Queue
 
-    yield entry(
-        "task_queues",
-        tuple(Queue(name, Exchange(name, type="direct"), routing_key=name) for name in settings.queue_names),
-        "queue_names",
-    )
+    # as on RabbitMQ: the first has Celery's default key
+    first, *others = settings.queue_names
+    queues = (Queue(first), *(Queue(name, routing_key=name) for name in others))
+    yield entry("task_queues", queues, "queue_names")

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import amqp
 from kombu import Queue
+from kombu.common import Broadcast
+
+from repot.config.amqp import queue_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from repot.config.settings import WorkerSettings
 
 #: Since this version quorum queues drop what was returned 20 times; before, -1 would mean after the first return.
 _LIMITED_SINCE = 4
@@ -27,6 +35,35 @@ class TaskQueue(Queue):  # type: ignore[misc,unused-ignore]
     def _dead_letter_queue(self) -> str:
         arguments = self.queue_arguments or {}
         return arguments.get("x-dead-letter-routing-key", "") if arguments.get("x-dead-letter-exchange") == "" else ""
+
+
+#: What a queue may say of itself, and with it that it is not to be as ours are.
+_OWN_WORDS = ("queue_arguments", "bindings", "exclusive", "auto_delete", "no_declare", "expires", "message_ttl")
+_OWN_LIMITS = ("max_length", "max_length_bytes", "max_priority")
+
+
+def adopted(settings: WorkerSettings, queue: Queue, kind: str = "") -> Queue:
+    """A queue with the arguments that ours have, bound as it was; itself where it says how it is to be."""
+    own = any(getattr(queue, name) for name in (*_OWN_WORDS, *_OWN_LIMITS)) or not queue.durable
+    if type(queue) is not Queue or own:
+        return queue
+    options = {name: getattr(queue, name) for name, _ in Queue.attrs}
+    return TaskQueue(**options | {"queue_arguments": queue_arguments(settings, queue.name, kind)})
+
+
+def is_delayed(queue: Queue) -> bool:
+    """Whether RabbitMQ keeps the delays of what is sent to a queue by its name (`repot/config/delays.py`)."""
+    return isinstance(queue, TaskQueue) and (queue.queue_arguments or {}).get("x-queue-type") == "quorum"
+
+
+def natively_delayed(queues: Collection[Queue]) -> set[str]:
+    """The exchanges whose messages kombu delays as in stock Celery.
+
+    Those that have patterns or none, of an application with quorum queues of its own.
+    """
+    quorum = any((one.queue_arguments or {}).get("x-queue-type") == "quorum" and not is_delayed(one) for one in queues)
+    bound = [one.exchange for one in queues if quorum and one.exchange and not isinstance(one, Broadcast)]
+    return {exchange.name for exchange in bound if exchange.name and exchange.type in ("topic", "fanout")}
 
 
 class DeadLetterQueue(Queue):  # type: ignore[misc,unused-ignore]

@@ -427,10 +427,4 @@ def _queue_name_problems(settings: WorkerSettings) -> list[str]:
     for name in names:
         if any(word in ("*", "#") for word in name.split(".")):
             found.append(f"WORKER_QUEUE_NAMES: {name!r} holds a wildcard of topic exchanges; use other characters")
-        # kombu binds each queue as `#.<name>` for delayed delivery, so `mail` would get what is sent to `bulk.mail`
-        found += [
-            f"WORKER_QUEUE_NAMES: {other!r} ends with .{name}, so tasks for it would also reach {name!r}; rename one"
-            for other in names
-            if settings.queue_type == "quorum" and other.endswith(f".{name}")
-        ]
     return found

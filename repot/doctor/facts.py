@@ -98,7 +98,8 @@ class TaskFacts:
 class QueueFacts:
     """A queue the application declares; `kind` is quorum or classic.
 
-    One that is not `configured` is made by Celery because tasks are routed to it.
+    One that is not `configured` is made by Celery because tasks are routed to it. `delayed` says whether RabbitMQ keeps
+    its delays in an application that repot configured; None in any other, where Celery decides.
     """
 
     name: str
@@ -111,6 +112,7 @@ class QueueFacts:
     exchange_durable: bool = True
     configured: bool = True
     consumer_arguments: Mapping[str, Any] = field(default_factory=dict)
+    delayed: bool | None = None
 
     @property
     def is_quorum(self) -> bool:
@@ -401,11 +403,12 @@ class Facts:
         """Whether kombu delays the ETA tasks of a queue, or of every configured queue, in the broker.
 
         That needs a quorum queue among those configured, and an exchange that is not
-        direct (`celery/app/base.py`, `send_task`).
+        direct (`celery/app/base.py`, `send_task`), or repot (`repot/config/delays.py`).
         """
         quorum = any(one.is_quorum for one in self.queues)
         asked = [one for one in self.queues if one.name == queue or (not queue and one.configured)]
-        return quorum and all(one.exchange_type != "direct" for one in asked)
+        behind = (one.exchange_type != "direct" if one.delayed is None else one.delayed for one in asked)
+        return quorum and all(behind)
 
     def has_version(self, library: str, *at_least: int) -> bool:
         """Whether a library is at least of a release."""

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport.base import to_rabbitmq_queue_arguments  # type: ignore[attr-defined]
 
+from repot.config.queues import is_delayed, natively_delayed
 from repot.doctor.facts import QueueFacts
 from repot.errors import ConfigInvalid
+from repot.worker.routing import RoutedAMQP
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -22,13 +24,15 @@ def read_queues(app: Celery) -> tuple[QueueFacts, ...]:
     try:
         queues = app.amqp.queues
         configured = set(queues.consume_from)
-        return tuple(_queue(queue, configured=name in configured) for name, queue in queues.items())
+        # the application's own, where it is not configured by us: Celery's rule holds
+        native = natively_delayed(queues.values()) if isinstance(app.amqp, RoutedAMQP) else None
+        return tuple(_queue(queue, native, configured=name in configured) for name, queue in queues.items())
     except (AttributeError, TypeError, ValueError) as error:
         message = f"task_queues cannot be read: {error}"
         raise ConfigInvalid(message, hint="It is a list of kombu.Queue, or a dictionary of their options.") from error
 
 
-def _queue(queue: Any, *, configured: bool) -> QueueFacts:  # noqa: ANN401 - kombu's queue
+def _queue(queue: Any, native: set[str] | None, *, configured: bool) -> QueueFacts:  # noqa: ANN401 - kombu's queue
     arguments = to_rabbitmq_queue_arguments(
         dict(queue.queue_arguments or {}),
         expires=queue.expires,
@@ -49,4 +53,10 @@ def _queue(queue: Any, *, configured: bool) -> QueueFacts:  # noqa: ANN401 - kom
         exchange_durable=bool(exchange.durable) if exchange else True,
         configured=configured,
         consumer_arguments=dict(queue.consumer_arguments or {}),
+        delayed=None if native is None else _is_delayed(queue, native),
     )
+
+
+def _is_delayed(queue: Any, native: set[str]) -> bool:  # noqa: ANN401 - kombu's queue
+    by_name = is_delayed(queue) and (not queue.exchange or queue.exchange.type == "direct")
+    return by_name or bool(queue.exchange and queue.exchange.name in native)

@@ -130,12 +130,7 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         return super().apply_async(*args, **options)
 
     def retry(self, *args: Any, **options: Any) -> Any:
-        """Celery's retry, which loses nothing: where it drops a message that it cannot send, this one stays.
-
-        A countdown is rounded up to whole seconds, as RabbitMQ delays by no less.
-        """
-        if options.get("countdown"):
-            options["countdown"] = math.ceil(options["countdown"])
+        """Celery's retry, which loses nothing: where it drops a message that it cannot send, this one stays."""
         try:
             return super().retry(*args, **options)
         except Reject as error:

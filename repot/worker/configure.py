@@ -18,6 +18,7 @@ from repot.config.celery import fold
 from repot.config.urls import is_valkey
 from repot.errors import ConfigInvalid
 from repot.worker.recorder import record
+from repot.worker.routing import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What each worker's consumer gets, beside its pulse.
-_STEPS = (
-    "repot.worker.burying:BuryStep",
-    "repot.worker.prefetch:PrefetchStep",
-    "repot.worker.partial_results:PartialResultsStep",
-)
-
 #: What an application says in its own words about the fields that all others follow.
 _ADOPTED = {
     "broker_url": "broker_url",
@@ -42,7 +36,17 @@ _ADOPTED = {
     "task_default_queue": "queue_names",
     # two more settings follow it
     "broker_transport_options.visibility_timeout": "visibility_timeout",
+    "task_default_queue_type": "queue_type",
 }
+
+#: Names alone, so that a process that is no worker imports nothing for them; the pulse's is the first.
+_STEPS = (
+    "repot.worker.beating:PulseStep",
+    "repot.worker.burying:BuryStep",
+    "repot.worker.delays:DelayStep",
+    "repot.worker.prefetch:PrefetchStep",
+    "repot.worker.partial_results:PartialResultsStep",
+)
 
 
 def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = Role.WORKER) -> WorkerSettings:
@@ -67,11 +71,7 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
     settings = _with_what_the_application_says(app, settings)
     if settings.read_url.is_serverless:
         log.warning("%s has no server: for tests only; what is set about a broker is left alone", settings.read_url)
-    applied = [
-        entry
-        for entry in entries(settings, role)
-        if given & set(entry.fields) or not is_own(app, entry.key) or is_valkey(app.conf.get(entry.key))
-    ]
+    applied = [entry for entry in entries(settings, role) if _applies(app, entry, given)]
     config = fold(applied)
     for name in ("broker_transport_options", "result_backend_transport_options"):
         if name in config:
@@ -79,14 +79,14 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
     if "task_queues" in config:
         config["task_queues"] = (*config["task_queues"], *_other_queues(app, config["task_queues"]))
     _put(app, config)
+    install(app, settings)
     app.repot_settings = settings  # type: ignore[attr-defined]
     app.repot_origins = {entry.key: (entry, given & set(entry.fields)) for entry in applied}  # type: ignore[attr-defined]
     if settings.journal:
         record(settings.journal)
     signals.before_task_publish.connect(_stamp, dispatch_uid="repot-sent-at")
     if role is Role.WORKER:
-        _give_pulse(app)
-        # a step's name alone: a process that is no worker imports nothing for it
+        signals.worker_init.connect(_begin_pulse, dispatch_uid="repot-pulse")
         app.steps["consumer"].update(_STEPS)
     return settings
 
@@ -107,19 +107,21 @@ def _stamp(properties: dict[str, Any] | None = None, **_: Any) -> None:  # noqa:
         properties.setdefault("timestamp", int(time()))
 
 
-def _give_pulse(app: Celery) -> None:
-    """Let every worker of this application have a pulse; a process that is no worker imports nothing for it."""
-    app.steps["consumer"].add("repot.worker.beating:PulseStep")
+def _begin_pulse(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """Let every worker of a configured application have a pulse; it knows its application, so that no signal has to."""
+    settings = configured_with(sender.app)
+    if settings is not None and _STEPS[0] in sender.app.steps["consumer"]:
+        from repot.worker.beating import Heart
 
-    def begun(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
-        settings = configured_with(app)
-        if sender.app is app and settings is not None:
-            from repot.worker.beating import Heart
+        sender.repot_heart = Heart(sender, settings)
 
-            sender.repot_heart = Heart(sender, settings)
 
-    # a weak reference would drop this local function at once
-    signals.worker_init.connect(begun, weak=False, dispatch_uid=f"repot-pulse-{id(app)}")
+def _applies(app: Celery, entry: Entry, given: set[str]) -> bool:
+    """Whether an entry is set: a variable says it, or the application does not."""
+    if entry.key == "task_queues":
+        # its own queues are all there are, unless a variable names others
+        return "queue_names" in given or not app.conf.task_queues
+    return bool(given & set(entry.fields)) or not is_own(app, entry.key) or is_valkey(app.conf.get(entry.key))
 
 
 @cache

@@ -14,6 +14,7 @@ from kombu import Connection, Queue
 from repot.chaos.workers import start_worker
 from repot.config import ExplicitSettings, Role, celery_config
 from repot.waiting import wait_until
+from repot.worker.configure import configure
 from repot.worker.journal import DELIVERED, EFFECT, ENDED, READY, STARTED, Journal
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Bench:
         self.worker = worker
         self.journal = Journal(settings.journal)
         self.client = Celery("test", set_as_current=False)
-        self.client.conf.update(celery_config(settings, Role.CLIENT))
+        configure(self.client, settings, Role.CLIENT)
         self.await_line(READY)
 
     def send(self, name: str, *arguments: Any, **options: Any) -> str:
@@ -152,7 +153,7 @@ def _reject(channel: Any, queue: str) -> bool:
 def test_a_delayed_task_waits_in_rabbitmq_and_not_in_the_worker(
     rabbitmq: Server, redis: Server, start: Callable[..., Bench]
 ) -> None:
-    """Quorum queues behind a topic exchange: nothing is delivered before its time."""
+    """Nothing is delivered before its time."""
     bench = start(rabbitmq.url, redis.results_url)
     sent = monotonic()
     late = bench.send("repot.run", 0, countdown=3)

@@ -66,7 +66,7 @@ def test_rabbitmq_gets_what_long_tasks_need(scheme: str) -> None:
     assert (False, True) == (config["control_queue_exclusive"], config["control_queue_durable"])
     assert "visibility_timeout" not in options
     for queue in config["task_queues"]:
-        assert "topic" == queue.exchange.type
+        assert "" == queue.exchange.name
         assert "quorum" == queue.queue_arguments["x-queue-type"]
         assert f"{queue.name}.dead" == queue.queue_arguments["x-dead-letter-routing-key"]
     assert ["high", "low"] == [queue.name for queue in config["task_queues"]]
@@ -80,7 +80,6 @@ def test_a_client_keeps_the_exclusive_reply_queue() -> None:
 def test_classic_queues_are_direct_and_have_dead_letters() -> None:
     config = config_for("amqp://host//", queue_type="classic")
     (queue,) = config["task_queues"]
-    assert "direct" == queue.exchange.type
     assert {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "celery.dead"} == queue.queue_arguments
 
 

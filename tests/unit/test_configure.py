@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from weakref import ReferenceType, ref
 
 import pytest
 from celery import Celery
@@ -318,3 +320,17 @@ def test_a_proxy_of_an_application_is_the_application() -> None:
     app = Celery("shop", set_as_current=False)
     configure(cast("Celery", Proxy(lambda: app)), ExplicitSettings())
     assert configured_with(app) is not None
+
+
+def test_an_application_that_is_dropped_goes() -> None:
+    """As stock Celery's does: tests, and processes that make many, must not keep every one."""
+
+    def made() -> ReferenceType[Celery]:
+        app = shop()
+        configure(app, RABBIT)
+        assert app.amqp.queues
+        return ref(app)
+
+    dropped = [made() for _ in range(50)]
+    gc.collect()
+    assert 0 == sum(one() is not None for one in dropped)

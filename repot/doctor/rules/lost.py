@@ -212,8 +212,9 @@ def no_native_delay(facts: Facts) -> Iterator[Finding]:
     quorum = any(queue.is_quorum for queue in facts.queues)
     delays = {delay.queue for delay in facts.delays()} | {task.queue for task in facts.tasks if task.retries_itself}
     for queue in facts.queues:
-        if quorum and queue.exchange_type == "direct" and not delays.isdisjoint({"", queue.name}):
-            yield Finding(f"{queue.name!r} is bound to the direct exchange {queue.exchange!r}, and tasks are delayed")
+        if quorum and not facts.delays_natively(queue.name) and not delays.isdisjoint({"", queue.name}):
+            kind = queue.exchange_type
+            yield Finding(f"{queue.name!r} is bound to the {kind} exchange {queue.exchange!r}, and tasks are delayed")
 
 
 @rule(
@@ -231,9 +232,11 @@ def no_native_delay(facts: Facts) -> Iterator[Finding]:
 def delay_queues_missing(facts: Facts) -> Iterator[Finding]:
     """Only a worker declares the exchanges and queues in which RabbitMQ delays ETA tasks.
 
-    Until the first one has started on this virtual host, a delayed task or a retry is lost.
+    Until the first one has started on this virtual host, a delayed task or a retry is lost. A process that repot
+    configured declares them itself.
     """
-    if facts.delays_natively() and _DELAYED_ENTRY not in known(facts.rabbitmq.exchanges):
+    own = all(queue.delayed is None for queue in facts.queues)
+    if own and facts.delays_natively() and _DELAYED_ENTRY not in known(facts.rabbitmq.exchanges):
         yield Finding(f"the exchange {_DELAYED_ENTRY!r} does not exist on this virtual host")
 
 

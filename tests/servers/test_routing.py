@@ -1,0 +1,189 @@
+"""Messages of an adopted application go where stock Celery sends them, delayed or not."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.request import ProxyHandler, Request, build_opener
+from uuid import uuid4
+
+import pytest
+from celery import Celery, group
+from kombu import Connection, Queue
+
+from repot.chaos.workers import start_worker
+from repot.config import ExplicitSettings, Role
+from repot.waiting import wait_until
+from repot.worker.configure import configure
+from repot.worker.journal import ENDED, READY, STARTED, Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.brokers.local import GuardedProcess, Server
+
+PROGRAM = Path(__file__).parents[2] / "benchmarks" / "routing.py"
+
+
+@pytest.mark.parametrize(("broker", "number"), [("redis", 25), ("rabbitmq", 6)])
+def test_made_up_applications_reach_the_same_queues(
+    request: pytest.FixtureRequest, broker: str, number: int, redis: Server
+) -> None:
+    """`benchmarks/routing.py` for a few seconds."""
+    url = f"{redis.url.removesuffix('/0')}/7" if broker == "redis" else request.getfixturevalue(broker).url
+    command = [
+        sys.executable,
+        PROGRAM,
+        "--broker",
+        broker,
+        "--url",
+        url,
+        "--configurations",
+        str(number),
+        "--seed",
+        "7",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert number == json.loads(done.stdout.splitlines()[-1])["configurations"]
+
+
+class Deployment:
+    """An application without a list of queues, and a worker of one that nothing declares."""
+
+    def __init__(self, server: Server, redis: Server, folder: Path) -> None:
+        token = uuid4()
+        self.queue = f"other-{token}"
+        self.settings = ExplicitSettings(
+            broker_url=server.url,  # type: ignore[arg-type]
+            result_backend=redis.results_url,  # type: ignore[arg-type]
+            queue_names=(f"main-{token}",),
+            journal=folder / "journal",
+            pulse_folder=folder / "pulse",
+        )
+        self.journal = Journal(folder / "journal")
+        self.client = Celery("test", set_as_current=False)
+        configure(self.client, self.settings, Role.CLIENT)
+        self.worker: GuardedProcess = start_worker(f"w-{token}", self.queue, self.settings, folder, 2)
+
+    def at(self, what: str, task: str = "", number: int = 1) -> list[float]:
+        """When it happened, as soon as it has so often."""
+
+        def found() -> list[float]:
+            times = [line.at for line in self.journal.read() if (line.what, line.task) == (what, task)]
+            return times if len(times) >= number else []
+
+        try:
+            return wait_until(found, within_s=30, what=f"{what} {task}")
+        except Exception as error:
+            error.add_note(self.worker.log_tail(40))
+            raise
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def deployment(
+    request: pytest.FixtureRequest, redis: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    server = request.getfixturevalue(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("WORKER_APP", raising=False)
+        found = Deployment(server, redis, tmp_path_factory.mktemp("routing"))
+        found.at(READY)
+        yield found
+        found.worker.stop()
+
+
+def test_delays_of_any_length_are_kept(deployment: Deployment) -> None:
+    """Celery's own delays by RabbitMQ fail below one second: `int(countdown)`."""
+    sent = {}
+    for delay_s in (0.01, 0.5, 0.999, 1, 1.9):
+        for said in ("countdown", "eta", "eta as text"):
+            eta = datetime.now(UTC) + timedelta(seconds=delay_s)
+            when = {"countdown": delay_s} if said == "countdown" else {"eta": eta if said == "eta" else eta.isoformat()}
+            task = str(uuid4())
+            sent[task] = (said, delay_s, monotonic())
+            deployment.client.send_task("repot.run", (0,), task_id=task, queue=deployment.queue, **when)
+    for task, (said, delay_s, at) in sent.items():
+        (began,) = deployment.at(STARTED, task)
+        # as exact as an ETA is written; a worker looks for what is due once a second
+        assert delay_s - 0.01 <= began - at <= delay_s + 5, said
+
+
+def test_a_skewed_group_is_sent(deployment: Deployment) -> None:
+    """Its delays are parts of seconds."""
+    one = deployment.client.signature("repot.run", (0,), queue=deployment.queue)
+    sent: Any = group([one.clone() for _ in range(3)], app=deployment.client).skew(start=0.1, step=0.3).apply_async()
+    for task in sent.children:
+        deployment.at(ENDED, task.id)
+
+
+def test_a_delayed_task_that_retries_comes_back_to_its_queue(deployment: Deployment) -> None:
+    """And not to the default one, which nothing consumes; with Celery's own delays it does not."""
+    tasks = {str(uuid4()): countdown_s for countdown_s in (0.5, 1.2)}
+    for task, countdown_s in tasks.items():
+        deployment.client.send_task("repot.retry", (2, countdown_s), task_id=task, queue=deployment.queue, countdown=1)
+    for task, countdown_s in tasks.items():
+        began = deployment.at(STARTED, task, 3)
+        assert all(after - before >= countdown_s - 0.01 for before, after in pairwise(began))
+
+
+def test_a_worker_of_an_undeclared_queue_says_nothing_untrue(deployment: Deployment) -> None:
+    """`-Q other` alone: Celery said at each start that there were no delays, as the default queue was not there."""
+    assert "CRITICAL" not in deployment.worker.log_tail(500)
+    assert "will not be available" not in deployment.worker.log_tail(500)
+
+
+def test_an_undeclared_queue_has_what_ours_have(rabbitmq: Server, redis: Server, tmp_path: Path) -> None:
+    """Quorum, and dead letters; `amqp` refuses to declare it otherwise."""
+    theirs = Deployment(rabbitmq, redis, tmp_path)
+    theirs.at(READY)
+    theirs.worker.stop()
+    dead = theirs.settings.dead_letters_of(theirs.queue)
+    arguments = {
+        "x-queue-type": "quorum",
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": dead,
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }
+    with Connection(rabbitmq.url) as connection:
+        Queue(theirs.queue, queue_arguments=arguments)(connection.default_channel).queue_declare()
+        Queue(dead)(connection.default_channel).queue_declare(passive=True)
+
+
+def test_a_delayed_message_is_kept_before_any_worker_has_started(rabbitmq: Server) -> None:
+    """What delays it is made by who sends; stock Celery leaves that to workers, and such a message is lost."""
+    name = f"early-{uuid4()}"
+    with _virtual_host(rabbitmq) as url:
+        app = Celery("early", set_as_current=False)
+        configure(app, ExplicitSettings(broker_url=url, queue_names=(name,)), Role.CLIENT)  # type: ignore[arg-type]
+        app.send_task("repot.run", countdown=1, ignore_result=True)
+        with Connection(url) as connection:
+            channel: Any = connection.default_channel
+            assert channel.basic_get(name, no_ack=True) is None
+            wait_until(lambda: channel.basic_get(name, no_ack=True), within_s=10, what="it arrives")
+
+
+@contextmanager
+def _virtual_host(server: Server) -> Iterator[str]:
+    name = f"routing-{uuid4().hex[:8]}"
+
+    def ask(method: str) -> None:
+        token = base64.b64encode(b"guest:guest").decode()
+        headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
+        request = Request(f"{server.management_url}/api/vhosts/{name}", method=method, headers=headers)  # noqa: S310
+        build_opener(ProxyHandler({})).open(request, timeout=10).close()
+
+    ask("PUT")
+    try:
+        yield f"{server.url.removesuffix('//')}/{name}"
+    finally:
+        ask("DELETE")
