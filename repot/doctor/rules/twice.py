@@ -585,6 +585,39 @@ def soft_shutdown_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "RPT124",
+    "A topic exchange gives one message to several queues",
+    WARNING,
+    fix="""
+        # one queue, one key
+        exchange = Exchange('shop', type='topic')
+        app.conf.task_queues = [Queue(name, exchange, routing_key=name) for name in ('orders', 'reports')]
+    """,
+    evidence=(
+        "celery/app/amqp.py: Queues.__setitem__ gives a queue without a key the default one",
+        "kombu/transport/native_delayed_delivery.py: bind_queue_to_native_delayed_delivery_exchange",
+        "docs/routing.md",
+    ),
+)
+def queues_share_a_key(facts: Facts) -> Iterator[Finding]:
+    """Celery publishes to a topic exchange by the key of a queue, and each queue bound with it runs the task.
+
+    A queue declared without a key has that of the default queue. Where quorum queues delay ETA tasks, kombu binds each
+    of them once more as `#.<key>`, which matches what is sent with any longer key that ends so.
+    """
+    bound = [queue for queue in facts.queues if queue.exchange_type == "topic" and queue.routing_key]
+    native = facts.kinds == {BrokerKind.RABBITMQ} and any(queue.is_quorum for queue in facts.queues)
+    for place, one in enumerate(bound):
+        for other in [queue for queue in bound[place + 1 :] if queue.exchange == one.exchange]:
+            keys = sorted((one.routing_key, other.routing_key), key=len)
+            if keys[0] == keys[1] or (native and keys[1].endswith(f".{keys[0]}")):
+                yield Finding(
+                    f"{one.name!r} and {other.name!r} both get what is sent to {one.exchange!r} as {keys[1]!r}",
+                    setting="task_queues",
+                )
+
+
 _VISIBILITY = "broker_transport_options.visibility_timeout"
 
 

@@ -438,6 +438,30 @@ CASES = [
         "queue that is made",
     ),
     Case(
+        "RPT124",
+        lambda: facts(rabbitmq(task_queues=[queue(), Queue("other", Exchange("celery", "topic"), "celery")])),
+        lambda: facts(rabbitmq(task_queues=[queue(), Queue("other", Exchange("celery", "topic"), "other")])),
+        "'celery' and 'other' both get what is sent to 'celery' as 'celery'",
+    ),
+    Case(
+        "RPT124",
+        lambda: facts(rabbitmq(task_queues=[Queue("a"), Queue("b")])),
+        lambda: facts(classic() | {"task_queues": [Queue("a"), Queue("b")]}),
+        "'a' and 'b' both get",
+        "default exchange",
+    ),
+    Case(
+        "RPT124",
+        lambda: facts(
+            rabbitmq(task_queues=[queue(queue_arguments=QUORUM), Queue("x", Exchange("celery", "topic"), "a.celery")])
+        ),
+        lambda: facts(
+            rabbitmq(task_queues=[queue(queue_arguments=QUORUM), Queue("x", Exchange("celery", "topic"), "acelery")])
+        ),
+        "as 'a.celery'",
+        "delays of quorum queues",
+    ),
+    Case(
         "RPT114",
         lambda: facts(classic(), source=sends(countdown_s=1800.0)),
         lambda: on_rabbitmq(source=sends(countdown_s=1800.0)),
