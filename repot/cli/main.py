@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from functools import partial
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from repot.cli.doctor import doctor
 from repot.cli.healthcheck import healthcheck
 from repot.cli.init import init
 from repot.cli.locks import locks
+from repot.cli.mounting import explain_refusals
 from repot.cli.output import reader_may_leave
 from repot.cli.up import up
 from repot.errors import Interrupted, RepotError
@@ -100,3 +102,6 @@ def mounted(**_: bool) -> None:
 
 
 mounted.add_command(doctor)
+
+# loaded by Celery's own command, as one of its plugins
+explain_refusals(partial(_tell, with_traceback=False))

@@ -22,7 +22,7 @@ from repot.doctor.queues import read_queues
 from repot.doctor.tasks import read_task, task_lines
 from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError
 from repot.worker.apps import explained, load_app
-from repot.worker.configure import configure, configured_with
+from repot.worker.configure import configure, configured_with, refusal_of
 from repot.worker.effective import APPLICATION, effective_config
 
 if TYPE_CHECKING:
@@ -129,6 +129,10 @@ def read_app(app: Celery, name: str, policy: Policy, servers: tuple[Endpoint, ..
         # whatever a user's module raises on import
         message = f"the tasks of {name!r} fail on import: {type(error).__name__}: {error}"
         raise explained(error) or AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
+    refusal = refusal_of(app)
+    if refusal is not None:
+        # Celery keeps what a receiver of its signals raises to itself
+        raise refusal
     tasks, foreign = own_tasks(app)
     found = source.read(loaded_modules(app, tasks, policy.root), policy.root, task_lines(tasks))
     own = {str(task.name) for task in tasks}

@@ -107,16 +107,22 @@ def strange_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
         if written in _TO_NEW_KEY:
             old[written] = _TO_NEW_KEY[written]
         elif namespace:
-            if right is not None and right not in _READ_ELSEWHERE and not right.startswith(_OF_LIBRARIES):
+            strange = right is not None and right not in _READ_ELSEWHERE and not right.startswith(_OF_LIBRARIES)
+            if right is not None and strange and not _in_force(app, written, right):
                 unknown[written] = _meant(right)
         elif (meant := _meant_anywhere(written)) is not None and not _in_force(app, written):
             unknown[written] = meant
     return unknown, old
 
 
-def _in_force(app: Celery, written: str) -> bool:
-    """Whether what a name says that is not read is so all the same; `Celery(broker=...)` may say it, too."""
-    bare = written.lower().removeprefix("celery_")
+def _in_force(app: Celery, written: str, right: str = "") -> bool:
+    """Whether what a name says that is not read is so all the same; `Celery(broker=...)` may say it, too.
+
+    Celery's manual advises to set the visibility timeout in two places that nothing reads, beside the one that is read.
+    """
+    bare = right or written.lower().removeprefix("celery_")
+    if bare == "visibility_timeout":
+        return bool((app.conf.broker_transport_options or {}).get(bare) == app.conf[written])
     return bare in celery_options() and bool(getattr(app.conf, bare) == app.conf[written])
 
 

@@ -61,10 +61,25 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
     Raises:
         ConfigInvalid: the environment, or the address the application configured, is wrong.
     """
-    refuse_overriding()
     if isinstance(app, Proxy):
         # `celery.current_app` for example
         app = app._get_current_object()  # noqa: SLF001 - its way to say which
+    app.repot_refusal = None  # type: ignore[attr-defined]
+    try:
+        return _configure(app, settings, role)
+    except ConfigInvalid as refusal:
+        # called in a receiver of Celery's signals, nobody would hear of it
+        app.repot_refusal = refusal  # type: ignore[attr-defined]
+        raise
+
+
+def refusal_of(app: Celery) -> ConfigInvalid | None:
+    """Why the last call of `configure` failed; None if it did not."""
+    return getattr(app, "repot_refusal", None)
+
+
+def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> WorkerSettings:
+    refuse_overriding()
     settings = settings or load()
     _forget(app)
     given = settings.model_fields_set

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
 
+import amqp
 import pytest
 import redis as redis_py
 import trustme
@@ -28,8 +29,12 @@ from repot.brokers.local import free_port, programs, rabbitmq_server, redis_serv
 from repot.chaos.workers import start_worker
 from repot.config import BrokerUrl, ExplicitSettings, inherited_environment
 from repot.config.endpoints import endpoints
+from repot.doctor.gather import Request as Judging
+from repot.doctor.gather import gather_from
+from repot.doctor.policy import Policy
 from repot.errors import AccessRefused, BrokerUnreachable, TlsFailed
 from repot.waiting import wait_until
+from repot.worker.configure import configure
 from repot.worker.journal import READY, Journal
 
 if TYPE_CHECKING:
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.brokers.local import Server
+    from repot.doctor.examine import Judged
 
 PASSWORD = "pl4nted-s3cret"
 
@@ -364,6 +370,63 @@ def test_a_queue_that_exists_otherwise(admin: Admin) -> None:
     assert ["'celery' is a quorum queue on the broker, and declared without a type"] == admin.findings(
         "RPT319", classic
     )
+
+
+def adopting(admin: Admin, *names: str, broker_url: str = "", **theirs: Any) -> Celery:
+    """An application whose WORKER_QUEUE_NAMES are `names`."""
+    app = Celery("shop", set_as_current=False)
+    app.conf.update(theirs)
+    url: Any = broker_url or admin.url
+    management: Any = admin.server.management_url
+    configure(app, ExplicitSettings(broker_url=url, management_url=management, queue_names=names))
+    return app
+
+
+def declare(app: Celery) -> None:
+    """Do what a worker does on its start."""
+    with app.connection_for_write() as connection:
+        for queue in app.amqp.queues.values():
+            queue(connection.channel()).declare()
+
+
+@pytest.mark.parametrize("target", [False, True], ids=["today", "target"])
+def test_a_queue_that_is_adopted_late(admin: Admin, redis: Server, tmp_path: Path, *, target: bool) -> None:
+    """Made by a flip that did not name it, without dead letters: the worker that declares it would end with 406."""
+    admin.declare("other", **{"x-queue-type": "quorum"})
+
+    def findings(app: Celery, rule: str) -> list[Judged]:
+        request = Judging("shop", admin.url if target else None, live=True)
+        return list(judge(gather_from(app, request, Policy(tmp_path)), rule).findings)
+
+    today = redis.url if target else ""
+    (one,) = findings(adopting(admin, "celery", "other", broker_url=today), "RPT604")
+    assert "'other' exists without x-dead-letter-exchange, and is declared with ''" in one.finding.message
+    assert ("task_queues", True) == (one.finding.setting, "WORKER_QUEUE_NAMES=celery,other.v2" in one.fix)
+    with pytest.raises(amqp.PreconditionFailed, match="x-dead-letter"):
+        declare(adopting(admin, "celery", "other"))
+    # both ways that it names
+    assert [] == findings(adopting(admin, "celery", "other.v2", broker_url=today), "RPT604")
+    declare(adopting(admin, "celery", "other.v2"))
+    kept: dict[str, Any] = {"task_queues": [Queue("other", queue_arguments={"x-queue-type": "quorum"})]}
+    assert "Queue('other', queue_arguments={'x-queue-type': 'quorum'})" in one.fix
+    assert [] == findings(adopting(admin, "celery", broker_url=today, **kept), "RPT604")
+    declare(adopting(admin, "celery", **kept))
+    assert (
+        """rabbitmqctl set_policy other '^other$' '{"dead-letter-exchange": "", "dead-letter-routing-key": "other.d"""
+        in one.fix
+    )
+    admin.policy("other", "^other$", {"dead-letter-exchange": "", "dead-letter-routing-key": "other.dead"})
+    assert [] == findings(adopting(admin, "celery", broker_url=today, **kept), "RPT205")
+
+
+def test_without_a_management_api_what_is_known_stays_judged(admin: Admin) -> None:
+    """A task that runs for longer than RabbitMQ's consumer timeout, and an exit code that must not turn green."""
+    variables = {"WORKER_BROKER_URL": admin.url, "WORKER_TASK_TIME_LIMIT": "7200", "WORKER_RESULT_BACKEND": "rpc://"}
+    silent = ("--live", "--management-url", "http://127.0.0.1:1")
+    found = doctor("-A", "job_app", "--select=RPT113,RPT114", "--format=json", *silent, **variables)
+    (one,) = json.loads(found.stdout)["applications"]
+    assert (4, {"RPT113"}) == (found.returncode, {finding["rule"] for finding in one["findings"]}), found.stderr
+    assert [] == one["not_judged"]
 
 
 def test_dead_letters_that_have_nowhere_to_go(admin: Admin) -> None:

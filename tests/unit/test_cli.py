@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +14,9 @@ from repot.chaos.profiles import PROFILES
 from repot.chaos.scenarios import SCENARIOS
 from repot.cli.main import main
 from repot.config import HealthcheckSettings, WorkerSettings, variable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PLANTED = "hunter2-s3cret"
 
@@ -109,6 +112,54 @@ def test_wrong_settings_end_every_command_with_one_message(
     assert "Traceback" not in found.output
     assert PLANTED not in found.output
     assert not found.stdout
+
+
+CONFIGURED = """
+from celery import Celery
+import repot
+app = Celery("shop", broker="redis://localhost:1/0")
+repot.configure(app)
+"""
+#: Celery keeps what a receiver of its signals raises to itself.
+LATER = """
+from celery import Celery
+import repot
+app = Celery("shop", broker="redis://localhost:1/0")
+@app.on_after_configure.connect
+def configured(sender, **_):
+    repot.configure(sender)
+"""
+BY_CELERY = ("celery", "-A", "shop", "repot", "doctor")
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [(CONFIGURED, BY_CELERY), (CONFIGURED, ("celery", "-A", "shop", "worker")), (LATER, BY_CELERY)],
+    ids=["doctor", "worker", "doctor, later"],
+)
+def test_a_refused_variable_is_one_message_of_celerys_command(
+    text: str, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = beside(text, command, tmp_path, WORKER_BROKER_URL=f"amqp://user:{PLANTED}#@host//")
+    assert 2 == found.returncode
+    assert found.stderr.startswith("error: ")
+    assert "WORKER_BROKER_URL" in found.stderr
+    assert "hint: " in found.stderr
+    assert "Traceback" not in found.stderr
+    assert PLANTED not in found.stdout + found.stderr
+
+
+def test_what_the_doctor_finds_is_the_exit_code_of_celerys_command(tmp_path: Path) -> None:
+    found = beside(CONFIGURED, BY_CELERY, tmp_path, WORKER_BROKER_URL="amqp://", WORKER_PUBLISHER_CONFIRMS="0")
+    assert 4 == found.returncode, found.stderr
+    assert "RPT204" in found.stdout
+
+
+def beside(text: str, command: tuple[str, ...], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a module's command in the folder of an application."""
+    (folder / "shop.py").write_text(text)
+    whole = [sys.executable, "-m", *command]
+    return subprocess.run(whole, cwd=folder, env=variables, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(

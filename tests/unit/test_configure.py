@@ -260,8 +260,6 @@ def project(folder: Path, text: str, package: str = "config") -> None:
 
 ADOPTED = """
 from celery import Celery
-from celery.backends.base import DisabledBackend
-from celery.backends.redis import RedisBackend
 from celery.local import Proxy
 import repot
 app = Celery("shop")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from repot.brokers.facts import known
 from repot.config.endpoints import BrokerKind
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
-from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC
+from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC, dead_letter_policy, setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,12 +142,14 @@ def quorum_without_dead_letters(facts: Facts) -> Iterator[Finding]:
     if facts.is_before_rabbitmq_4:
         return
     for queue in facts.queues:
-        limits = [queue.arguments.get("x-delivery-limit")]
-        if facts.live:
-            limits += facts.set_by_policy(queue, "delivery-limit")
+        limits = [queue.arguments.get("x-delivery-limit"), *facts.set_by_known_policy(queue, "delivery-limit")]
         if not queue.is_quorum or -1 in limits or _has_dead_letters(facts, queue):
             continue
-        yield Finding(f"the quorum queue {queue.name!r} drops a message after its delivery limit")
+        yield Finding(
+            f"the quorum queue {queue.name!r} drops a message after its delivery limit",
+            setting=setting_of(facts, queue),
+            fix=_with_dead_letters(queue),
+        )
 
 
 @rule(
@@ -440,4 +442,11 @@ def periodic_task_is_the_same_each_time(facts: Facts) -> Iterator[Finding]:
 
 def _has_dead_letters(facts: Facts, queue: QueueFacts) -> bool:
     """Whether a queue's arguments, or what is known of its policies, say where dead letters go."""
-    return queue.has_dead_letter_target or bool(facts.live and facts.set_by_policy(queue, "dead-letter-exchange"))
+    return queue.has_dead_letter_target or bool(facts.set_by_known_policy(queue, "dead-letter-exchange"))
+
+
+def _with_dead_letters(queue: QueueFacts) -> str:
+    target = f"'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': '{queue.name}.dead'"
+    return f"""Queue({queue.name!r}, queue_arguments={{'x-queue-type': 'quorum', {target}}})
+# or for a queue that exists, in its one policy:
+{dead_letter_policy(queue.name)}"""

@@ -667,8 +667,7 @@ def _consumer_timeout_s(facts: Facts, queue: QueueFacts) -> float | None:
         return None
     # RabbitMQ takes the smallest of what argument and policy say
     given = [one.get("x-consumer-timeout") for one in (queue.arguments, queue.consumer_arguments)]
-    if release is not None:
-        given += facts.set_by_policy(queue, "consumer-timeout")
+    given += facts.set_by_known_policy(queue, "consumer-timeout")
     milliseconds = [seconds(value, "x-consumer-timeout") for value in given if value is not None]
     return min(milliseconds) / 1000 if milliseconds else facts.bounds.consumer_timeout_s or CONSUMER_TIMEOUT_S
 

@@ -37,7 +37,7 @@ from judging import (
     redis_options,
     worker,
 )
-from repot.brokers.facts import Binding, DeclaredQueue, Permissions, Policy, RabbitFacts, RedisFacts
+from repot.brokers.facts import Binding, DeclaredQueue, Permissions, Policy, RabbitFacts, RedisFacts, Unknown
 from repot.config.endpoints import BrokerKind, endpoints
 from repot.doctor.facts import Bounds, Deployment, Facts, Versions
 from repot.doctor.policy import Policy as Waivers
@@ -101,7 +101,7 @@ def versions(celery: str, redis_py: str = "8.1.0") -> Versions:
 
 
 def declared(kind: str = "quorum", **changes: object) -> dict[str, DeclaredQueue]:
-    return {"celery": DeclaredQueue("celery", kind, QUORUM if kind == "quorum" else {}, **changes)}  # type: ignore[arg-type]
+    return {"celery": DeclaredQueue("celery", kind, **{"arguments": QUORUM if kind == "quorum" else {}, **changes})}  # type: ignore[arg-type]
 
 
 QUORUM_4 = rabbit_says()
@@ -1086,6 +1086,40 @@ CASES = [
         "argument",
     ),
     Case(
+        "RPT604",
+        lambda: on_rabbitmq(live=rabbit_says(queues=declared(arguments={"x-queue-type": "quorum"}))),
+        lambda: on_rabbitmq(live=rabbit_says(queues=declared())),
+        "exists without x-dead-letter-exchange, and is declared with",
+        "adopted late",
+    ),
+    Case(
+        "RPT604",
+        lambda: on_rabbitmq(live=rabbit_says(queues=declared(durable=False))),
+        lambda: on_rabbitmq(live=rabbit_says(queues=declared())),
+        "is transient there",
+        "durable",
+    ),
+    Case(
+        "RPT604",
+        lambda: facts(
+            rabbitmq(task_queues=[queue(queue_arguments=CONSUMES)]),
+            live=rabbit_says(version="4.3.6", queues=declared(arguments={"x-queue-type": "quorum"})),
+        ),
+        lambda: facts(
+            rabbitmq(task_queues=[queue(queue_arguments={**CONSUMES})]),
+            live=rabbit_says(version="4.3.6", queues=declared(arguments=CONSUMES)),
+        ),
+        "x-consumer-timeout",
+        "compared since 4.3",
+    ),
+    Case(
+        "RPT502",
+        lambda: facts(redis(visibility_timeout=1200)),
+        lambda: facts(redis(visibility_timeout=redis()["broker_transport_options"]["visibility_timeout"])),
+        "meant: broker_transport_options",
+        "all three visibility timeouts",
+    ),
+    Case(
         "RPT605",
         lambda: on_redis(write_servers=endpoints(REMOTE_AMQP), deployment=project(pings=(PROCFILE,))),
         lambda: on_redis(deployment=project(pings=(PROCFILE,))),
@@ -1227,6 +1261,25 @@ def test_a_rule_is_silent_about_what_is_right(case: Case) -> None:
     assert () == found.not_judged
 
 
+#: A server that lets us in and says nothing more: no management API, or a user that may ask nothing.
+SILENT: dict[BrokerKind, RedisFacts | RabbitFacts] = {
+    BrokerKind.RABBITMQ: RabbitFacts(RABBITMQ_SAYS.version, ("PLAIN",)),
+    BrokerKind.REDIS: RedisFacts("Redis", REDIS_SAYS.version, *[Unknown("is refused")] * 5),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("case", [case for case in JUDGED if not RULES[case.rule].live], ids=str)
+def test_what_is_known_without_a_broker_stays_judged_where_it_says_nothing(case: Case) -> None:
+    """Else `--live` would turn an exit code green."""
+    bad = case.bad()
+    if bad.live is not None or bad.source_live is not None:
+        pytest.skip("the mistake itself is the broker's word")
+    silent = judge(replace(bad, live=SILENT[bad.kind]), case.rule)
+    open_to_all = judge(replace(bad, live=REDIS_SAYS if bad.kind is BrokerKind.REDIS else RABBITMQ_SAYS), case.rule)
+    assert [one.finding.message for one in open_to_all.findings] == [one.finding.message for one in silent.findings]
+    assert () == silent.not_judged
+
+
 def lines_of_python(fix: str) -> str:
     """The fix, if all of it can be pasted into a program and configures something; else nothing."""
     try:
@@ -1274,6 +1327,35 @@ def test_every_rule_is_silent_about_a_good_configuration(good: object) -> None:
     report = judge(good())  # type: ignore[operator]
     assert [] == [(one.rule.id, one.finding.message) for one in report.findings]
     assert () == report.not_judged
+
+
+@pytest.mark.parametrize("rule", ["RPT205", "RPT604"])
+@pytest.mark.parametrize(
+    ("changes", "setting", "line"),
+    [
+        ({"task_queues": None, "task_default_queue": "reports"}, "task_default_queue", "task_default_queue = 'reports"),
+        (
+            {"task_queues": [Queue("reports", queue_arguments={"x-queue-type": "quorum"})]},
+            "task_queues",
+            "'reports.v2'",
+        ),
+        ({"task_routes": {"shop.*": {"queue": "reports"}}}, "task_routes", "task_routes = "),
+    ],
+    ids=["default", "declared", "routed"],
+)
+def test_a_rule_about_a_queue_names_what_declares_it(
+    rule: str, changes: dict[str, object], setting: str, line: str
+) -> None:
+    conf = rabbitmq(**changes, task_default_queue_type="quorum", task_create_missing_queue_type="quorum")
+    queues = {"reports": DeclaredQueue("reports", "classic", {})} if rule == "RPT604" else {}
+    found = facts(conf, live=rabbit_says(queues=queues))
+    (one,) = [one for one in judge(found, rule).findings if "'reports'" in one.finding.message]
+    assert setting == one.finding.setting
+    assert "reports" in one.fix
+    if rule == "RPT604":
+        assert line in one.fix
+        assert "queue_arguments={'x-queue-type': 'classic'}" in one.fix
+    assert """rabbitmqctl set_policy reports '^reports$' '{"dead-letter-exchange": "",""" in one.fix
 
 
 def test_a_waiver_needs_a_reason() -> None:
