@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 class Depth:
     """The messages of a queue: waiting, and delivered but not yet acknowledged.
 
+    `delayed` are those that the broker holds until they are due and that may be the queue's: RabbitMQ keeps those of
+    all queues together. On Redis workers hold them, and they are unacknowledged.
+
     `oldest_sent_at` is when the oldest waiting one was sent, in seconds since 1970 by
     its sender's clock; None if none waits or nobody can tell.
     """
@@ -21,11 +24,12 @@ class Depth:
     ready: int
     unacked: int
     oldest_sent_at: float | None = None
+    delayed: int = 0
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing waits and nothing is in a worker's hands."""
-        return self.ready == self.unacked == 0
+        """Whether nothing waits, nothing is in a worker's hands, and nothing is still to come."""
+        return self.ready == self.unacked == self.delayed == 0
 
 
 class Broker(Protocol):

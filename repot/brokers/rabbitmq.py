@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 from repot.brokers import rabbitmq_sweep
 from repot.brokers.management import ManagementApi, default_management_url, segment
 from repot.brokers.port import Depth
+from repot.brokers.rabbitmq_delayed import delayed_for
 from repot.brokers.rabbitmq_wire import AmqpRequests
 from repot.brokers.refusals import no_answer
 from repot.config.endpoints import endpoints
@@ -73,11 +74,15 @@ class RabbitBroker:
         """Read a queue's counts; they are as old as the broker's statistics."""
         found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(queue)}")
         if found is None:
-            return Depth(ready=0, unacked=0)
+            # a queue may be gone while messages for it are still to come
+            return Depth(ready=0, unacked=0, delayed=delayed_for(self._api, self._vhost, queue))
+        delayed = delayed_for(self._api, self._vhost, queue)
         try:
             # of classic queues alone, and 0 or absent for a message without its time of sending
             oldest = found.get("head_message_timestamp") if found["messages_ready"] else None
-            return Depth(found["messages_ready"], found["messages_unacknowledged"], float(oldest) if oldest else None)
+            # what a quorum queue hands to the dead letters has left it only when they have it
+            unacked = found["messages_unacknowledged"] + found.get("messages_dlx", 0)
+            return Depth(found["messages_ready"], unacked, float(oldest) if oldest else None, delayed)
         except KeyError as error:
             message = f"RabbitMQ has not counted the messages of {queue!r} yet"
             raise DepthUnknown(message, hint="Its statistics appear some seconds after the queue.") from error

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, Se
 from pydantic_settings import SettingsConfigDict
 
 from repot.config.probe import DEFAULT_PULSE_TIMEOUT_S
-from repot.config.settings import EnvironmentSettings, empty_is_none
+from repot.config.settings import EnvironmentSettings, OptionalBroker, empty_is_none
 
 #: What every variable's name begins with.
 HEALTHCHECK_PREFIX = "HEALTHCHECK_"
@@ -51,6 +51,12 @@ class HealthcheckSettings(EnvironmentSettings):
         60,
         description="A worker with a free process that received nothing for this long, while tasks wait in its queues, "
         "does not consume.",
+    )
+
+    other_broker_url: OptionalBroker = Field(
+        None,
+        description="Another broker whose queues are counted as well, by the worker's names: the one a move leaves, or "
+        "goes to. It is asked for counts alone.",
     )
 
     @property

@@ -114,6 +114,11 @@ def _is_held(found: Pulse) -> bool:
     return process.namespace == pulse.namespace() and pulse.condition(process.pid) in ("T", "t")
 
 
+def living_in(folder: Path | None) -> list[Pulse]:
+    """The pulses of the workers that live and beat in a folder; None is the default one."""
+    return [found for found in _beaten(folder or pulse.default_folder()) if _may_live(found)]
+
+
 def _living_or_last(folder: Path) -> list[str]:
     """The workers that beat in a folder; if none lives, the one that did last."""
     beaten = sorted(_beaten(folder), key=lambda found: found.beat)

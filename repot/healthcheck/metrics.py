@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from repot.healthcheck.inquiry import Heard
-    from repot.healthcheck.queues import Counted
+    from repot.healthcheck.queues import BrokerTotal, Counted
     from repot.healthcheck.watch import Look
     from repot.worker.pulse import Pulse
 
@@ -90,9 +90,9 @@ class Metrics:
         self._pings.labels(heard.outcome.value).inc()
         self.probed("ping", heard.took_s)
 
-    def render(self, look: Look, counted: Iterable[Counted]) -> bytes:
+    def render(self, look: Look, counted: Iterable[Counted], totals: Iterable[BrokerTotal] = ()) -> bytes:
         """The text that Prometheus reads."""
-        self._seen.look, self._seen.counted = look, tuple(counted)
+        self._seen.look, self._seen.counted, self._seen.totals = look, tuple(counted), tuple(totals)
         return generate_latest(self._registry)
 
 
@@ -101,6 +101,7 @@ class _Seen(Collector):
 
     look: Look | None = None
     counted: tuple[Counted, ...] = ()
+    totals: tuple[BrokerTotal, ...] = ()
 
     def collect(self) -> Iterator[Metric]:
         if self.look is None:
@@ -112,6 +113,7 @@ class _Seen(Collector):
             yield from _tasks(found)
             yield from _histograms(found)
         yield from _queues(self.counted)
+        yield from _brokers(self.totals)
 
 
 def _probes(look: Look) -> Iterator[Metric]:
@@ -211,6 +213,25 @@ def _queues(counted: tuple[Counted, ...]) -> Iterator[Metric]:
         elif not one.depth.ready:
             oldest.add_metric(where, 0)
     yield from (ready, unacked, oldest, unknown)
+
+
+def _brokers(totals: tuple[BrokerTotal, ...]) -> Iterator[Metric]:
+    delayed = GaugeMetricFamily(
+        "repot_broker_messages_delayed", "Messages that the broker holds until they are due.", labels=["broker"]
+    )
+    in_hand = GaugeMetricFamily(
+        "repot_broker_tasks_in_hand", "Tasks of the broker that the workers here hold or run.", labels=["broker"]
+    )
+    drained = GaugeMetricFamily(
+        "repot_broker_drained", "1 if nothing is left there; absent if that is not known.", labels=["broker"]
+    )
+    for one in totals:
+        in_hand.add_metric([one.broker], one.in_hand)
+        if one.delayed is not None:
+            delayed.add_metric([one.broker], one.delayed)
+        if one.is_drained is not None:
+            drained.add_metric([one.broker], one.is_drained)
+    yield from (delayed, in_hand, drained)
 
 
 def _gauge(name: str, meaning: str, node: str, value: float) -> GaugeMetricFamily:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers import open_broker
 from repot.config import Role, celery_config
+from repot.config.endpoints import endpoints
 from repot.errors import BrokerUnreachable
+from repot.healthcheck.liveness import living_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from repot.brokers import Broker, Depth
     from repot.config import BrokerUrl, WorkerSettings
-    from repot.worker.pulse import Link
+    from repot.worker.pulse import Link, Pulse
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,57 +31,138 @@ class Counted:
     depth: Depth | None
 
 
-class QueueCounter:
-    """Counts the queues of the brokers a worker uses, both sides of a bridge; belongs to one thread."""
+@dataclass(frozen=True, slots=True)
+class BrokerTotal:
+    """One broker: its delayed messages, those its workers here hold, and whether nothing is left there.
 
-    def __init__(self, settings: WorkerSettings, timeout_s: float) -> None:
-        """Count with the worker's settings; connects on first use."""
+    None where the broker did not say. `is_drained` stays false until the counts have been 0 for longer than they lag.
+    """
+
+    broker: str
+    delayed: int | None
+    in_hand: int
+    is_drained: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A broker to count on: where it is called, where it is asked, with which options and management API."""
+
+    label: str
+    url: BrokerUrl
+    options: Mapping[str, Any]
+    tls: Any
+    management_url: str
+
+
+class QueueCounter:
+    """Counts the queues of the brokers a worker uses: both sides of a bridge, and the one beside; of one thread."""
+
+    def __init__(self, settings: WorkerSettings, timeout_s: float, other: BrokerUrl | None = None) -> None:
+        """Count with the worker's settings, and on `other`, the broker that a move leaves; connects on first use."""
         self._settings = settings
         self._timeout_s = timeout_s
-        self._tls = celery_config(settings, Role.CLIENT).get("broker_use_ssl")
+        self._other = other
+        config = celery_config(settings, Role.CLIENT)
+        self._tls = config.get("broker_use_ssl")
         self._open: dict[str, Broker] = {}
         self._options: Mapping[str, Any] = {}
+        self._empty_since: dict[str, float] = {}
+        self._lags_s: dict[str, float] = {}
 
     def count(self, link: Link) -> list[Counted]:
-        """Count a worker's queues, and that of the dead letters."""
+        """Count a worker's queues, and that of the dead letters, on each broker it has to do with."""
         if link.options != self._options:
             self.close()
             self._options = link.options
         dead = (self._settings.dead_letters_of(queue) for queue in link.every_queue)
         names = list(dict.fromkeys([*link.every_queue, *filter(None, dead)]))
-        reads = self._settings.read_url.beginning_with(link.server)
-        urls = [reads, self._settings.write_url] if link.is_bridge else [reads]
-        return [counted for url in urls for counted in self._on(url, names)]
+        return [counted for side in self._sides(link) for counted in self._on(side, names)]
+
+    def totals(self, found: Pulse, counted: Iterable[Counted]) -> list[BrokerTotal]:
+        """Add what was counted up for each broker; `found` is the pulse of the worker itself."""
+        depths: dict[str, list[Depth | None]] = {}
+        for one in counted:
+            depths.setdefault(one.broker, []).append(one.depth)
+        pulses = {one.node: one for one in living_in(self._settings.pulse_folder)} | {found.node: found}
+        # with early acknowledgement the broker knows nothing of what a worker holds
+        held: Counter[str] = Counter()
+        for worker in pulses.values():
+            held[worker.link.url] += worker.pool.reserved
+        return [self._total(broker, found, held[broker]) for broker, found in depths.items()]
 
     def close(self) -> None:
         """Give the connections back."""
         for broker in self._open.values():
-            broker.close()
+            with suppress(BrokerUnreachable):
+                broker.close()
         self._open.clear()
 
-    def _on(self, url: BrokerUrl, queues: list[str]) -> Iterator[Counted]:
-        where = url.masked()
+    def _sides(self, link: Link) -> list[Side]:
+        """The brokers, each once; the label does not change with the server of a list that is in use."""
+        settings = self._settings
+        address = settings.management_url.reveal() if settings.management_url else ""
+        reads = settings.read_url
+        sides = [Side(reads.masked(), reads.beginning_with(link.server), self._options, self._tls, address)]
+        if link.is_bridge:
+            sides.append(Side(settings.write_url.masked(), settings.write_url, self._options, self._tls, address))
+        if self._other:
+            config = celery_config(settings.replace(**_only(self._other)), Role.CLIENT)
+            options, tls = config.get("broker_transport_options", {}), config.get("broker_use_ssl")
+            # the one address is that of the worker's RabbitMQ, if it has one
+            both = not (self._other.is_redis or all(side.url.is_redis for side in sides))
+            sides.append(Side(self._other.masked(), self._other, options, tls, "" if both else address))
+        apart: list[Side] = []
+        for side in sides:
+            if not any(_places(side.url) & _places(one.url) for one in apart):
+                apart.append(side)
+        return apart
+
+    def _on(self, side: Side, queues: list[str]) -> Iterator[Counted]:
         try:
-            broker = self._broker(url)
+            broker = self._broker(side)
+            self._lags_s[side.label] = broker.depth_lag_s
             for queue in queues:
-                yield Counted(where, queue, broker.depth(queue))
+                yield Counted(side.label, queue, broker.depth(queue))
                 queues = queues[1:]
         except BrokerUnreachable:
-            broken = self._open.pop(where, None)
+            broken = self._open.pop(side.url.masked(), None)
             if broken:
                 with suppress(BrokerUnreachable):
                     broken.close()
-            yield from (Counted(where, queue, None) for queue in queues)
+            yield from (Counted(side.label, queue, None) for queue in queues)
 
-    def _broker(self, url: BrokerUrl) -> Broker:
-        where = url.masked()
+    def _total(self, broker: str, depths: list[Depth | None], in_hand: int) -> BrokerTotal:
+        known = [depth for depth in depths if depth is not None]
+        is_known = len(known) == len(depths)
+        if not is_known or in_hand or not all(depth.is_drained for depth in known):
+            self._empty_since.pop(broker, None)
+        else:
+            self._empty_since.setdefault(broker, monotonic())
+        if not is_known:
+            return BrokerTotal(broker, None, in_hand, None)
+        since = self._empty_since.get(broker)
+        drained = since is not None and monotonic() - since >= self._lags_s[broker]
+        return BrokerTotal(broker, max((depth.delayed for depth in known), default=0), in_hand, drained)
+
+    def _broker(self, side: Side) -> Broker:
+        where = side.url.masked()
         if where not in self._open:
-            address = self._settings.management_url
             self._open[where] = open_broker(
-                url,
-                management_url=address.reveal() if address else "",
-                tls=self._tls,
-                transport_options=self._options,
+                side.url,
+                management_url=side.management_url,
+                tls=side.tls,
+                transport_options=side.options,
                 timeout_s=self._timeout_s,
             )
         return self._open[where]
+
+
+def _only(url: BrokerUrl) -> dict[str, Any]:
+    """The settings for this broker alone."""
+    return {"broker_url": url.reveal(), "broker_read_url": None, "broker_write_url": None}
+
+
+def _places(url: BrokerUrl) -> set[tuple[str, int | None, str]]:
+    """Where the servers of an address are, and in which database or virtual host."""
+    return {(one.host, one.port or url.default_port, one.path or "/") for one in endpoints(url.reveal())}

@@ -82,7 +82,7 @@ class Sidecar:
         self._health = health
         self._metrics = Metrics()
         self._watch = Watch(worker, health, self._metrics.heard)
-        self._counter = QueueCounter(worker, health.ping_timeout)
+        self._counter = QueueCounter(worker, health.ping_timeout, health.other_broker_url)
         self._live = Shared(self._timed("live", self._watch.look), health.cache)
         self._ready = Shared(self._timed("ready", self._watch.ask), health.cache)
         self._seen: Look | None = None
@@ -141,8 +141,9 @@ class Sidecar:
 
     def _scrape(self) -> bytes:
         assert self._seen is not None
-        counted = self._counter.count(self._seen.pulse.link) if self._seen.pulse else ()
-        return self._metrics.render(self._seen, counted)
+        found = self._seen.pulse
+        counted = self._counter.count(found.link) if found else []
+        return self._metrics.render(self._seen, counted, self._counter.totals(found, counted) if found else ())
 
     def _timed(self, probe: str, call: Callable[[], Look]) -> Callable[[], Look]:
         def timed() -> Look:

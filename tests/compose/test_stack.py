@@ -246,7 +246,7 @@ def test_a_cluster_grows_from_a_single_broker(folder: Path, images: Images) -> N
     stack = Stack(folder, images)
     nodes = ("rabbitmq", "rabbitmq2", "rabbitmq3")
     with stack.removed():
-        assert 0 == stack.up("rabbitmq").returncode
+        assert 0 == stack.up("rabbitmq", "redis").returncode
         stack.send("repot.run", 0)
         stack.add("cluster", folder)
         done = stack.up(*nodes)

@@ -8,6 +8,12 @@ from uuid import uuid4
 
 import pytest
 from kombu import Connection, Exchange, Message, Queue
+from kombu.transport.native_delayed_delivery import (
+    bind_queue_to_native_delayed_delivery_exchange,
+    calculate_routing_key,
+    declare_native_delayed_delivery_exchanges_and_queues,
+    level_name,
+)
 from redis import Redis
 
 from repot.brokers import Depth, open_broker
@@ -76,6 +82,28 @@ def test_what_waits_and_what_is_out_are_counted(server: Server, broker: Broker, 
         fetch(queue).ack()
     eventually(broker, queue.name, 0, 0)
     assert broker.depth(queue.name).is_drained
+
+
+def test_what_is_delayed_is_still_to_come(rabbitmq: Server) -> None:
+    """Of a queue that delayed messages reach; RabbitMQ does not say whose they are."""
+    exchange = Exchange(f"x-{uuid4()}", type="topic")
+    bound, plain = Queue(f"bound-{uuid4()}", exchange, routing_key="key", queue_arguments=QUORUM), Queue(f"p-{uuid4()}")
+    with Connection(rabbitmq.url) as connection, closing(rabbitmq.open()) as broker:
+        declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum")
+        channel = connection.channel()
+        for queue in (bound, plain):
+            queue(channel).declare()
+        bind_queue_to_native_delayed_delivery_exchange(connection, bound)
+        eventually(broker, bound.name, 0, 0)
+        delay_s = 12
+        connection.Producer().publish(
+            {}, exchange=level_name(27), routing_key=calculate_routing_key(delay_s, "key"), delivery_mode=2
+        )
+        counted = Depth(0, 0, delayed=1)
+        wait_until(lambda: broker.depth(bound.name) == counted, within_s=delay_s, what="it is counted as delayed")
+        assert not counted.is_drained
+        assert broker.depth(plain.name).is_drained
+        eventually(broker, bound.name, 1, 0)
 
 
 def test_a_queue_nobody_declared_holds_nothing(broker: Broker) -> None:

@@ -6,13 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from deployment import Deployment, init
 from repot.brokers.local import free_port
@@ -100,6 +101,13 @@ def test_the_sidecar_and_the_probe_judge_the_worker(deployment: Deployment) -> N
         assert "bridge                           STOPPED" in shown
 
 
+def _text(port: int, path: str) -> str:
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    with closing(connection):
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+
+
 def _status(port: int, path: str) -> int:
     connection = HTTPConnection("127.0.0.1", port, timeout=5)
     try:
@@ -118,12 +126,38 @@ def test_a_bridge_takes_what_waits_on_the_other_broker(redis: Server, rabbitmq: 
     assert encoded != rabbitmq.url
     task = made.send("repot.retry", 1)
     made.rewrite(WORKER_BROKER_URL=encoded, BRIDGE_READ_URL=redis.url, START_BRIDGE="true")
+    made.rewrite(WORKER_MANAGEMENT_URL=rabbitmq.management_url)
     with _supervisord(made) as supervisord:
         assert 2 == task.get(timeout=60), supervisord.log_tail(100)
         effects = [line.worker for line in Journal(made.folder / "journal").read() if line.what == EFFECT]
         assert ["bridge", "worker"] == [name.partition("@")[0] for name in effects]
         judged = made.run("HEALTHCHECK_NODE=bridge@%h repot healthcheck live")
         assert 0 == judged.returncode, judged.stderr
+        _require_both_brokers_are_counted(made, redis.url, encoded.replace("gu%65st@", "**@"))
+
+
+def _require_both_brokers_are_counted(made: Deployment, *brokers: str) -> None:
+    """By the worker's sidecar, once each; one is drained when neither it nor a worker has anything."""
+    port = int(made.variables["HEALTHCHECK_PORT"])
+
+    def samples(name: str) -> dict[str, float]:
+        families = text_string_to_metric_families(_text(port, "/metrics"))
+        found = [one for family in families for one in family.samples if one.name == name]
+        shown = {one.labels["broker"]: one.value for one in found if not one.labels.get("queue", "").endswith("-dead")}
+        assert len(shown) == len([one for one in found if not one.labels.get("queue", "").endswith("-dead")])
+        return shown
+
+    wait_until(
+        lambda: samples("repot_broker_drained") == dict.fromkeys(brokers, 1), within_s=40, what="both are drained"
+    )
+    assert dict.fromkeys(brokers, 0) == samples("repot_queue_messages_ready")
+    assert dict.fromkeys(brokers, 0) == samples("repot_broker_messages_delayed")
+    task = made.send("repot.run", 6)
+    wait_until(
+        lambda: samples("repot_broker_tasks_in_hand")[brokers[1]] == 1, within_s=20, what="a worker has the task"
+    )
+    assert 0 == samples("repot_broker_drained")[brokers[1]]
+    task.get(timeout=30)
 
 
 #: A supervisord that is asked to stop while it starts a program: SIGTERM comes between its fork and its exec.
