@@ -38,6 +38,7 @@
     ├── Unroutable             exit 1   there is no queue to send a message to, or it is full
     ├── ScopeTaken             exit 5   a scope has an active job already
     ├── JobNotFound            exit 1   there is no such job, or it is another tenant's
+    ├── NotJobOwner            exit 8   a job is another owner's to cancel
     ├── JobEnded               exit 5   a job that has ended cannot be cancelled
     ├── SubmissionFailed       exit 3   a job could not be sent, and its scope is free again
     ├── ExperimentFailed       exit 1   an experiment could not be carried out
@@ -283,6 +284,12 @@ class ScopeTaken(RepotError):
 
 class JobNotFound(RepotError):
     """There is no such job, or it is another tenant's."""
+
+
+class NotJobOwner(RepotError):
+    """A job was submitted by another owner, or by none that is on record, and is not this one's to cancel."""
+
+    exit_code = 8
 
 
 class JobEnded(RepotError):

@@ -81,6 +81,8 @@ class Job:
     error: str
     #: The job that has taken its scope; "" unless that made it lost or superseded.
     successor: str
+    #: Digest of who submitted it, as given to `Jobs.submit(owner=...)`; "" if not given.
+    submitter: str = ""
 
     @classmethod
     def from_record(cls, found: Mapping[str, str], now: float) -> Job:
@@ -107,6 +109,7 @@ class Job:
             error_type=found.get("error_type", ""),
             error=found.get("error", ""),
             successor=found.get("successor", ""),
+            submitter=found.get("submitter", ""),
         )
 
 

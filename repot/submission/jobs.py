@@ -17,6 +17,7 @@ from repot.errors import (
     JobEnded,
     JobNotFound,
     KeyUnusable,
+    NotJobOwner,
     PayloadMismatch,
     RepotError,
     ScopeTaken,
@@ -95,11 +96,13 @@ class Jobs:
         self._store = store_of(app)
         self._renewer: Renewer = guard.renewer
 
-    def submit(self, arguments: Mapping[str, Any], *, tenant: str = "", idempotency_key: str = "") -> Accepted:
+    def submit(
+        self, arguments: Mapping[str, Any], *, tenant: str = "", owner: str = "", idempotency_key: str = ""
+    ) -> Accepted:
         """Accept a job and send it; the id of the job is the id of its task.
 
         The same `idempotency_key` gets the same job for WORKER_LEASE_KEPT, whatever became of it, unless it could
-        not be sent.
+        not be sent. `owner` is who may cancel it, where `cancel` is asked for one's own.
 
         Raises:
             ScopeTaken: another job has the scope; says which.
@@ -107,9 +110,9 @@ class Jobs:
             KeyUnusable: the arguments name no scope, or do not fit the task; or the key is too long.
             SubmissionFailed: the broker did not take it; the scope is free again.
             StoreUnreachable: the lease store did not answer; nothing was sent.
-            TypeError: tenant or key is no text.
+            TypeError: tenant, owner or key is no text.
         """
-        claim = self._claim(arguments, tenant, idempotency_key)
+        claim = replace(self._claim(arguments, tenant, idempotency_key), submitter=_owner(owner))
         found = self._store.submit(claim)
         if found.verdict == "repeated" and found.job and found.job.status is Status.ACCEPTED:
             claim = self._settled(claim, found.job)
@@ -136,17 +139,24 @@ class Jobs:
             raise _not_found(job)
         return found
 
-    def cancel(self, job: str, *, tenant: str = "") -> Cancelled:
+    def cancel(self, job: str, *, tenant: str = "", owner: str | None = None) -> Cancelled:
         """Free the job's scope and keep it from beginning; one that runs ends when it calls `self.job.check()`.
 
-        With `terminate`, its process is killed. To cancel twice is to cancel once.
+        With `terminate`, its process is killed. To cancel twice is to cancel once. With an `owner`, only a job that
+        was submitted by that owner; without, any of the tenant's.
 
         Raises:
             JobNotFound: this tenant has no such job, or it is forgotten.
+            NotJobOwner: another owner submitted it, or none.
             JobEnded: it has ended otherwise.
             StoreUnreachable: the lease store did not answer; it may have been cancelled.
         """
-        self.get(job, tenant=tenant)
+        submitter = self.get(job, tenant=tenant).submitter
+        if owner is not None and (not submitter or _owner(owner) != submitter):
+            message = f"job {job} was not submitted by this owner"
+            raise NotJobOwner(
+                message, hint="Its owner can cancel it, and code that calls `Jobs.cancel` without an owner."
+            )
         found = self._store.cancel(_tenant(tenant), job)
         if found.job is None:
             raise _not_found(job)
@@ -293,6 +303,10 @@ class Jobs:
 
 def _tenant(name: object) -> str:
     return digest(_text("tenant", name))
+
+
+def _owner(name: object) -> str:
+    return digest(_text("owner", name)) if name else _text("owner", name)
 
 
 def _text(argument: str, value: object) -> str:

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response, params
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -24,6 +25,7 @@ from repot.errors import (
     JobEnded,
     JobNotFound,
     KeyUnusable,
+    NotJobOwner,
     PayloadMismatch,
     RepotError,
     ScopeTaken,
@@ -31,6 +33,8 @@ from repot.errors import (
     StoreUnreachable,
     SubmissionFailed,
 )
+from repot.idempotency.definition import runs_later
+from repot.idempotency.words import writable
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -40,8 +44,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Says in whose name a request comes; None refuses it. Called in a thread, for every request.
-TenantOf = Callable[[Request], str | None]
+#: Says in whose name a request comes; None and "" refuse it. A function of the request, ordinary (called in a thread)
+#: or asynchronous, or a dependency of FastAPI's: `Depends(current_user)`.
+NameOf = Callable[[Request], Any] | params.Depends
 
 #: What a client waits before it tries a server again that was away. Seconds.
 _AWAY_S = 5
@@ -54,6 +59,7 @@ _ANSWERS: dict[type[RepotError], tuple[HTTPStatus, str]] = {
     KeyUnusable: (HTTPStatus.BAD_REQUEST, "unusable-request"),
     JobNotFound: (HTTPStatus.NOT_FOUND, "job-not-found"),
     ScopeTaken: (HTTPStatus.CONFLICT, "scope-taken"),
+    NotJobOwner: (HTTPStatus.FORBIDDEN, "not-job-owner"),
     JobEnded: (HTTPStatus.CONFLICT, "job-ended"),
     PayloadMismatch: (HTTPStatus.UNPROCESSABLE_ENTITY, "key-reused"),
 }
@@ -171,44 +177,48 @@ class _Route(APIRoute):
         return answer
 
 
-def job_router(jobs: Jobs, tenant: TenantOf | None = None) -> APIRouter:
+def job_router(jobs: Jobs, tenant: NameOf | None = None, owner: NameOf | None = None, *, prefix: str = "") -> APIRouter:
     """Routes to submit, look at and cancel the jobs of `jobs`, and to see what was refused.
 
-    `tenant` says in whose name a request comes: nobody sees or cancels another tenant's jobs. Without it all callers
-    are one tenant. Mount it with `app.include_router(job_router(jobs, tenant=...), prefix="/renders")`.
-    """
-    router = APIRouter(route_class=_Route)
+    Without `tenant` and `owner` there is no access control: every caller may do all of it.
+    `tenant` says in whose name a request comes, and hides the jobs of other tenants. `owner` says who of that
+    tenant: a job is cancelled only by the one that submitted it. Each is a text, a whole number or a UUID.
 
-    def who(request: Request) -> str:
-        found = tenant(request) if tenant else ""
-        if found is None:
-            raise HTTPException(HTTPStatus.FORBIDDEN, "the request names no tenant that may do this")
-        return found
+    Mount it with `app.include_router(job_router(jobs, ...), prefix="/renders")`, or give the prefix here: "/" for an
+    application that holds nothing else.
+    """
+    whole = "/" if prefix == "/" else ""
+    router = APIRouter(route_class=_Route, prefix=prefix.rstrip("/"))
+    whose = _named(tenant, "tenant")
+    by = _named(owner, "owner")
 
     # not `async`: FastAPI runs them in threads
     def submit(
         request: Request,
         arguments: Annotated[dict[str, Any], Body(description="The arguments of the task, by name.")],
         idempotency_key: Annotated[
-            str, Header(max_length=255, description="The same key with the same body gets the same job.")
-        ] = "",
+            str | None,
+            Header(min_length=1, max_length=255, description="The same key with the same body gets the same job."),
+        ] = None,
+        tenant: str = whose,
+        name: str = by,
     ) -> Response:
         """Accept a job, unless one is active for its scope."""
-        accepted = jobs.submit(arguments, tenant=who(request), idempotency_key=idempotency_key)
+        accepted = jobs.submit(arguments, tenant=tenant, owner=name, idempotency_key=idempotency_key or "")
         location = f"{request.url.path.rstrip('/')}/{accepted.job.id}"
         return _answer(HTTPStatus.ACCEPTED, _job(accepted.job), {"Location": location})
 
-    def refused(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+    def refused(limit: Annotated[int, Query(ge=1, le=1000)] = 100, tenant: str = whose) -> Response:
         """What was refused because a job was active, and what that saved."""
-        return _answer(HTTPStatus.OK, _audit(jobs.refused(tenant=who(request), limit=limit)))
+        return _answer(HTTPStatus.OK, _audit(jobs.refused(tenant=tenant, limit=limit)))
 
-    def get(request: Request, job_id: str) -> Response:
+    def get(job_id: str, tenant: str = whose) -> Response:
         """A job's status and progress."""
-        return _answer(HTTPStatus.OK, _job(jobs.get(job_id, tenant=who(request))))
+        return _answer(HTTPStatus.OK, _job(jobs.get(job_id, tenant=tenant)))
 
-    def cancel(request: Request, job_id: str) -> Response:
+    def cancel(job_id: str, tenant: str = whose, name: str = by) -> Response:
         """Free a job's scope; a run that has begun is asked to end."""
-        found = jobs.cancel(job_id, tenant=who(request))
+        found = jobs.cancel(job_id, tenant=tenant, owner=name if owner else None)
         body = CancelledBody(**_job(found.job).model_dump(), workers_told=found.workers_told)
         return _answer(HTTPStatus.ACCEPTED, body)
 
@@ -224,9 +234,10 @@ def job_router(jobs: Jobs, tenant: TenantOf | None = None) -> APIRouter:
     missing: dict[int | str, dict[str, Any]] = {404: _documented("No such job, or another tenant's")}
     cancelled: dict[int | str, dict[str, Any]] = {
         202: {"model": CancelledBody, "description": "Cancelled"},
+        403: _documented("The request names no tenant or owner, or another owner's job"),
         409: _documented("The job has ended"),
     }
-    router.add_api_route("", submit, methods=["POST"], status_code=202, responses=accepted | _ALWAYS)
+    router.add_api_route(whole, submit, methods=["POST"], status_code=202, responses=accepted | _ALWAYS)
     # before `/{job_id}`, which would match it
     router.add_api_route("/refused", refused, responses={200: {"model": AuditBody}, **_ALWAYS})
     router.add_api_route("/{job_id}", get, responses={200: {"model": JobBody}, **missing, **_ALWAYS})
@@ -234,6 +245,38 @@ def job_router(jobs: Jobs, tenant: TenantOf | None = None) -> APIRouter:
         "/{job_id}/cancel", cancel, methods=["POST"], status_code=202, responses=cancelled | missing | _ALWAYS
     )
     return router
+
+
+def _named(asked: NameOf | None, what: str) -> Any:  # noqa: ANN401 - FastAPI's default values are of any type
+    """A dependency that yields a name; "" where the application gives none."""
+    if asked is None:
+        return Depends(lambda: "")
+    found_by = asked if isinstance(asked, params.Depends) else Depends(_of_request(asked))
+
+    def named(found: Any = found_by) -> str:  # noqa: ANN401 - whatever the application says
+        if found is None or found == "":
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"the request names no {what} that may do this")
+        if isinstance(found, bool) or not isinstance(found, str | int | UUID):
+            message = f"`{what}` must yield a text, a whole number or a UUID, not {type(found).__name__}"
+            raise TypeError(message)
+        return str(found)
+
+    return Depends(named)
+
+
+def _of_request(function: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """The same function with a parameter that FastAPI understands, whatever its own annotation says."""
+    if runs_later(function):
+
+        async def ask_later(request: Request) -> Any:  # noqa: ANN401 - whatever the application says
+            return await function(request)
+
+        return ask_later
+
+    def ask(request: Request) -> Any:  # noqa: ANN401 - the same
+        return function(request)
+
+    return ask
 
 
 def _documented(description: str, model: type[BaseModel] = ProblemBody, *, retry: bool = False) -> dict[str, Any]:
@@ -257,7 +300,7 @@ def _documented(description: str, model: type[BaseModel] = ProblemBody, *, retry
 #: What any route may answer.
 _ALWAYS: dict[int | str, dict[str, Any]] = {
     503: _documented("The broker or the lease store is away; nothing was accepted", retry=True),
-    "4XX": _documented("A request that cannot be understood (400), or names no tenant (403)"),
+    "4XX": _documented("A request that cannot be understood (400), or names no tenant or owner (403)"),
 }
 
 
@@ -277,7 +320,8 @@ def _problem(
         "type": _PROBLEM_TYPE + kind if kind else "about:blank",
         "title": kind.replace("-", " ").capitalize() or _phrase(status),
         "status": int(status),
-        "detail": detail,
+        # the name of an argument may hold half a surrogate pair, which no answer can
+        "detail": writable(detail),
         "instance": request.url.path,
         **more,
     }

@@ -61,6 +61,8 @@ class Claim:
     key: str
     cost: float
     lease_s: float
+    #: Digest of who submits it; "" if not given.
+    submitter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class JobStore(StoreConnection):
             self._kept,
             MOST_AUDITED,
             MOST_SCOPES,
+            claim.submitter,
         )
 
     def sent(self, tenant: str, job: str, hold_s: float) -> Told:

@@ -9,18 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import pytest
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from jsonschema import Draft202012Validator
 from redis import Redis
 
 from repot.brokers.local import LOOPBACK, free_port, redis_server
+from repot.errors import NotJobOwner
 from repot.idempotency.store import RedisStore
-from repot.submission import Jobs
+from repot.submission import Jobs, Status
 from repot.submission.router import job_router
 from repot.waiting import wait_until
 from shop import LEASE_S, Shop
@@ -84,18 +85,25 @@ def project() -> str:
     return str(uuid4())
 
 
+def _tenant(request: Request) -> str | None:
+    if status := request.headers.get("x-refuse"):
+        raise HTTPException(int(status))
+    return request.headers.get("x-tenant") or None
+
+
 @contextmanager
 def served(shop: Shop, **terms: Any) -> Iterator[int]:
     """A server of an application that mounts the routes; its port."""
     web = FastAPI()
-
-    def tenant(request: Request) -> str | None:
-        if status := request.headers.get("x-refuse"):
-            raise HTTPException(int(status))
-        return request.headers.get("x-tenant") or None
-
     jobs = Jobs(shop.client, "jobs.render", scope="project", **{"cost": 2.5} | terms)
-    web.include_router(job_router(jobs, tenant=tenant), prefix="/renders")
+    web.include_router(job_router(jobs, tenant=_tenant), prefix="/renders")
+    with serving(web) as port:
+        yield port
+
+
+@contextmanager
+def serving(web: FastAPI) -> Iterator[int]:
+    """A server of an application; its port."""
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(web, host=LOOPBACK, port=port, log_level="error"))
     thread = Thread(target=server.run)
@@ -258,8 +266,10 @@ def test_a_body_that_is_no_submission_is_a_400(client: Client, body: bytes) -> N
     assert {"type", "title", "status", "detail", "instance"} == set(found.body)
 
 
-def test_a_key_that_is_too_long_and_a_limit_that_is_none_are_400(client: Client, project: str) -> None:
+def test_a_key_that_is_empty_too_long_and_a_limit_that_is_none_are_400(client: Client, project: str) -> None:
     assert 400 == client.submit(project, "k" * 256).status
+    # a client that sends the header relies on it
+    assert 400 == client.ask("POST", "/renders", {"project": project}, Idempotency_Key="").status
     assert [400, 400] == [client.ask("GET", f"/renders/refused?limit={limit}").status for limit in ("0", "all")]
 
 
@@ -340,7 +350,95 @@ def test_arguments_that_the_task_does_not_take_are_a_400_where_it_is_known(
         found = Client(port).submit(project, colour="blue")
         assert 400 == found.status
         assert "colour" in found.body["detail"]
+        # half a surrogate pair, which is valid JSON and no text that an answer can hold
+        odd = Client(port).ask("POST", "/renders", b'{"project": "%s", "\\ud800": 1}' % project.encode())
+        assert (400, PROBLEM) == (odd.status, odd.headers["content-type"])
+        assert r"\ud800" in odd.body["detail"]
         assert 202 == Client(port).submit(project).status
+
+
+def _user(x_user: Annotated[str, Header()] = "") -> str:
+    return x_user
+
+
+async def _later(request: Request) -> str:
+    return request.headers.get("x-user", "")
+
+
+def _number(request: Request) -> int | None:
+    name = request.headers.get("x-user", "")
+    return {"ann": 1, "bob": 2}.get(name)
+
+
+class _Asked:
+    """What is called, and answers later."""
+
+    async def __call__(self, request: Request) -> str:
+        return request.headers.get("x-user", "")
+
+
+@pytest.mark.parametrize("owner", [Depends(_user), _later, _number, _Asked()], ids=["depends", "async", "int", "call"])
+def test_an_owner_cancels_only_jobs_of_their_own(redis: Server, tmp_path: Path, project: str, owner: Any) -> None:
+    shop = Shop(redis, redis, tmp_path, app="job_app")
+    jobs = Jobs(shop.client, "jobs.render", scope="project")
+    web = FastAPI()
+    web.include_router(job_router(jobs, tenant=_tenant, owner=owner, prefix="/renders"))
+    with serving(web) as port:
+        client = Client(port)
+        first = client.ask("POST", "/renders", {"project": project}, X_User="ann")
+        assert (202, f"/renders/{first.body['id']}") == (first.status, first.headers["location"])
+        path = f"{first.headers['location']}/cancel"
+        for name in ("bob", ""):
+            refused = client.ask("POST", path, X_User=name)
+            assert (403, PROBLEM) == (refused.status, refused.headers["content-type"])
+        assert "urn:problem-type:repot:not-job-owner" == client.ask("POST", path, X_User="bob").body["type"]
+        # whom a tenant's jobs are not hidden from sees them, and another tenant's are not there
+        assert "queued" == client.ask("GET", first.headers["location"], X_User="bob").body["status"]
+        assert 404 == Client(port, "two").ask("POST", path, X_User="ann").status
+        assert 403 == client.ask("POST", "/renders", {"project": project}).status
+        assert [202, 202] == [client.ask("POST", path, X_User="ann").status for _ in range(2)]
+
+
+def test_a_job_without_an_owner_is_cancelled_by_the_applications_own_code(
+    redis: Server, tmp_path: Path, project: str
+) -> None:
+    jobs = Jobs(Shop(redis, redis, tmp_path, app="job_app").client, "jobs.render", scope="project")
+    first = jobs.submit({"project": project}).job
+    for name in ("ann", ""):
+        with pytest.raises(NotJobOwner):
+            jobs.cancel(first.id, owner=name)
+    assert Status.CANCELLED is jobs.cancel(first.id).job.status
+    with pytest.raises(TypeError, match="`owner` must be a text"):
+        jobs.submit({"project": project}, owner=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("prefix", "at"), [("/", "/"), ("/renders/", "/renders"), ("/a/b", "/a/b")])
+def test_a_router_with_its_prefix_and_one_at_the_root(
+    redis: Server, tmp_path: Path, project: str, prefix: str, at: str
+) -> None:
+    jobs = Jobs(Shop(redis, redis, tmp_path, app="job_app").client, "jobs.render", scope="project")
+    web, below = FastAPI(), FastAPI()
+    web.include_router(job_router(jobs, prefix=prefix))
+    below.mount("/below", web)
+    with serving(below) as port:
+        client = Client(port)
+        first = client.ask("POST", f"/below{at}", {"project": project})
+        assert 202 == first.status
+        found = client.ask("GET", first.headers["location"])
+        assert (200, first.body["id"]) == (found.status, found.body["id"])
+        assert 200 == client.ask("GET", f"/below{at.rstrip('/')}/refused").status
+
+
+def test_a_name_that_is_none_is_an_error_of_the_application(redis: Server, tmp_path: Path) -> None:
+    """It gives no access."""
+    jobs = Jobs(Shop(redis, redis, tmp_path, app="job_app").client, "jobs.render", scope="project")
+    web = FastAPI()
+    web.include_router(job_router(jobs, tenant=lambda _: True, prefix="/renders"))
+    with serving(web) as port:
+        connection = HTTPConnection(LOOPBACK, port, timeout=30)
+        connection.request("GET", "/renders/x")
+        assert 500 == connection.getresponse().status
+        connection.close()
 
 
 def test_the_schema_of_the_routes_is_true(client: Client, shop: Shop, project: str) -> None:

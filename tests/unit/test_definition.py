@@ -249,7 +249,7 @@ def test_a_class_of_tasks_is_refused_where_it_is_written() -> None:
                 return order
 
     class Library(IdempotentTask):
-        """What nobody runs yet."""
+        """What has no body yet."""
 
         abstract = True
         idempotency = BY_ORDER

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from enum import Enum, IntEnum
 from importlib.resources import files
 from typing import Any
+from uuid import UUID
 
 import pytest
 from celery import Celery
@@ -91,6 +93,32 @@ def test_a_scopes_digest_is_whole_and_its_name_shows_no_password() -> None:
     assert 64 == len(digest)
     assert "postgres://shop:**@db/1" == name
     assert digest != scope_of("a", ("source",), {"source": "postgres://shop:other@db/1"})[0]
+
+
+class Colour(str, Enum):  # noqa: UP042 - whose text is another than its value
+    """What `str` says of this is "Colour.RED"."""
+
+    RED = "red"
+
+
+class Size(IntEnum):
+    """A whole number."""
+
+    LARGE = 3
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+        (7, "7"),
+        (Size.LARGE, "3"),
+        (Colour.RED, "red"),
+    ],
+)
+def test_a_scope_is_what_travels(value: object, text: str) -> None:
+    assert scope_of("a", ("project",), {"project": text}) == scope_of("a", ("project",), {"project": value})
+    assert text == scope_of("a", ("project",), {"project": value})[1]
 
 
 @pytest.mark.parametrize("arguments", [{}, {"project": None}, {"project": False}, {"project": 7.0}, {"project": ""}])

@@ -1,5 +1,6 @@
 -- Claims a scope, its index and the job's record at once; safe to send twice.
--- ARGV id, scope, its name, payload, idempotency key, task, cost, lease ms, kept ms, most audited, most scopes counted
+-- ARGV id, scope, its name, payload, idempotency key, task, cost, lease ms, kept ms, most audited, most scopes counted,
+--      submitter
 -- Returns {verdict, now, record}: accepted; repeated: the key came before, with its job; mismatch: with another payload;
 --         taken: with the job that holds the scope.
 local id, scope, name, payload, key, task, cost = unpack(ARGV, 1, 7)
@@ -47,7 +48,7 @@ if active then
 end
 local generation = write('INCR', base .. ':generation:' .. scope)
 redis.call('HSET', record_of(id), 'id', id, 'scope', scope, 'name', name, 'payload', payload, 'key', key, 'task', task,
-  'status', 'accepted', 'generation', generation, 'created', now)
+  'status', 'accepted', 'generation', generation, 'created', now, 'submitter', ARGV[12])
 redis.call('SET', index_of(scope), id)
 hold(id, scope, lease, kept)
 if key ~= '' then

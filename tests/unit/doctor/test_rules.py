@@ -120,7 +120,7 @@ def nightly(**options: object) -> dict[str, object]:
 
 
 class Terms:
-    """A policy in a class that is none of tasks."""
+    """A policy in a class of another kind."""
 
     idempotency = GuardPolicy(key=TASK_ID)
 
@@ -148,7 +148,7 @@ class OfItsOwn(Task):  # type: ignore[misc,type-arg,unused-ignore]
 
 
 async def never_runs() -> None:
-    """What nobody awaits."""
+    """What has to be awaited."""
 
 
 def runs() -> None:
@@ -157,7 +157,7 @@ def runs() -> None:
 
 
 def yields() -> Iterator[None]:
-    """What nobody iterates."""
+    """What has to be iterated."""
     yield
 
 
