@@ -4,10 +4,10 @@ SHELL := bash
 BIN := .venv/bin
 
 .NOTPARALLEL:
-.PHONY: help demo test check setup browser lint types contract unit apps servers health chaos compose lock docs clean
+.PHONY: help demo test check setup browser lint types contract unit apps servers suite health chaos compose conformance lock docs clean
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: setup ## The story of the task that ran twice, on both brokers
 	@$(BIN)/repot demo
@@ -38,8 +38,11 @@ unit: setup ## Tests without servers
 apps: setup ## The doctor on whole projects, as tutorials write them and odder
 	$(BIN)/pytest tests/apps --numprocesses 2
 
-servers: setup ## Tests on private servers
-	$(BIN)/pytest tests/servers --numprocesses 4
+servers: setup suite ## Tests on private servers, a part of Celery's own among them
+	$(BIN)/pytest tests/servers tests/conformance --numprocesses 4
+
+suite: setup
+	@scripts/celery_tests
 
 health: setup ## Tests of the health sidecar, on workers whose brokers fail
 	$(BIN)/pytest tests/health --numprocesses 4
@@ -49,6 +52,9 @@ chaos: setup browser ## Tests of the scenarios, and of their report in a browser
 
 compose: setup ## Tests on Docker Compose, where an engine answers
 	$(BIN)/pytest tests/compose --numprocesses 2 --dist loadfile
+
+conformance: setup suite ## Celery's own integration tests with and without repot, on both brokers (half an hour)
+	PYTHONPATH=tests $(BIN)/python -m conformance
 
 lock: ## Resolve the requirements files anew
 	scripts/lock

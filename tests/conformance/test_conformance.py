@@ -1,0 +1,50 @@
+"""A part of Celery's own integration tests under repot, on both brokers; `make conformance` runs all of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from conformance.judging import known
+from conformance.suite import PASSED, SUITE, Arm, run
+from installed import require
+from repot.brokers.local import programs
+
+_TASKS, _CANVAS = "t/integration/test_tasks.py", "t/integration/test_canvas.py"
+
+#: Of each subject a few that take no longer than a moment: calls, retries, errors, the log, workflows.
+PART = (
+    f"{_TASKS}::test_class_based_tasks",
+    f"{_TASKS}::test_tasks::test_simple_call",
+    f"{_TASKS}::test_tasks::test_basic_task",
+    f"{_TASKS}::test_tasks::test_ignore_result",
+    f"{_TASKS}::test_tasks::test_reject_with_requeue_redelivers_and_succeeds",
+    f"{_TASKS}::test_tasks::test_fail",
+    f"{_TASKS}::test_tasks::test_retry_switches_from_kwargs_to_args",
+    f"{_TASKS}::test_tasks::test_unicode_task",
+    f"{_TASKS}::test_trace_log_arguments",
+    f"{_CANVAS}::test_link_error",
+    f"{_CANVAS}::test_chain::test_simple_chain",
+    f"{_CANVAS}::test_chain::test_complex_chain",
+    f"{_CANVAS}::test_chain::test_chain_inside_group_receives_arguments",
+    f"{_CANVAS}::test_group::test_empty_group_result",
+    f"{_CANVAS}::test_chord::test_simple_chord_with_a_delay_in_group_save",
+    f"{_CANVAS}::test_chord::test_add_chord_to_chord",
+)
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+def test_a_part_passes_under_repot(broker: str) -> None:
+    """What passes on stock Celery passes here, but for what is listed."""
+    require(programs.REDIS)
+    if broker == "rabbitmq":
+        require(programs.RABBITMQ)
+    if not SUITE.exists():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"run scripts/celery_tests: {SUITE} is missing")
+    found = run(Arm(broker, is_configured=True), PART, within_s=240, progress=lambda _: None)
+    listed = {test for one in known() if one.broker == broker for test in one.tests}
+    failed = {test: one.text for test, one in found.items() if one.status != PASSED and test not in listed}
+    assert not failed
+    # each name above stands for one test at least, unless Celery's tests are others than they were
+    assert len(found) > len(PART)
