@@ -44,6 +44,7 @@ _STEPS = (
     "repot.worker.beating:PulseStep",
     "repot.worker.burying:BuryStep",
     "repot.worker.delays:DelayStep",
+    "repot.worker.expiring:ExpiryStep",
     "repot.worker.prefetch:PrefetchStep",
     "repot.worker.partial_results:PartialResultsStep",
 )
@@ -100,6 +101,7 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     if settings.journal:
         record(settings.journal)
     signals.before_task_publish.connect(_stamp, dispatch_uid="repot-sent-at")
+    signals.before_task_publish.connect(_note_expiry, dispatch_uid="repot-expiry")
     if role is Role.WORKER:
         signals.worker_init.connect(_begin_pulse, dispatch_uid="repot-pulse")
         app.steps["consumer"].update(_STEPS)
@@ -120,6 +122,14 @@ def _stamp(properties: dict[str, Any] | None = None, **_: Any) -> None:  # noqa:
     """Say in each message when it was sent: nothing else tells how long the oldest one of a queue has waited."""
     if properties is not None:
         properties.setdefault("timestamp", int(time()))
+
+
+def _note_expiry(properties: dict[str, Any] | None = None, headers: dict[str, Any] | None = None, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """Have it remembered that a task expires; who sends none with `expires` imports nothing for it."""
+    if properties is not None and headers and headers.get("expires"):
+        from repot.worker.expiries import note_sent
+
+        note_sent(properties, headers)
 
 
 def _begin_pulse(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments

@@ -1,0 +1,175 @@
+"""Tasks that expire in a queue: their callers hear of it while workers are busy, and no task that runs is called so."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from celery import signals, states
+from celery.exceptions import TaskRevokedError
+
+from repot.brokers.local import redis_server
+from repot.waiting import wait_until
+from repot.worker.expiries import GRACE_S, expiries_of
+from repot.worker.expiring import LOOK_EVERY_S
+from repot.worker.journal import EFFECT, STARTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery.result import AsyncResult
+
+    from repot.brokers.local import Server
+    from shop import Shop
+
+SHOP = {"app": "expiring_app"}
+
+#: A caller hears so long after the expiry at most, on a machine that is busy.
+WITHIN_S = GRACE_S + LOOK_EVERY_S + 3
+
+
+#: As many as the shop's worker has.
+PROCESSES = 4
+
+
+@contextmanager
+def busy(shop: Shop, processes: int = PROCESSES) -> Iterator[None]:
+    """Every process of the worker is busy meanwhile."""
+    file = shop.file()
+    held = [shop.send("hold", str(file)) for _ in range(processes)]
+    try:
+        for task in held:
+            shop.await_lines(EFFECT, task.id)
+        yield
+    finally:
+        file.touch()
+
+
+def revoked_after_s(task: AsyncResult[Any], expires_at: float) -> float:
+    """How long after its expiry a caller hears; it must hear."""
+    with pytest.raises(TaskRevokedError):
+        task.get(timeout=30, interval=0.05)
+    assert states.REVOKED == str(task.state)
+    return time() - expires_at
+
+
+def test_callers_hear_in_time_while_the_worker_is_busy(shop: Shop) -> None:
+    """In a queue that is backed up with tasks that last, and others that expire later; those that last run."""
+    with busy(shop):
+        lasting = [shop.send("hold") for _ in range(3)]
+        begun = time()
+        expiries = [4.0, 2.0, 1.0, 3.0]
+        expiring = [shop.send("hold", expires=seconds) for seconds in expiries]
+        at = shop.send("hold", expires=datetime.now(UTC) + timedelta(seconds=1))
+        for seconds, task in sorted(zip([*expiries, 1.0], [*expiring, at], strict=True), key=lambda one: one[0]):
+            late_s = revoked_after_s(task, begun + seconds)
+            assert 0 < late_s < WITHIN_S
+        assert [states.PENDING] * 3 == [task.state for task in lasting]
+    assert ["ran"] * 3 == [shop.get(task) for task in lasting]
+    # the worker has taken every message by now, and has begun with none that was revoked
+    begun_with = {line.task for line in shop.lines(STARTED)}
+    assert not begun_with & {task.id for task in (*expiring, at)}
+    assert [states.REVOKED] * 5 == [str(task.state) for task in (*expiring, at)]
+
+
+def test_a_caller_hears_in_time_from_an_empty_queue(shop: Shop) -> None:
+    """Nothing else waits, and the worker is busy."""
+    with busy(shop):
+        begun = time()
+        assert 0 < revoked_after_s(shop.send("hold", expires=1), begun + 1) < WITHIN_S
+
+
+def test_a_task_that_runs_is_not_called_revoked(shop: Shop) -> None:
+    """It began before it expired, and takes longer than that; a retry in time runs, and has its result."""
+    file = shop.file()
+    task = shop.send("hold", str(file), expires=1)
+    shop.await_lines(EFFECT, task.id)
+    again = shop.send("twice", expires=30)
+    overdue = monotonic() + 1 + GRACE_S + 2 * LOOK_EVERY_S
+    seen = set()
+
+    def look() -> bool:
+        seen.add(str(task.state))
+        return monotonic() > overdue
+
+    wait_until(look, within_s=30, what="it would have been called REVOKED")
+    file.touch()
+    assert "ran" == shop.get(task)
+    assert states.REVOKED not in seen
+    assert "ran twice" == shop.get(again)
+
+
+def test_who_waits_in_a_worker_hears_in_time(opened: Callable[..., Shop], rabbitmq: Server, redis: Server) -> None:
+    """A worker that prefetches holds tasks for which its pool has no place."""
+    shop = opened(rabbitmq, redis, prefetch_multiplier=4)
+    shop.start(1)
+    with busy(shop, 1):
+        begun = time()
+        task = shop.send("hold", expires=1)
+        assert 0 < revoked_after_s(task, begun + 1) < WITHIN_S
+    assert not shop.lines(EFFECT, task.id)
+
+
+def test_the_broker_drops_nothing_that_expires(shop: Shop) -> None:
+    """RabbitMQ is told of no time to live but one that was asked for by itself."""
+    sent: list[dict[str, Any]] = []
+
+    def note(properties: dict[str, Any], **_: Any) -> None:
+        sent.append(dict(properties))
+
+    signals.before_task_publish.connect(note)
+    try:
+        shop.send("hold", expires=60)
+        shop.send("hold", expires=60, ignore_result=True)
+        shop.send("hold", expiration=60)
+    finally:
+        signals.before_task_publish.disconnect(note)
+    assert [None, None, 60] == [one.get("expiration") for one in sent]
+
+
+def test_a_worker_whose_clock_is_behind_does_not_run_what_was_revoked(shop: Shop) -> None:
+    """Another has called it REVOKED; to this worker its expiry is still to come."""
+    register = expiries_of(shop.client)
+    assert register is not None
+    with busy(shop):
+        task = shop.send("hold", expires=60)
+        # as seen by a clock that is ahead
+        register.note(task.id, time() - GRACE_S - 1)
+        list(register.revoke_due())
+        wait_until(lambda: str(task.state) == states.REVOKED, within_s=10, what="it is called REVOKED")
+        after = shop.send("hold")
+    assert "ran" == shop.get(after)
+    assert states.REVOKED == str(task.state)
+    assert not shop.lines(EFFECT, task.id)
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # Celery's
+def test_the_register_takes_each_task_once(opened: Callable[..., Shop]) -> None:
+    """Who is first has it: the worker that takes a task, or the one that calls it REVOKED."""
+    # without a worker, which would look as well
+    with redis_server() as server:
+        _take_each_once(opened(server, server))
+
+
+def _take_each_once(shop: Shop) -> None:
+    register = expiries_of(shop.client)
+    assert register is not None
+    past, names = time() - GRACE_S - 1, [str(uuid4()) for _ in range(4)]
+    taken, due, retried, running = names
+    for name in names:
+        register.note(name, past)
+    assert register.claim(taken)
+    shop.client.backend.store_result(retried, None, states.RETRY)
+    shop.client.backend.store_result(running, None, states.STARTED)
+    assert {due, retried} == set(register.revoke_due())
+    found = {name: shop.client.AsyncResult(name).state for name in names}
+    assert {taken: "PENDING", due: "REVOKED", retried: "REVOKED", running: "STARTED"} == found
+    assert not register.claim(due)
+    assert not list(register.revoke_due())
+    # sent again, under the same id
+    register.note(due, time() + 60)
+    assert register.claim(due)
