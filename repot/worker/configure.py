@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from functools import cache
 from time import time
 from typing import TYPE_CHECKING, Any, cast
@@ -69,14 +70,23 @@ def configure(app: Celery, settings: WorkerSettings | None = None, role: Role = 
     try:
         return _configure(app, settings, role)
     except ConfigInvalid as refusal:
-        # called in a receiver of Celery's signals, nobody would hear of it
+        # in a receiver of Celery's signals this is swallowed, and the worker would go on with stock settings
         app.repot_refusal = refusal  # type: ignore[attr-defined]
+        signals.worker_init.connect(_end_if_refused, dispatch_uid="repot-refusal")
         raise
 
 
 def refusal_of(app: Celery) -> ConfigInvalid | None:
     """Why the last call of `configure` failed; None if it did not."""
     return getattr(app, "repot_refusal", None)
+
+
+def _end_if_refused(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """End a worker whose configuration was refused."""
+    refusal = refusal_of(sender.app)
+    if refusal is not None:
+        print(f"error: {refusal}", file=sys.stderr)  # noqa: T201 - before Celery sets up its log
+        sys.exit(refusal.exit_code)
 
 
 def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> WorkerSettings:

@@ -129,20 +129,22 @@ app = Celery("shop", broker="redis://localhost:1/0")
 def configured(sender, **_):
     repot.configure(sender)
 """
+BY_WORKER = ("celery", "-A", "shop", "worker", "--pool", "solo")
 BY_CELERY = ("celery", "-A", "shop", "repot", "doctor")
 
 
 @pytest.mark.parametrize(
     ("text", "command"),
-    [(CONFIGURED, BY_CELERY), (CONFIGURED, ("celery", "-A", "shop", "worker")), (LATER, BY_CELERY)],
-    ids=["doctor", "worker", "doctor, later"],
+    [(CONFIGURED, BY_CELERY), (CONFIGURED, BY_WORKER), (LATER, BY_CELERY), (LATER, BY_WORKER)],
+    ids=["doctor", "worker", "doctor, later", "worker, later"],
 )
 def test_a_refused_variable_is_one_message_of_celerys_command(
     text: str, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     found = beside(text, command, tmp_path, WORKER_BROKER_URL=f"amqp://user:{PLANTED}#@host//")
     assert 2 == found.returncode
-    assert found.stderr.startswith("error: ")
+    # Celery's worker may warn of its own
+    assert "\nerror: " in f"\n{found.stderr}"
     assert "WORKER_BROKER_URL" in found.stderr
     assert "hint: " in found.stderr
     assert "Traceback" not in found.stderr
@@ -159,7 +161,7 @@ def beside(text: str, command: tuple[str, ...], folder: Path, **variables: str) 
     """Run a module's command in the folder of an application."""
     (folder / "shop.py").write_text(text)
     whole = [sys.executable, "-m", *command]
-    return subprocess.run(whole, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    return subprocess.run(whole, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.mark.parametrize(
