@@ -61,6 +61,10 @@ def make(seed: int, number: int) -> Case:
     token = f"{seed}x{number}"
     kinds = random.choices(list(KINDS), list(KINDS.values()), k=random.randint(1, 5))
     names = random.sample(NAMES, len(kinds))
+    if len(names) > 1 and _happens(random, 0.3):
+        # one ends as another does
+        names = ["other", "a.other", *(name for name in names if "other" not in name)][: len(kinds)]
+        kinds = kinds[: len(names)]
     queues = [_queue(random, name, kind, token) for name, kind in zip(names, kinds, strict=True)]
     mapping = _happens(random, 0.3)
     if mapping:

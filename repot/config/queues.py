@@ -59,11 +59,13 @@ def is_delayed(queue: Queue) -> bool:
 def natively_delayed(queues: Collection[Queue]) -> set[str]:
     """The exchanges whose messages kombu delays as in stock Celery.
 
-    Those that have patterns or none, of an application with quorum queues of its own.
+    Those that have patterns or none, of an application with quorum queues of its own; but none with a pattern that
+    begins with a wildcard: kombu binds that to the exit of all delays, and it matches every delayed message there is.
     """
     quorum = any((one.queue_arguments or {}).get("x-queue-type") == "quorum" and not is_delayed(one) for one in queues)
-    bound = [one.exchange for one in queues if quorum and one.exchange and not isinstance(one, Broadcast)]
-    return {exchange.name for exchange in bound if exchange.name and exchange.type in ("topic", "fanout")}
+    bound = [one for one in queues if quorum and one.exchange and not isinstance(one, Broadcast)]
+    wild = {one.exchange.name for one in bound if (one.routing_key or "").startswith(("*", "#"))}
+    return {one.exchange.name for one in bound if one.exchange.type in ("topic", "fanout")} - wild - {""}
 
 
 class DeadLetterQueue(Queue):  # type: ignore[misc,unused-ignore]

@@ -221,6 +221,9 @@ def _with_what_the_application_says(app: Celery, settings: WorkerSettings) -> Wo
     if not isinstance(found.get("visibility_timeout"), int):
         # one of the wrong kind is the doctor's to find; nobody else reads it here
         found.pop("visibility_timeout", None)
+    if app.conf.task_queue_max_priority and "queue_type" not in settings.model_fields_set:
+        # Celery declares every queue with x-max-priority then, which quorum queues refuse
+        found.setdefault("queue_type", "classic")
     if not found:
         return settings
     try:

@@ -17,7 +17,7 @@ from celery.local import Proxy
 from kombu import Queue
 
 import repot
-from repot.config import ExplicitSettings
+from repot.config import ExplicitSettings, delays
 from repot.errors import AppUnusable, ConfigInvalid
 from repot.worker.apps import load_app, load_configured_app
 from repot.worker.configure import configure, configured_with
@@ -91,6 +91,82 @@ def test_the_applications_broker_decides_when_no_variable_does() -> None:
     repot.configure(app, ExplicitSettings())
     assert 10 == app.conf.broker_heartbeat
     assert "quorum" == app.conf.task_queues[0].queue_arguments["x-queue-type"]
+
+
+def test_queues_without_a_word_of_their_own_are_as_ours() -> None:
+    """Wherever their names come from; exchange and key are those of stock Celery."""
+    theirs = [Queue("celery"), Queue("keyed", routing_key="k"), Queue("own", queue_arguments={"x-max-length": 9})]
+    app = shop(broker_url="amqp://elsewhere//", task_queues=theirs, task_default_queue="main")
+    repot.configure(app, ExplicitSettings())
+    queues: Any = app.amqp.queues
+    assert ["celery", "keyed", "own"] == list(queues.consume_from)
+    for name, key in (("celery", "main"), ("keyed", "k"), ("made", "made")):
+        assert "quorum" == queues[name].queue_arguments["x-queue-type"]
+        assert f"{name}.dead" == queues[name].queue_arguments["x-dead-letter-routing-key"]
+        assert ("direct", key) == (queues[name].exchange.type, queues[name].routing_key)
+    assert {"x-max-length": 9} == queues["own"].queue_arguments
+
+
+def test_a_queue_given_as_an_object_is_declared_as_those_of_its_name_are() -> None:
+    """By `queue=` or a route; RabbitMQ refuses to declare it in two ways."""
+    own = Queue("own", queue_arguments={"x-max-length": 9})
+    app = shop(broker_url="amqp://elsewhere//", task_queues=[Queue("celery"), own])
+    repot.configure(app, ExplicitSettings())
+    for name in ("celery", "made"):
+        routed: Any = app.amqp.router.route({"queue": Queue(name)}, "shop.add")
+        assert arguments_of(app, name) == routed["queue"].queue_arguments
+    as_it_is: Any = app.amqp.router.route({"queue": Queue("own")}, "shop.add")
+    assert None is as_it_is["queue"].queue_arguments
+
+
+def test_priorities_of_queues_make_them_classic() -> None:
+    """Quorum queues refuse `x-max-priority`, and Celery says it of every queue then."""
+    app = shop(broker_url="amqp://elsewhere//", task_queue_max_priority=10)
+    repot.configure(app, ExplicitSettings())
+    arguments = arguments_of(app, "celery")
+    assert 10 == arguments["x-max-priority"]
+    assert "x-queue-type" not in arguments
+    repot.configure(app, ExplicitSettings(queue_type="quorum"))
+    assert "quorum" == arguments_of(app, "celery")["x-queue-type"]
+
+
+def arguments_of(app: Celery, queue: str) -> dict[str, Any]:
+    found: Any = app.amqp.queues[queue]
+    return dict(found.queue_arguments or {})
+
+
+def test_a_second_call_is_seen_by_queues_that_were_read() -> None:
+    app = shop()
+    repot.configure(app, RABBIT)
+    assert "quorum" == arguments_of(app, "celery")["x-queue-type"]
+    repot.configure(app, RABBIT.replace(queue_type="classic", queue_names=("b",)))
+    assert ["b"] == list(app.amqp.queues)
+    assert "x-queue-type" not in arguments_of(app, "b")
+
+
+@pytest.mark.parametrize("url", ["redis://elsewhere", "amqp://elsewhere//"])
+def test_what_comes_out_of_a_delay_goes_back_to_its_queue(url: str) -> None:
+    """A bridge back to Redis sends the retry there, where there is no such exchange."""
+    app = shop(broker_url=url)
+    repot.configure(app, ExplicitSettings())
+    key = f"{'0.' * 27}1{delays.delayed_key('a.other', 1)[55:]}"
+    routed: Any = app.amqp.router.route({"exchange": delays.EXIT, "routing_key": key, "priority": 3}, "shop.add")
+    assert "a.other" == routed.pop("queue").name
+    assert {"priority": 3} == routed
+
+
+@pytest.mark.parametrize("name", ["other", "a.other", "ü", "two words", "100%", "a*b", "c.#", "#", "x" * 150])
+def test_the_key_of_a_delay_names_its_queue(name: str) -> None:
+    key = delays.delayed_key(name, 5)
+    assert name == delays.queue_of(key)
+    assert "101" == key.replace(".", "")[25:28]
+    # as one word: a pattern for one name matches no other
+    assert 30 == len(key.split("."))
+
+
+def test_a_name_too_long_for_a_key_is_not_delayed_by_the_broker() -> None:
+    assert "" == delays.delayed_key("x" * 250, 5)
+    assert "" == delays.queue_of("0." * 28 + "celery")
 
 
 def test_queues_given_as_a_mapping_stay() -> None:

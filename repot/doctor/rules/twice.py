@@ -609,6 +609,8 @@ def queues_share_a_key(facts: Facts) -> Iterator[Finding]:
     bound = [queue for queue in facts.queues if queue.exchange_type == "topic" and queue.routing_key]
     native = facts.kinds == {BrokerKind.RABBITMQ} and any(queue.is_quorum for queue in facts.queues)
     for place, one in enumerate(bound):
+        if native and one.delayed is None and one.routing_key.startswith("#"):
+            yield Finding(f"{one.name!r} gets every delayed message of its virtual host", setting="task_queues")
         for other in [queue for queue in bound[place + 1 :] if queue.exchange == one.exchange]:
             keys = sorted((one.routing_key, other.routing_key), key=len)
             if keys[0] == keys[1] or (native and keys[1].endswith(f".{keys[0]}")):
