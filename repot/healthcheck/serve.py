@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from repot.errors import AddressTaken
+from repot.healthcheck.connections import BACKLOG, PromptProtocol
 from repot.healthcheck.sidecar import create_app
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
         # who asks decides what is shown, and a header could say anything
         proxy_headers=False,
         lifespan="on",
+        http=PromptProtocol,
+        backlog=BACKLOG,
     )
     announce()
     with listening:

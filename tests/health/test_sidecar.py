@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from http.client import HTTPConnection
 from time import monotonic
@@ -212,6 +213,38 @@ def test_many_who_ask_cost_one_ping_a_second(server: Server, redis: Server, toxi
         assert len(ages) > 400
         assert max(ages) < 1.5
         assert pings <= took + 2
+
+
+def test_half_sent_requests_take_the_sidecar_from_nobody(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+    """More than it has file descriptors for, each with a part of a request; and none of them stays."""
+    with Patient(redis, redis, toxiproxy, tmp_path) as patient, ExitStack() as stack:
+        patient.await_ready()
+        resource.prlimit(patient.sidecar.pid, resource.RLIMIT_NOFILE, (256, 256))
+        slow = []
+        for _ in range(300):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", patient.port), timeout=10))
+            one.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n")
+            slow.append(one)
+        begun = monotonic()
+        for _ in range(20):
+            assert (200, "running") == patient.get("/live").short
+            assert 200 == patient.get("/ready").status
+        assert monotonic() - begun < 10
+        for one in slow:
+            with suppress(ConnectionError):
+                # the end, and no answer
+                assert not one.recv(100)
+        wait_until(
+            lambda: psutil.Process(patient.sidecar.pid).num_fds() < 50, within_s=20, what="the connections are gone"
+        )
+
+
+def test_the_sidecar_names_its_worker_in_full(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+    with Patient(redis, redis, toxiproxy, tmp_path) as patient:
+        patient.sidecar.stop()
+        with patient.start_sidecar(HEALTHCHECK_NODE=f"{patient.name}@%h") as patient.sidecar:
+            wait_until(lambda: "serving http" in patient.sidecar.log_tail(), within_s=20, what="it serves")
+            assert f"for {patient.name}@{socket.gethostname()}" in patient.sidecar.log_tail()
 
 
 def test_details_are_for_this_machine_and_for_the_token(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
