@@ -34,6 +34,8 @@
     ├── ResultExpired          exit 1   the effect is done, its result is not kept any more
     ├── ClaimNotFound          exit 1   nobody has claimed this key
     ├── ClaimUnreadable        exit 1   what stands at a claim's name is none
+    ├── MessageUnusable        exit 1   a message names a task that cannot be handed to a process
+    ├── DeliveryLimitReached   exit 1   a message was delivered too often to workers that died with it
     ├── LetterNotFound         exit 1   there is no such dead letter
     ├── Unroutable             exit 1   there is no queue to send a message to, or it is full
     ├── ScopeTaken             exit 5   a scope has an active job already
@@ -258,6 +260,14 @@ class ClaimNotFound(RepotError):
 
 class ClaimUnreadable(RepotError):
     """What stands at a claim's name in the store is none."""
+
+
+class MessageUnusable(RepotError):
+    """A message names a task, and cannot be handed to the process that would run it."""
+
+
+class DeliveryLimitReached(RepotError):
+    """A message was delivered too often to workers that died with it."""
 
 
 class LetterNotFound(RepotError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 from celery.exceptions import Ignore, Reject
 
 from repot.errors import OutcomeUnknown, ResultExpired
@@ -149,3 +149,29 @@ def held(path: str) -> None:
     wait_until(Path(path).exists, within_s=60, what=f"{path} appears")
     message = "held"
     raise RuntimeError(message)
+
+
+@app.task(name="dead.never_starts")  # type: ignore[untyped-decorator,unused-ignore]
+def never_starts() -> None:
+    """End the worker that receives it, as a message does that crashes the interpreter."""
+
+
+@signals.task_received.connect
+def _end_the_worker(request: Any, **_: Any) -> None:
+    if request.name == "dead.never_starts":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="dead.kills")  # type: ignore[untyped-decorator,unused-ignore]
+def kills() -> None:
+    """End the worker and every process of its pool, as the kernel does with a container that is out of memory."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="dead.runs_long")  # type: ignore[untyped-decorator,unused-ignore]
+def runs_long(path: str) -> None:
+    """Say in a file that it has begun, and run for longer than any test."""
+    with Path(path).open("a") as file:
+        file.write("begun\n")
+    Event().wait(120)

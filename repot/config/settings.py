@@ -186,6 +186,13 @@ class WorkerSettings(EnvironmentSettings):
         description="Keep the message of a task that failed for good as a dead letter, on either broker; tasks with "
         "`dead_letter = False` are left out.",
     )
+    max_deliveries: int = Field(
+        10,
+        ge=0,
+        description="Deliver a message at most so often to workers that die with it; the next time it is a dead "
+        "letter and its task has failed. Deliveries that a worker gave back when it left or lost its link do not "
+        "count. The lease store counts them. 0 for no limit.",
+    )
     redact: Names = Field(
         (),
         description="`repot dead` shows these arguments, and values under these keys at any depth, as **; separated by "

@@ -19,7 +19,7 @@ from celery.exceptions import (
 from celery.utils.serialization import UnpickleableExceptionWrapper
 
 from repot.deadletter import letter
-from repot.errors import OutcomeUnknown, ResultExpired
+from repot.errors import DeliveryLimitReached, MessageUnusable, OutcomeUnknown, ResultExpired
 
 # the stubs do not know it
 _WRAPPER: type[BaseException] = einfo.ExceptionWithTraceback  # type: ignore[attr-defined]
@@ -42,6 +42,8 @@ def reason_of(raised: BaseException, task: Any, retries: int) -> str | None:  # 
     verdicts = (
         (letter.WORKER_LOST, lost),
         (letter.TIME_LIMIT, isinstance(raised, TimeLimitExceeded)),
+        (letter.DELIVERY_LIMIT, isinstance(exception, DeliveryLimitReached)),
+        (letter.UNDECODABLE, isinstance(exception, MessageUnusable)),
         (letter.UNKNOWN_OUTCOME, _is(exception, (OutcomeUnknown,))),
         (letter.PERMANENT, _is(exception, _classes(task, "permanent"))),
         (letter.REJECTED, isinstance(raised, Reject)),

@@ -17,20 +17,37 @@ if TYPE_CHECKING:
 BROKER_UNREACHABLE = "broker_unreachable"
 BROKER_REFUSED = "broker_refused"
 BROKER_ALARM = "broker_alarm"
+POOL_CRASH_LOOP = "pool_crash_loop"
 NOT_ANSWERING = "not_answering"
 NOT_CONSUMING = "not_consuming"
 READY = "ready"
+
+#: A pool whose processes have done nothing but die for so long, and so often, takes no tasks.
+CRASHING_S = 10
+_DEATHS = 3
 
 #: Where a worker cannot be asked, a broker that sent nothing for longer is not there: heartbeats and polls come every
 #: few seconds.
 SILENT_S = 60
 
 
-def without_asking(found: Pulse, live: Answer) -> Answer | None:
-    """The answer where the pulse alone knows it; None where the worker must be asked."""
+def without_asking(found: Pulse, live: Answer, stall_s: float = 60) -> Answer | None:
+    """The answer where the pulse alone knows it; None where the worker must be asked.
+
+    A pool may run none of the tasks it holds, or wait for a result, for `stall_s` seconds.
+    """
     if not live.ok or found.phase in (STARTING, STOPPING):
         return Answer(ok=False, state=live.state, reason=live.reason)
-    checks = (_searching(found), _stuck(found), _cancelled(found), live if live.state == BUSY else None, _mute(found))
+    checks = (
+        _searching(found),
+        _crashing(found),
+        _stuck(found),
+        _unread(found, stall_s),
+        _idle(found, stall_s),
+        _cancelled(found),
+        live if live.state == BUSY else None,
+        _mute(found),
+    )
     return next((answer for answer in checks if answer), None)
 
 
@@ -52,6 +69,32 @@ def _stuck(found: Pulse) -> Answer | None:
         return None
     past_s = monotonic() - (task.deadline or 0)
     reason = f"{found.node} runs {task.name} {past_s:.0f} s past its hard time limit"
+    return Answer(ok=False, state=POOL_STUCK, reason=reason)
+
+
+def _crashing(found: Pulse) -> Answer | None:
+    pool = found.pool
+    for_s = monotonic() - pool.dying_since if pool.dying_since is not None else 0
+    if for_s < CRASHING_S or pool.deaths < _DEATHS:
+        return None
+    reason = f"the processes of {found.node} die as they start: {pool.deaths} in {for_s:.0f} s, and none ran a task"
+    return Answer(ok=False, state=POOL_CRASH_LOOP, reason=reason)
+
+
+def _unread(found: Pulse, stall_s: float) -> Answer | None:
+    task = found.pool.lost
+    if task is None or monotonic() - task.started < stall_s:
+        return None
+    ended = f"ended {task.name} ({task.id}) {monotonic() - task.started:.0f} s ago"
+    reason = f"a process of {found.node} {ended}, and its result has not arrived: it gets no other task"
+    return Answer(ok=False, state=POOL_STUCK, reason=reason)
+
+
+def _idle(found: Pulse, stall_s: float) -> Answer | None:
+    since = found.pool.idle_since
+    if since is None or monotonic() - since < stall_s:
+        return None
+    reason = f"{found.node} has held {found.pool.reserved} tasks for {monotonic() - since:.0f} s and runs none"
     return Answer(ok=False, state=POOL_STUCK, reason=reason)
 
 

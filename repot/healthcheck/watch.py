@@ -62,7 +62,11 @@ class Watch:
         seen = self.look()
         if seen.pulse is None:
             return Look(seen.at, None, seen.live, seen.live)
-        ready = without_asking(seen.pulse, seen.live) or self._misled(seen.pulse) or self._ask(seen.pulse)
+        ready = (
+            without_asking(seen.pulse, seen.live, self._health.stall)
+            or self._misled(seen.pulse)
+            or self._ask(seen.pulse)
+        )
         return Look(seen.at, seen.pulse, seen.live, ready)
 
     @property

@@ -26,6 +26,7 @@ from repot.config.masking import masked
 from repot.worker import contact, counts, pulse
 from repot.worker.connecting import worker_connection
 from repot.worker.outcomes import OTHER
+from repot.worker.pool_watch import PoolWatch, RunningTasks
 from repot.worker.pulse import CONNECTING, RUNNING, STARTING, STOPPED, STOPPING, Link, Pool, Pulse, Task
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ _RUN: int = bootsteps.RUN  # type: ignore[attr-defined]
 _MOST_KINDS_OF_ERRORS = 20
 
 
+#: The pool of processes, as the module of Celery it stands in is called.
+_PREFORK = "prefork"
+
+
 class Heart:
     """Writes the pulse of one worker; what fails in doing so is logged once and never ends the worker."""
 
@@ -56,6 +61,8 @@ class Heart:
         self._url = settings.read_url
         self._peers: frozenset[tuple[str, int]] = frozenset()
         self._counts = counts.count_tasks(worker.app)
+        self._pool_watch = PoolWatch(RunningTasks.hear())
+        self._last_faults: dict[str, Any] = {}
         # signals interrupt the thread that writes, and a pool's threads write, too
         self._lock = RLock()
         self._changes = self._writing = 0
@@ -102,13 +109,14 @@ class Heart:
     def _pulse(self) -> Pulse:
         # `celery control autoscale` and `pool_grow` change one of them
         processes = max(getattr(self._worker, "max_concurrency", None) or 0, _processes(self._worker))
+        found = self._counts.totals(processes)
         return Pulse(
             node=self._worker.hostname,
             process=self._process,
             beat=monotonic(),
-            pool=_pool(self._worker),
+            pool=replace(_pool(self._worker), **self._faults(processes, found)),
             sees_deduplicated=counts.sees_deduplicated(),
-            counts=self._counts.totals(processes),
+            counts=found,
             histograms=self._counts.histograms(processes),
             **self._said,
         )
@@ -122,6 +130,21 @@ class Heart:
                 kind = OTHER
             counted = {**link.connection_errors, kind: link.connection_errors.get(kind, 0) + 1}
             self._said["link"] = replace(link, connection_errors=counted)
+
+    def _faults(self, processes: int, found: dict[str, dict[str, int]]) -> dict[str, Any]:
+        """What is wrong with its processes: fields of Pool."""
+        if _kind(self._worker) != _PREFORK or current_thread() is not main_thread():
+            return self._last_faults
+        progressed = self._pool_watch.progressed(found)
+        active, reserved = tuple(_state.active_requests), len(_state.reserved_requests)
+        dying_since, deaths = self._pool_watch.dying(self._worker.pool.info["processes"], progressed=progressed)
+        self._last_faults = {
+            "dying_since": dying_since,
+            "deaths": deaths,
+            "idle_since": self._pool_watch.idle_since(len(active), reserved, progressed=progressed),
+            "lost": self._pool_watch.lost(active, processes),
+        }
+        return self._last_faults
 
     def connecting(self) -> None:
         """The broker is being looked for, for the first time or again; beats."""

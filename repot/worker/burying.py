@@ -14,8 +14,11 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
+from celery.app.task import Context
 from celery.exceptions import InvalidTaskError
+from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
+from celery.worker import state as worker_state
 from kombu.exceptions import ContentDisallowed
 
 from repot.brokers.message import from_kombu
@@ -23,20 +26,24 @@ from repot.deadletter import letter
 from repot.deadletter.judging import name_of, text_of
 from repot.deadletter.letter import Death
 from repot.deadletter.office import REFUSED_FOR_S, Office, Posting
-from repot.errors import DeadlineExceeded
+from repot.errors import DeadlineExceeded, DeliveryLimitReached, MessageUnusable
 from repot.waiting import wait_until
 from repot.worker.configure import configured_with
-from repot.worker.malformed import malformation
+from repot.worker.deliveries import Deliveries
+from repot.worker.malformed import is_nested_too_deeply, malformation
 from repot.worker.origins import Origins
-from repot.worker.request import CELERYS_OWN, BuryingRequest
+from repot.worker.request import CELERYS_OWN, BuryingRequest, request_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from repot.config import WorkerSettings
 
 log = logging.getLogger(__name__)
 _celery_log = get_logger("celery.worker.consumer.consumer")
+
+# the stubs do not know it
+_state: Any = worker_state
 
 #: A worker that leaves waits so long for letters that are on their way; what they stand for comes again otherwise.
 LEAVE_WITHIN_S = 5.0
@@ -52,6 +59,38 @@ class Burial:
         self._office = Office(consumer.app, settings)
         self._settlements: deque[Callable[[], None]] = deque()
         self._origins = Origins()
+        self._deliveries = Deliveries(settings)
+
+    def beyond_limit(self, message: Any) -> int:  # noqa: ANN401
+        """Count a delivery; return by how many the limit is exceeded, 0 where there is none, or no dead letters."""
+        if not self._deliveries.counts(message) or not self._settings.dead_letters_of(self._origins.of(message)):
+            return 0
+        return self._deliveries.beyond(message)
+
+    def note_returns(self) -> None:
+        """Hear what goes back to the broker unharmed: all of it with a lost link, in a shutdown what does not run."""
+        consumer = self._consumer
+        close = consumer.on_close
+
+        def link_is_lost() -> None:
+            self.return_({*_state.reserved_requests, *_state.scheduled_requests, *_state.active_requests})
+            close()
+
+        def shutting_down() -> None:
+            self.return_({*_state.reserved_requests, *_state.scheduled_requests} - {*_state.active_requests})
+            self.returned()
+            close()
+
+        consumer.on_close, consumer.blueprint.on_close = link_is_lost, shutting_down
+
+    def return_(self, requests: Iterable[Any]) -> None:
+        """Note requests whose messages a worker gives back; one that ends by an error may have died of any of them."""
+        if self._consumer.controller.exitcode != EX_FAILURE:
+            self._deliveries.give_back(request.message for request in tuple(requests) if not request.acknowledged)
+
+    def returned(self) -> None:
+        """Tell the store what was given back."""
+        self._deliveries.settle()
 
     def note_queues(self) -> None:
         """Remember what is consumed now, while there is a consumer."""
@@ -153,16 +192,24 @@ class BuryStep(bootsteps.StartStopStep):  # type: ignore[misc]
             self._burial = Burial(c, settings)
             _give_requests(c.app, self._burial)
             _replace_handlers(c, self._burial)
+            self._burial.note_returns()
         super().__init__(c, **options)
 
     def include_if(self, c: Any) -> bool:  # noqa: ANN401, ARG002 - Celery's signature
         """Only where dead letters are wanted."""
         return self._burial is not None
 
+    def start(self, c: Any) -> None:  # noqa: ANN401, ARG002
+        """Connected, for the first time or again: before anything is delivered, say what was given back."""
+        if self._burial is not None:
+            self._burial.returned()
+
     def shutdown(self, c: Any) -> None:  # noqa: ANN401, ARG002
         """The pool is empty, and the connection still open."""
         if self._burial is not None:
             self._burial.leave()
+            # also what a cold shutdown has cancelled meanwhile
+            self._burial.returned()
 
 
 def _at_this_worker(death: Death, queue: str, worker: str) -> Death:
@@ -213,13 +260,52 @@ def _careful_handler(c: Any, burial: Burial, create: Callable[[], Callable[[Any]
 
     def on_task_received(message: Any) -> None:  # noqa: ANN401
         burial.note_queues()
+        beyond = burial.beyond_limit(message)
+        if beyond:
+            # where this ended the worker, too, the next one does not even decode the message
+            _refuse(c, burial, message, _delivered_too_often(message), decode=beyond == 1)
+            return
         wrong = malformation(message)
         if wrong:
             c.on_invalid_task(None, message, InvalidTaskError(wrong))
+        elif _runs_in_processes(c) and is_nested_too_deeply(message):
+            _refuse(c, burial, message, MessageUnusable("the arguments are nested too deeply for a pool of processes"))
         else:
             handle(message)
 
     return on_task_received
+
+
+def _runs_in_processes(c: Any) -> bool:  # noqa: ANN401
+    return type(c.pool).__module__.endswith(".prefork")
+
+
+def _delivered_too_often(message: Any) -> DeliveryLimitReached:  # noqa: ANN401
+    said = f"{(message.headers or {}).get('id')} was delivered too often to workers that died with it"
+    return DeliveryLimitReached(said, hint="WORKER_MAX_DELIVERIES is the limit.")
+
+
+def _said_of(message: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return what a message says of its task: in its headers, or in its body where its protocol is 1."""
+    payload = message.payload
+    return {**(payload if isinstance(payload, dict) else {}), **message.headers}
+
+
+def _refuse(c: Any, burial: Burial, message: Any, error: Exception, *, decode: bool = True) -> None:  # noqa: ANN401
+    """End a message that must not run: a letter, and a failure for whoever waits for its task."""
+    try:
+        said = _said_of(message) if decode else message.headers
+        task = c.app.tasks[said["task"]]
+        if decode and getattr(task.Request, "burial", None) is not None:
+            request_of(c, task, message).refuse(error)
+            return
+        task.backend.mark_as_failure(said["id"], error, request=Context(said))
+    except Exception:
+        log.exception("the caller of a refused task cannot be told", extra={"action": "refusal_untold"})
+    _spare(
+        message, burial, letter.DELIVERY_LIMIT if isinstance(error, DeliveryLimitReached) else letter.UNDECODABLE, error
+    )
+    message.ack()
 
 
 def _spare(message: Any, burial: Burial, reason: str, exc: BaseException | None = None) -> None:  # noqa: ANN401

@@ -66,6 +66,10 @@ class Pool:
 
     `reserved` counts the active ones, too, `limited` waits for its rate limit; `oldest` runs longest, `overdue` has
     the nearest deadline. `in_flight_since` is when the oldest of all messages in hand came, held ones included.
+
+    Of a pool of processes: `dying_since` is when its processes began to do nothing but die, `deaths` how many have;
+    since `idle_since` it has held tasks and run none; `lost` is a task that ended, at `started` of it, and whose result
+    has not arrived.
     """
 
     kind: str
@@ -77,6 +81,10 @@ class Pool:
     oldest: Task | None = None
     overdue: Task | None = None
     in_flight_since: float | None = None
+    dying_since: float | None = None
+    deaths: int = 0
+    idle_since: float | None = None
+    lost: Task | None = None
 
     @property
     def is_stuck(self) -> bool:
@@ -186,7 +194,7 @@ def read(path: Path) -> Pulse:
             found[name] = float(found[name])
         found["process"]["pid"] = int(found["process"]["pid"])
         pool, link = found["pool"], found["link"]
-        tasks = {name: Task(**pool[name]) if pool[name] else None for name in ("oldest", "overdue")}
+        tasks = {name: Task(**pool[name]) if pool[name] else None for name in ("oldest", "overdue", "lost")}
         lists = {name: tuple(link[name]) for name in ("queues", "cancelled")}
         return replace(
             Pulse(**found),

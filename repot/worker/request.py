@@ -5,9 +5,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from billiard.einfo import ExceptionInfo
 from celery.exceptions import TimeLimitExceeded
 from celery.utils.log import get_logger
 from celery.worker import request as worker_request
+from celery.worker import strategy as worker_strategy
+from vine import promise
 
 from repot.deadletter import letter
 from repot.deadletter.judging import cause, name_of, reason_of, text_of, unwrapped
@@ -19,8 +22,9 @@ if TYPE_CHECKING:
     from repot.worker.burying import Burial
 
 celery_log = get_logger(worker_request.__name__)
-# the stubs do not know what it keeps
+# the stubs do not know what they keep
 _Request: Any = worker_request.Request
+_strategy: Any = worker_strategy
 
 #: How a task says that it has no request class of its own.
 CELERYS_OWN = ("celery.worker.request:Request", _Request)
@@ -38,6 +42,7 @@ class BuryingRequest(_Request):  # type: ignore[misc,unused-ignore]
     burial: ClassVar[Burial]
     _death: Death | None = None
     _is_over = False
+    _is_cancelled = False
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - Celery's signature
         """The task raised, or its process is gone."""
@@ -52,6 +57,21 @@ class BuryingRequest(_Request):  # type: ignore[misc,unused-ignore]
             return
         with self._dying(TimeLimitExceeded(timeout), ""):
             super().on_timeout(soft, timeout)
+
+    def refuse(self, error: Exception) -> None:
+        """End a task that must not run: it has failed with `error`, its caller hears of it, its message is a letter."""
+        with self._dying(error, ""):
+            super().on_failure(_as_failure(error))
+            if not self.acknowledged:
+                # Celery has acknowledged a task early by the time it fails
+                self.acknowledge()
+
+    def cancel(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - Celery's signature
+        """End the run, as a cold shutdown does: the message goes back, and no worker died of it."""
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            self.burial.return_([self])
+        super().cancel(*arguments, **options)
 
     def acknowledge(self) -> None:
         """Acknowledge, but for a dead task: that has a letter written first."""
@@ -131,3 +151,40 @@ class BuryingRequest(_Request):  # type: ignore[misc,unused-ignore]
             self._message.ack_log_error(celery_log, self._connection_errors)
         else:
             self._message.reject_log_error(celery_log, self._connection_errors, requeue=True)
+
+
+def _as_failure(error: Exception) -> Any:  # noqa: ANN401 - billiard's ExceptionInfo
+    """Raise and catch an error: billiard takes none without a traceback."""
+
+    def fail() -> None:
+        raise error
+
+    try:
+        fail()
+    except Exception:  # noqa: BLE001 - whatever was given
+        return ExceptionInfo()
+
+
+def request_of(c: Any, task: Any, message: Any) -> Any:  # noqa: ANN401 - celery's Consumer and Task, kombu's Message
+    """Make the request of a message as Celery's default strategy does (`celery/worker/strategy.py`)."""
+    payload = message.payload
+    if "args" in payload:
+        body, headers, decoded, utc = _strategy.hybrid_to_proto2(message, payload)
+    elif "task" not in message.headers:
+        body, headers, decoded, utc = _strategy.proto1_to_proto2(message, payload)
+    else:
+        body, headers, decoded, utc = message.body, message.headers, False, c.app.uses_utc_timezone()
+    return task.Request(
+        message,
+        on_ack=promise(c.call_soon_ack, (message.ack_log_error,)),
+        on_reject=promise(c.call_soon_ack, (message.reject_log_error,)),
+        app=c.app,
+        hostname=c.hostname,
+        eventer=c.event_dispatcher,
+        task=task,
+        connection_errors=c.connection_errors,
+        body=body,
+        headers=headers,
+        decoded=decoded,
+        utc=utc,
+    )

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import psutil
 import pytest
 from redis import Redis
 
@@ -269,3 +270,46 @@ def test_consumer_cancelled(patient: Patient) -> None:
     assert (200, "running") == patient.get("/live").short
     patient.client.control.add_consumer(queue)
     patient.await_ready()
+
+
+def test_a_pool_that_only_dies(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+    """Each process is killed as it starts; Celery starts others for ever, and answers pings."""
+    # as tests/pool_app.py names it
+    dying = tmp_path / "dying"
+    with Patient(redis, redis, toxiproxy, tmp_path, app="pool_app", journal=tmp_path / "journal") as patient:
+        patient.await_ready()
+        dying.touch()
+        for child in _children(patient):
+            child.kill()
+        patient.await_state("/ready", (503, "pool_crash_loop"))
+        assert (200, "running") == patient.get("/live").short
+        dying.unlink()
+        patient.await_ready()
+
+
+def test_a_pool_that_holds_tasks_and_runs_none_and_one_whose_result_is_not_read(
+    redis: Server, toxiproxy: Server, tmp_path: Path
+) -> None:
+    """Its processes are stopped (SIGSTOP): before they take a task, and while one sends a result."""
+    stuck = (503, "pool_stuck")
+    with Patient(redis, redis, toxiproxy, tmp_path, app="pool_app", dead_letter_failures=False) as patient:
+        patient.await_ready()
+        for child in _children(patient):
+            child.suspend()
+        patient.send("repot.run", 0)
+        patient.await_state("/ready", stuck)
+        assert "runs none" in patient.get("/ready").body["reason"]
+        for child in _children(patient):
+            child.resume()
+        patient.await_ready()
+        patient.send("pool.stop_in_result", 8 << 20)
+        patient.await_state("/ready", stuck)
+        assert "its result has not arrived" in patient.get("/ready").body["reason"]
+        assert (200, "running") == patient.get("/live").short
+        for child in _children(patient):
+            child.resume()
+        patient.await_ready()
+
+
+def _children(patient: Patient) -> list[psutil.Process]:
+    return psutil.Process(patient.pulse.process.pid).children()

@@ -20,11 +20,13 @@ from amqp import ChannelError
 from celery import Celery
 from click.testing import CliRunner
 from kombu import Connection, Exchange, Producer, Queue
+from redis import Redis
 
 from dead_routes_app import SEVERAL, TOPIC
 from repot.brokers.local import programs
 from repot.brokers.message import Message, publish
 from repot.brokers.sweep import Keep
+from repot.chaos.proxies import Proxy
 from repot.chaos.workers import start_worker
 from repot.cli.main import main
 from repot.cli.output import READER_LEFT
@@ -261,6 +263,86 @@ def test_a_message_nobody_can_run_goes_whole(
     )
     assert {"priority": 0, "correlation_id": mark, "delivery_mode": 2} == found.message.properties
     post.await_ok()
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+@pytest.mark.parametrize("depth", [480, 900])
+def test_arguments_nested_too_deeply_go_whole_and_their_caller_hears(post: Post, protocol: int, depth: int) -> None:
+    """Celery's worker ends as it hands them to its pool; the next worker, too."""
+    task, nested = str(uuid4()), "[" * depth + "]" * depth
+    if protocol == 1:
+        body, headers = f'{{"task": "dead.ok", "id": "{task}", "args": [{nested}], "kwargs": {{}}}}', {}
+    else:
+        body, headers = f"[[{nested}], {{}}, {{}}]", {"task": "dead.ok", "id": task}
+    sent = Message(body.encode(), "application/json", "utf-8", headers, {"priority": 0, "correlation_id": task})
+    post.raw(sent)
+    assert letter.UNDECODABLE == post.letter(task).death.reason
+    wait_until(lambda: post.client.backend.get_state(task) == "FAILURE", within_s=10, what="the caller hears of it")
+    post.await_ok()
+
+
+def _lose_links(server: Server, link: Proxy) -> None:
+    """Reset a worker's connections so that it can give its messages back at once."""
+    if server.url.startswith("redis"):
+        Redis.from_url(server.url).client_kill_filter(_type="normal")
+    else:
+        # what RabbitMQ has delivered is its own again with the end of the connection
+        with link.closed():
+            pass
+
+
+def _has_left(worker: GuardedProcess) -> bool:
+    return worker.exit_code is not None
+
+
+#: Redis hands out again what a dead worker had, within seconds.
+SOON: dict[str, Any] = {"max_deliveries": 1, "visibility_timeout": 2, "restore_interval": 1}
+
+
+@pytest.mark.parametrize("task", ["dead.never_starts", "dead.kills"])
+def test_what_kills_its_worker_is_dead_the_next_time(server: Server, opened: Callable[..., Post], task: str) -> None:
+    """Before its task starts, or with all processes while it runs; on either broker."""
+    post = opened(server, **SOON)
+    sent = post.send(task)
+    worker = post.start(processes=1)
+    wait_until(partial(_has_left, worker), within_s=30, what="it kills its worker")
+    post.workers.remove(worker)
+    worker.stop()
+    post.start(processes=1)
+    found = post.letter(sent)
+    assert (letter.DELIVERY_LIMIT, "repot.errors.DeliveryLimitReached") == (found.death.reason, found.death.exception)
+    wait_until(lambda: post.client.backend.get_state(sent) == "FAILURE", within_s=10, what="the caller hears of it")
+    post.await_ok()
+    post.await_settled()
+
+
+def test_workers_that_leave_or_lose_their_link_do_not_count(
+    server: Server, toxiproxy: Server, opened: Callable[..., Post], tmp_path: Path
+) -> None:
+    """A message given back three times, where one delivery is allowed: it is still no dead letter."""
+    link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", server.port)
+    begun = tmp_path / "begun"
+    post = opened(server, **SOON | {"visibility_timeout": 60, "soft_shutdown_timeout": 0, "socket_timeout": 2})
+    through = post.settings.replace(broker_url=server.url_at(link.port))
+    sent = post.send("dead.runs_long", str(begun))
+
+    def runs(number: int) -> bool:
+        return begun.exists() and len(begun.read_text().split()) >= number
+
+    try:
+        worker = start_worker(f"w-{uuid4()}", post.queue, through, post.folder, 1)
+        post.workers.append(worker)
+        wait_until(partial(runs, 1), within_s=30, what="it runs")
+        worker.signal(signal.SIGQUIT)
+        wait_until(partial(_has_left, worker), within_s=30, what="it leaves")
+        # each run goes on in its process, so that the next needs another
+        post.workers.append(start_worker(f"w-{uuid4()}", post.queue, through, post.folder, 4))
+        for number in (2, 3, 4):
+            wait_until(partial(runs, number), within_s=30, what="it runs again")
+            _lose_links(server, link)
+        assert sent not in {one.id for one in post.letters()}
+    finally:
+        link.delete()
 
 
 def test_a_compressed_task_stays_compressed(post: Post) -> None:

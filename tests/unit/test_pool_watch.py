@@ -1,0 +1,93 @@
+"""What a worker sees of a pool whose processes die, take nothing or lose a result."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from repot.worker import pool_watch
+from repot.worker.pool_watch import LIVES_S, PoolWatch, RunningTasks, mark_of
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that stands still until it is set."""
+    now = [100.0]
+    monkeypatch.setattr(pool_watch, "monotonic", lambda: now[0])
+    return now
+
+
+def test_processes_that_only_die(clock: list[float]) -> None:
+    watch = PoolWatch(RunningTasks())
+    assert (None, 0) == watch.dying([1, 2], progressed=False)
+    clock[0] += 1
+    assert (101, 2) == watch.dying([3, 4], progressed=False)
+    clock[0] += 1
+    assert (101, 3) == watch.dying([3, 5], progressed=False)
+    # one that ran a task does not die at its start, as under max_tasks_per_child=1
+    assert (None, 0) == watch.dying([6, 7], progressed=True)
+    clock[0] += 1
+    assert (103, 1) == watch.dying([6, 8], progressed=False)
+    clock[0] += LIVES_S
+    # 6 lives, so the pool can work
+    assert (None, 0) == watch.dying([6, 9], progressed=False)
+
+
+def test_a_pool_that_holds_tasks_and_runs_none(clock: list[float]) -> None:
+    watch = PoolWatch(RunningTasks())
+    assert watch.idle_since(0, 0, progressed=False) is None
+    assert 100 == watch.idle_since(0, 2, progressed=False)
+    clock[0] += 50
+    assert 100 == watch.idle_since(0, 2, progressed=False)
+    assert watch.idle_since(1, 2, progressed=False) is None
+    # tasks of milliseconds, none of which was caught in its run
+    assert watch.idle_since(0, 2, progressed=True) is None
+
+
+def test_a_result_that_does_not_arrive(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    running: dict[str, frozenset[int] | None] = {}
+    monkeypatch.setattr(RunningTasks, "marks", lambda *_: running["now"])
+    watch = PoolWatch(RunningTasks())
+    requests = [SimpleNamespace(id=name, name="t") for name in "ab"]
+
+    def lost(*names: str) -> tuple[str, float] | None:
+        running["now"] = frozenset(map(mark_of, names))
+        found = watch.lost(requests, 2)
+        return (found.id, found.started) if found else None
+
+    assert lost("a", "b") is None
+    assert ("a", 100) == lost("b")
+    clock[0] += 60
+    assert ("a", 100) == lost()
+    assert ("b", 160) == lost("a")
+    # nothing is known of a pool that shares no memory
+    running["now"] = None
+    assert watch.lost(requests, 2) is None
+
+
+def test_progress_is_a_task_that_ended() -> None:
+    watch = PoolWatch(RunningTasks())
+    assert not watch.progressed({})
+    assert watch.progressed({"t": {"succeeded": 1, "received": 5}})
+    assert not watch.progressed({"t": {"succeeded": 1, "received": 6}})
+    assert watch.progressed({"t": {"succeeded": 1, "failed": 1}})
+
+
+def test_a_process_says_what_it_runs_and_a_task_in_a_task_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = RunningTasks()
+    running.begin("in the worker's own process")
+    running.end()
+    assert running.marks(2) is None
+    monkeypatch.setattr(pool_watch, "current_process", lambda: SimpleNamespace(index=1))
+    running.begin("outer")
+    running.begin("inner")
+    running.end()
+    assert frozenset({mark_of("outer"), 0}) == running.marks(2)
+    running.end()
+    assert frozenset({0}) == running.marks(2)
+    # what one that was killed said is forgotten by the next in its place
+    running.begin("killed")
+    running.clear()
+    assert frozenset({0}) == running.marks(2)
+    assert running.marks(10_000) is None
