@@ -6,7 +6,8 @@ Starts private servers, and one worker and one sender for each variant in `worke
 one variant after the other, round after round, so that other load on the machine hits all alike. Prints for each
 variant the tasks a second, and the medians over the rounds of two ratios: to stock Celery, and to the variant before
 it, which differs in one thing: prefetch and late acks, quorum queue and topic exchange, publisher confirms, the rest of
-our settings, our code. Processor time, of the worker with its pool or of the sender, depends least on other load.
+our settings, our code. The last sender is a configured one that sends each round in one `repot.confirm_window`.
+Processor time, of the worker with its pool or of the sender, depends least on other load.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ def main() -> None:
         }
         ran = _in_turns(options.rounds, {name: partial(run.tasks, options.tasks) for name, run in runners.items()})
         senders = {name: stack.enter_context(_sender(name, one)) for name, one in settings.items()}
+        if "configured" in names:
+            senders["window"] = stack.enter_context(_sender("configured", settings["configured"], "window"))
         sent = _in_turns(options.rounds, {name: partial(send, options.sends) for name, send in senders.items()})
     found = {"running": _summary(ran), "sending": _summary(sent)}
     print(json.dumps({"load": load, **found}) if options.json else f"{load}\n{_tables(found)}")
@@ -144,27 +147,29 @@ _PLAIN = Celery("plain", set_as_current=False)
 #: Sends when it is told to on standard input, and answers with the seconds it took.
 _SENDER = """
 import json, sys
+from contextlib import nullcontext
 from time import perf_counter, process_time
-import worker_app
+import repot, worker_app
 from repot.config import load
 app = worker_app.make(sys.argv[1], load())
 task = app.tasks[worker_app.TICK]
 for line in sys.stdin:
     begun, cpu = perf_counter(), process_time()
-    for _ in range(int(line)):
-        task.delay()
+    with repot.confirm_window(app) if sys.argv[2] else nullcontext():
+        for _ in range(int(line)):
+            task.delay()
     print(json.dumps([perf_counter() - begun, process_time() - cpu]), flush=True)
 """
 
 
 @contextmanager
-def _sender(name: str, settings: WorkerSettings) -> Iterator[Any]:
-    """A process of one variant that sends to a queue nobody reads."""
+def _sender(name: str, settings: WorkerSettings, window: str = "") -> Iterator[Any]:
+    """A process of one variant that sends to a queue without consumers; each round in one confirm window, if wanted."""
     from repot.config import child_environment
 
-    apart = settings.replace(queue_names=(f"sent-{settings.queue_names[0]}",))
+    apart = settings.replace(queue_names=(f"sent-{window}-{settings.queue_names[0]}",))
     environment = child_environment(apart) | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", _SENDER, name]
+    command = [sys.executable, "-c", _SENDER, name, window]
     with (
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, bufsize=1

@@ -38,6 +38,7 @@
     ├── DeliveryLimitReached   exit 1   a message was delivered too often to workers that died with it
     ├── LetterNotFound         exit 1   there is no such dead letter
     ├── Unroutable             exit 1   there is no queue to send a message to, or it is full
+    ├── PublishUnconfirmed     exit 3   the broker refused tasks of a confirm window, or did not confirm them
     ├── ScopeTaken             exit 5   a scope has an active job already
     ├── JobNotFound            exit 1   there is no such job, or it is another tenant's
     ├── NotJobOwner            exit 8   a job is another owner's to cancel
@@ -57,7 +58,10 @@ Names say what happened and carry no `Error` suffix.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class RepotError(Exception):
@@ -276,6 +280,26 @@ class LetterNotFound(RepotError):
 
 class Unroutable(RepotError):
     """There is no queue to send a message to, or it takes no more."""
+
+
+class PublishUnconfirmed(RepotError):
+    """The broker refused tasks of a confirm window, or did not confirm them."""
+
+    exit_code = 3
+
+    def __init__(self, refused: Sequence[str], unknown: Sequence[str]) -> None:
+        """Keep the ids of tasks that no queue took, and of those that a queue may hold or not."""
+        super().__init__(
+            f"of the tasks sent, the broker refused {len(refused)} and did not confirm {len(unknown)}",
+            hint="Send those in `refused` once a queue takes them; those in `unknown` again under the same task_id, "
+            "where their tasks may run twice.",
+        )
+        self.refused = tuple(refused)
+        self.unknown = tuple(unknown)
+
+    def __reduce__(self) -> tuple[type[PublishUnconfirmed], tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Pickle it by its ids: it may be what a task fails with."""
+        return type(self), (self.refused, self.unknown)
 
 
 class ScopeTaken(RepotError):

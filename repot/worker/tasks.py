@@ -25,14 +25,16 @@ log = get_task_logger(__name__)
 #: A task that is held back is let go after this many seconds, whatever happens.
 LONGEST_HOLD_S = 120
 
-#: No run is longer, hung ones included; below RabbitMQ's consumer timeout of 30 minutes.
+#: No run that fails, dies or asks for another is longer; below RabbitMQ's consumer timeout of 30 minutes.
 LONGEST_RUN_S = 1200
+#: No plain run is longer, hung ones included; below the default WORKER_VISIBILITY_TIMEOUT of two hours.
+LONGEST_PLAIN_RUN_S = 5400
 
 
-# repot: ignore[RPT110] it has no effect worth waiting for
-@shared_task(bind=True, name="repot.run", time_limit=LONGEST_RUN_S)
+# repot: ignore[RPT110, RPT113] it has no effect worth waiting for, and shows what a broker does with a long one
+@shared_task(bind=True, name="repot.run", time_limit=LONGEST_PLAIN_RUN_S)
 def run(task: Task[..., Any], seconds: float = 0, hold: str = "") -> dict[str, Any]:
-    """Run for `seconds`, record the effect, and wait for the file `hold` if one is named.
+    """Run for `seconds`, at most an hour and a half, record the effect, and wait for the file `hold` if one is named.
 
     With `hold`, the task has had its effect but is not acknowledged yet: the moment
     that matters.

@@ -387,6 +387,8 @@ def test_repots_own_application_is_found() -> None:
     app = load_app("repot.worker.app")
     app.loader.import_default_modules()
     assert {"repot.run", "repot.fail", "repot.die", "repot.retry"} <= set(app.tasks)
+    # long enough for a task of an hour, and over before Redis hands it out a second time
+    assert 3600 < (app.tasks["repot.run"].time_limit or 0) < (ExplicitSettings().visibility_timeout or 0)
 
 
 def test_a_proxy_of_an_application_is_the_application() -> None:

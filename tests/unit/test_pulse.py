@@ -315,6 +315,8 @@ def test_durations_of_all_processes_are_counted_in_buckets() -> None:
     assert (4, 2, 0, 2) == (below, quarter, sum(between), beyond)
     assert 2 * 7200.75 == pytest.approx(sum_s)
     assert [0, 1] == found[QUEUE_WAIT][OTHER][:2]
+    counts.observe("not.registered", QUEUE_WAIT, 3)
+    assert [0, 2] == counts.histograms(2)[QUEUE_WAIT][OTHER][:2]
     assert {"shop.render": 1} == {name: found["succeeded"] for name, found in counts.totals(2).items()}
 
 

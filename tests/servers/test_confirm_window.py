@@ -1,0 +1,203 @@
+"""Many sends in a row that share their waits for confirms: quick, and nothing is lost without a word."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import suppress
+from contextvars import copy_context
+from threading import Thread, get_ident
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery, group
+from kombu import Connection, Exchange, Queue
+from kombu.exceptions import OperationalError
+
+import repot
+from repot.brokers.confirms import ConfirmingChannel
+from repot.chaos.proxies import Proxy
+from repot.config import ExplicitSettings, Role
+from repot.errors import PublishUnconfirmed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.brokers.local import Server
+
+TIMEOUT_S = 2
+
+
+def _nothing(_: str) -> None:
+    """Is never run."""
+
+
+class Sender:
+    """An application behind a proxy, and a look into its queue past it."""
+
+    def __init__(self, server: Server, results: Server, toxiproxy: Server) -> None:
+        self.queue = f"window-{uuid4()}"
+        self.proxy = Proxy.create(toxiproxy.url, self.queue, server.port)
+        self._url = server.url
+        settings = ExplicitSettings(
+            broker_url=server.url_at(self.proxy.port),
+            queue_names=(self.queue,),
+            socket_timeout=TIMEOUT_S,
+            result_backend=results.results_url,
+        )
+        self.app = Celery("window", set_as_current=False)
+        repot.configure(self.app, settings, Role.CLIENT)
+        self.task = self.app.task(name="window.task", ignore_result=True)(_nothing)
+
+    def close(self) -> None:
+        self.app.close()
+        self.proxy.delete()
+
+    def waiting(self) -> list[str]:
+        """Take the ids of what waits in the queue."""
+        found = []
+        with Connection(self._url) as connection:
+            queue = Queue(self.queue)(connection.default_channel)
+            while message := queue.get(no_ack=True):
+                found.append(str(message.properties["correlation_id"]))
+        return found
+
+    def pending(self) -> set[str]:
+        return set(self.waiting())
+
+
+@pytest.fixture
+def sender(rabbitmq: Server, redis: Server, toxiproxy: Server) -> Iterator[Sender]:
+    found = Sender(rabbitmq, redis, toxiproxy)
+    yield found
+    found.close()
+
+
+def test_many_wait_together(sender: Sender) -> None:
+    """A confirm each would take 100 times the link's 60 ms there and back."""
+    with sender.proxy.spoiled("latency", ("upstream", "downstream"), {"latency": 30}):
+        sender.task.delay("warm")
+        begun = monotonic()
+        with repot.confirm_window(sender.app):
+            sent = [sender.task.delay("a").id for _ in range(98)]
+            together: Any = group(sender.task.s("b") for _ in range(2)).apply_async()
+        sent += [one.id for one in together.children]
+        assert monotonic() - begun < 100 * 0.06 / 2
+    found = sender.waiting()
+    assert 101 == len(found)
+    assert sent == found[1:]
+
+
+def test_a_window_has_a_size(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = []
+    publish = ConfirmingChannel._publish
+
+    def watched(self: ConfirmingChannel, message: Any, **options: Any) -> None:
+        publish(self, message, **options)
+        most.append(len(self.unknown))
+
+    monkeypatch.setattr(ConfirmingChannel, "_publish", watched)
+    with repot.confirm_window(sender.app, size=10):
+        sent = {sender.task.delay("a").id for _ in range(100)}
+    assert max(most) <= 10
+    assert sent == sender.pending()
+
+
+@pytest.mark.parametrize("fault", ["closed", "timeout"])
+def test_a_link_that_is_cut_in_the_middle_loses_nothing_in_silence(sender: Sender, fault: str) -> None:
+    """What is not in the queue is named, whether the link is reset or swallows everything."""
+    sent: list[str] = []
+    spoiled = (
+        sender.proxy.closed() if fault == "closed" else sender.proxy.spoiled("timeout", ("upstream",), {"timeout": 0})
+    )
+    with pytest.raises(PublishUnconfirmed) as raised, repot.confirm_window(sender.app):  # noqa: PT012
+        for number in range(200):
+            if number == 100:
+                spoiled.__enter__()
+            task = str(uuid4())
+            sent.append(task)
+            sender.task.apply_async(("a",), task_id=task)
+    with sender.app.producer_pool.acquire() as pooled:
+        # what comes late on the old connection would be taken for an answer to the next one who uses it
+        connection: Any = pooled.connection
+        assert not connection.connected
+    with suppress(Exception):
+        spoiled.__exit__(None, None, None)
+    found = sender.pending()
+    missing = set(sent) - found
+    assert len(sent) > 100
+    assert missing
+    assert missing <= set(raised.value.unknown)
+    assert not raised.value.refused
+    # the connection that was cut is not used again
+    again = sender.task.delay("a").id
+    assert {again} == sender.pending()
+
+
+def test_what_no_queue_takes_is_refused(sender: Sender) -> None:
+    """Unroutable, and in a queue that is full; the others arrive, and the exception goes through a pickle."""
+    full = Queue(
+        f"{sender.queue}-full", Exchange(""), queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+    )
+    with pytest.raises(PublishUnconfirmed) as raised, repot.confirm_window(sender.app):  # noqa: PT012
+        good = sender.task.delay("a").id
+        lost = sender.task.apply_async(("a",), exchange=sender.queue, routing_key="nowhere").id
+        filled = [sender.task.apply_async(("a",), queue=full, routing_key=full.name).id for _ in range(4)]
+    assert {lost, *filled[1:]} == set(raised.value.refused)
+    assert () == raised.value.unknown
+    assert {good} == sender.pending()
+    copy = pickle.loads(pickle.dumps(raised.value))  # noqa: S301 - our own
+    assert (raised.value.refused, str(raised.value)) == (copy.refused, str(copy))
+
+
+def test_an_error_in_the_block_is_not_hidden_and_what_was_sent_is_confirmed(sender: Sender) -> None:
+    with pytest.raises(ZeroDivisionError), repot.confirm_window(sender.app):  # noqa: PT012
+        sent = {sender.task.delay("a").id for _ in range(10)}
+        sent.add(1 / 0)  # type: ignore[arg-type]
+    assert 10 == len(sender.pending() & sent)
+
+
+def test_a_block_is_its_thread_s_alone(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a context is copied into another thread, as asyncio does, or kept after the end of the block."""
+    threads = []
+    publish = ConfirmingChannel._publish
+
+    def watched(self: ConfirmingChannel, message: Any, **options: Any) -> None:
+        threads.append(get_ident())
+        publish(self, message, **options)
+
+    monkeypatch.setattr(ConfirmingChannel, "_publish", watched)
+    with repot.confirm_window(sender.app):
+        sent = {sender.task.delay("a").id}
+        kept = copy_context()
+        thread = Thread(target=lambda: sent.add(kept.run(sender.task.delay, "b").id))
+        thread.start()
+        thread.join()
+    sent.add(kept.run(sender.task.delay, "c").id)
+    assert [get_ident()] == threads
+    assert sent == sender.pending()
+
+
+def test_a_block_inside_waits_for_all_that_was_sent(sender: Sender) -> None:
+    with repot.confirm_window(sender.app):
+        sent = {sender.task.delay("a").id}
+        with sender.proxy.spoiled("latency", ("upstream",), {"latency": 500}):
+            with repot.confirm_window(sender.app):
+                sent.add(sender.task.delay("b").id)
+            assert sent == sender.pending()
+        last = sender.task.delay("c").id
+    assert {last} == sender.pending()
+
+
+def test_redis_needs_no_window(redis: Server, toxiproxy: Server) -> None:
+    sender = Sender(redis, redis, toxiproxy)
+    with repot.confirm_window(sender.app):
+        sent = {sender.task.delay("a").id for _ in range(10)}
+        assert sent == sender.pending()
+    sender.close()
+
+
+def test_a_broker_that_is_away_is_an_error_at_the_beginning(sender: Sender) -> None:
+    with sender.proxy.closed(), pytest.raises(OperationalError), repot.confirm_window(sender.app):
+        pytest.fail("the block must not begin")
