@@ -459,6 +459,25 @@ def test_a_broker_alarm_does_not_stop_the_loop(rabbitmq: Server, opened: Callabl
     assert [sent] == [one.id for one in post.letters()]
 
 
+def test_a_letter_is_safe_when_the_broker_has_confirmed_it_and_not_before(
+    rabbitmq: Server, opened: Callable[..., Post], tmp_path: Path
+) -> None:
+    """Whatever WORKER_PUBLISHER_CONFIRMS says: an unconfirmed letter whose message is acknowledged can be lost."""
+    post = opened(rabbitmq, publisher_confirms=False)
+    worker = post.start()
+    go = tmp_path / "go"
+    post.await_ok()
+    sent = post.send("dead.held", str(go))
+    with _disk_alarm(rabbitmq):
+        go.touch()
+        wait_until(lambda: "raised unexpected" in worker.log_tail(200), within_s=20, what="the task fails")
+        with suppress(DeadlineExceeded):
+            wait_until(lambda: "is a dead letter" in worker.log_tail(200), within_s=3, what="what must not be said")
+        assert "is a dead letter" not in worker.log_tail(200)
+    assert letter.FAILED == post.letter(sent).death.reason
+    post.await_settled()
+
+
 def test_a_letter_that_is_refused_gives_its_message_back(
     server: Server, opened: Callable[..., Post], tmp_path: Path
 ) -> None:

@@ -188,6 +188,30 @@ def test_the_key_of_a_submitter_that_died_is_free_when_its_claim_has_run_out(sto
 # What frees a scope
 
 
+def test_whatever_the_store_is_told_it_forgets_in_time(store: JobStore) -> None:
+    """A record, an index, a key or a sum without an expiry would stay for ever."""
+    one = claim(key="k")
+    began = run(one)
+
+    def forever() -> list[str]:
+        client: Any = store.client
+        found = [name for name in client.scan_iter(match=f"*{store._prefix}*") if client.pttl(name) < 0]
+        return sorted(found)
+
+    for step in (
+        lambda: store.submit(one),
+        lambda: store.submit(claim()),
+        lambda: store.sent(TENANT, one.id, LONG_S),
+        lambda: store.start(began, "shop.render", LONG_S),
+        lambda: store.renew(began, LONG_S, ["done", 1]),
+        lambda: store.finish(began, Status.SUCCEEDED),
+        lambda: store.submit(claim(key="j", scope=digest("another"))),
+        lambda: store.start(run(claim(scope=digest("a third"))), "shop.render", LONG_S),
+    ):
+        step()
+        assert [] == forever()
+
+
 def test_what_could_not_be_sent_blocks_neither_scope_nor_key(store: JobStore) -> None:
     """The flaw of an index that is written before the message."""
     first = claim(key="k")
