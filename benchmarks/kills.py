@@ -1,6 +1,7 @@
 """Kill workers of guarded tasks at random instants, and account for every order.
 
-    python benchmarks/kills.py [--kills 300] [--broker redis|amqp|both] [--policy rerun|park|both] [--seed 1] [--json]
+    python benchmarks/kills.py [--kills 300] [--broker redis|rabbitmq|both] [--policy rerun|park|both] [--seed 1]
+                               [--storm] [--json]
 
 Starts private servers and workers of its own, sends orders (some of them twice, under
 another task id), and meanwhile
@@ -8,6 +9,10 @@ another task id), and meanwhile
 - kills a process of a pool with SIGKILL, as the kernel does when memory runs out;
 - kills a whole worker, which is started again;
 - stops a whole worker for longer than its leases hold, then lets it go on.
+
+With `--storm` the lease store, a server of its own, answers every write with an error for a second, again and again:
+MISCONF, NOREPLICAS, READONLY or NOPERM. An outcome that cannot be recorded before its process is killed is unknown
+then: its order may have its effect again, and two messages of it may be told of two runs, if that is on record.
 
 What is killed, and when, follows the seed; which step of a task that hits does not.
 Afterwards it waits until nothing is left in any queue, and gives every order a verdict.
@@ -24,7 +29,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -50,6 +55,7 @@ from kills_account import (
     runs_of,
     won_twice,
 )
+from kills_store import Storm
 from kills_witness import Witness
 from redis import Redis
 
@@ -68,6 +74,9 @@ if TYPE_CHECKING:
 
     from repot.brokers.local import GuardedProcess, Server
     from repot.idempotency.claims import Record
+
+#: As `kills_app` writes it, which cannot be imported without a worker's settings.
+THREAD_DEAD = "thread dead"
 
 #: What is killed, and how often of a hundred times: a worker that starts takes seconds from the others.
 _WEIGHTS = {CHILD: 65, WORKER: 15, FREEZE: 20}
@@ -269,8 +278,11 @@ class Shop:
 class Campaign:
     """The kills on one broker."""
 
-    def __init__(self, server: Server, results: Server, folder: Path, policies: Sequence[str], seed: int) -> None:
+    def __init__(
+        self, server: Server, results: Server, leases: Server | None, folder: Path, policies: Sequence[str], seed: int
+    ) -> None:
         self._server = server
+        self._storm = Storm(leases, seed) if leases else None
         self._seed = seed
         self._stack = ExitStack()
         queue = f"orders-{uuid4()}"
@@ -278,6 +290,7 @@ class Campaign:
             app="kills_app",
             broker_url=server.url,  # type: ignore[arg-type]
             result_backend=results.results_url,  # type: ignore[arg-type]
+            lease_store=(leases or results).url,  # type: ignore[arg-type]
             queue_names=(queue,),
             journal=folder / "journal",
             lease=_LEASE_S,
@@ -305,11 +318,12 @@ class Campaign:
     def run(self, kills: Sequence[Kill]) -> Report:
         """Kill, wait until all is settled, and account for it."""
         begun = monotonic()
-        for kill in kills:
-            self._pass_time(kill.pause_s)
-            while not self._crew.hit(kill):
-                # all are stopped, or have no pool yet
-                self._pass_time(0.1)
+        with self._storm or nullcontext():
+            for kill in kills:
+                self._pass_time(kill.pause_s)
+                while not self._crew.hit(kill):
+                    # all are stopped, or have no pool yet
+                    self._pass_time(0.1)
         self._crew.wake(all_of_them=True)
         ended = monotonic()
         self._shop.drain()
@@ -365,6 +379,7 @@ class Campaign:
         orders = self._shop.orders
         evidence = Evidence(happenings, self._records(orders), self._shop.outcomes, vanished)
         runs = runs_of(happenings, orders)
+        told = orders if self._storm is None else self._surely_known(orders, evidence)
         words = Counter(line.what for line in happenings)
         try:
             letters = self._broker.depth(self.settings.dead_letters_of(self._queue)).ready
@@ -382,12 +397,18 @@ class Campaign:
             fences(evidence, self._crew.victims),
             vanished.total(),
             overlaps(runs, self._crew.victims),
-            won_twice(runs),
-            differing_answers(orders, self._shop.outcomes),
+            won_twice([run for run in runs if run.order in {order.name for order in told}]),
+            differing_answers(told, self._shop.outcomes),
             letters,
+            dict(self._storm.answered) if self._storm else {},
+            words[THREAD_DEAD],
             Counter({what: words[what] for what in (DELIVERED, *events.EVENTS) if words[what]}),
             left,
         )
+
+    def _surely_known(self, orders: Sequence[Order], evidence: Evidence) -> list[Order]:
+        """Those without an unknown outcome: a run whose end no store took was told of its success all the same."""
+        return [order for order in orders if not ((one := evidence.records.get(order.name)) and one.doubts)]
 
     def _records(self, orders: Sequence[Order]) -> dict[str, Record]:
         order_of = {task_id: order.name for order in orders for task_id in order.task_ids}
@@ -403,6 +424,7 @@ def main() -> int:
     parser.add_argument("--policy", choices=("rerun", "park", "both"), default="both")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="folder for the workers' logs and the journal, which exists already")
+    parser.add_argument("--storm", action="store_true", help="the lease store answers with errors meanwhile")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     # celery finds the application there
@@ -414,8 +436,11 @@ def main() -> int:
         with (
             tempfile.TemporaryDirectory() as scratch,
             redis_server() as results,
+            redis_server() if options.storm else nullcontext() as leases,
             BROKER_SERVERS[broker]() as server,
-            Campaign(server, results, _folder(options.keep, broker, scratch), policies, options.seed).running() as one,
+            Campaign(
+                server, results, leases, _folder(options.keep, broker, scratch), policies, options.seed
+            ).running() as one,
         ):
             reports.append(one.run(plan(options.kills, options.seed)))
         if not options.json:

@@ -253,6 +253,9 @@ class Report:
     won_twice: list[str]
     differing_answers: int
     letters: int
+    #: How often the lease store answered with which error, and threads of workers that an error has ended.
+    store_errors: dict[str, int]
+    dead_threads: int
     told: Counter[str]
     left: str
 
@@ -261,7 +264,8 @@ class Report:
         """Whether a promise was broken."""
         wrong = any(found.verdict in _RED for found in self.accounts)
         unanswered = sum(found.unanswered for found in self.accounts) > self.vanished
-        return wrong or unanswered or any((self.overlaps, self.won_twice, self.differing_answers, self.fences.same))
+        beside = (self.overlaps, self.won_twice, self.differing_answers, self.fences.same)
+        return wrong or unanswered or any(beside) or self.dead_threads > 0
 
     def of(self, policy: str) -> dict[str, int]:
         """Counts for the orders of a policy."""
@@ -312,6 +316,11 @@ class Report:
             f"  runs beside a live lease: {len(self.overlaps)}; orders that two runs ended: {len(self.won_twice)}; "
             f"orders with two answers: {self.differing_answers}"
         )
+        if self.store_errors:
+            answered = ", ".join(f"{number} x {word}" for word, number in self.store_errors.items())
+            print(
+                f"  for a second each the store answered {answered}; threads that an error ended: {self.dead_threads}"
+            )
         print(f"  messages that vanished in the transport: {self.vanished}; dead letters: {self.letters}")
         print(f"  settled in {self.settled_in_s:.0f} s; left in the queues: {self.left}")
         for one in self.as_json()["odd"]:

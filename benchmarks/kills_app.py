@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,6 +16,17 @@ from repot.worker.journal import EFFECT, Journal
 
 app = Celery("kills")
 journal = Journal(Path(str(repot.configure(app).journal)))
+
+#: A thread of a worker has ended by an error, or one that must run does not.
+THREAD_DEAD = "thread dead"
+
+
+def ended_by(error: threading.ExceptHookArgs) -> None:
+    """Write down that an error has ended a thread."""
+    journal.write(THREAD_DEAD, "", "", error=repr(error.exc_value))
+
+
+threading.excepthook = ended_by
 
 QUICK = Backoff(base_s=0.1, cap_s=0.5)
 
@@ -48,6 +60,9 @@ def ship(task: Order, order: str, before_s: float, after_s: float, *, flaky: boo
         raise Unavailable(order)
     journal.write(EFFECT, task.request.hostname, task.request.id, order=order, fence=task.fence)
     Event().wait(after_s)
+    # a lease is held: something has to renew it
+    if task.lease and not any(thread.name == "repot-renewal" for thread in threading.enumerate()):
+        journal.write(THREAD_DEAD, task.request.hostname, task.request.id, error="no renewal")
     return {"order": order, "fence": task.fence}
 
 
