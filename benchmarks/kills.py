@@ -1,6 +1,6 @@
 """Kill workers of guarded tasks at random instants, and account for every order.
 
-    python benchmarks/kills.py [--kills 300] [--broker redis|rabbitmq|both] [--policy rerun|park|both] [--seed 1]
+    python benchmarks/kills.py [--kills 300] [--broker redis|amqp|both] [--policy rerun|park|both] [--seed 1]
                                [--storm] [--json]
 
 Starts private servers and workers of its own, sends orders (some of them twice, under
@@ -393,7 +393,7 @@ class Campaign:
             dict(self._crew.hits),
             dict(self._crew.left),
             phases(happenings, self._crew.victims),
-            account(orders, evidence),
+            account(orders, evidence, storm=self._storm is not None),
             fences(evidence, self._crew.victims),
             vanished.total(),
             overlaps(runs, self._crew.victims),

@@ -24,7 +24,9 @@ OK, IN_DOUBT, PARKED = "ok", "duplicated under doubt", "parked"
 LOST, LOST_BY_TRANSPORT = "LOST", "lost by the transport"
 DUPLICATED, UNACCOUNTED = "DUPLICATED WITHOUT DOUBT", "UNACCOUNTED"
 _RED = (LOST, DUPLICATED, UNACCOUNTED)
-_VERDICTS = (OK, IN_DOUBT, PARKED, LOST_BY_TRANSPORT, *_RED)
+#: It ran, its caller was told so, and its process was killed before the store took the note: on record as unknown.
+UNNOTED = "done, unknown on record"
+_VERDICTS = (OK, IN_DOUBT, PARKED, UNNOTED, LOST_BY_TRANSPORT, *_RED)
 
 
 @dataclass(slots=True)
@@ -94,18 +96,22 @@ def judge(order: Order, effects: int, record: Record | None, transport_lost: int
     return UNACCOUNTED if effects else LOST
 
 
-def account(orders: Sequence[Order], evidence: Evidence) -> list[Account]:
-    """A verdict for each."""
+def account(orders: Sequence[Order], evidence: Evidence, *, storm: bool = False) -> list[Account]:
+    """A verdict for each. In a `storm` a note may be lost with the process that tries to write it."""
     effects = evidence.effects()
     found = []
     for order in orders:
         record, number = evidence.records.get(order.name), len(effects[order.name])
         vanished = sum(evidence.vanished[task_id] for task_id in order.task_ids)
         outcomes = [evidence.outcomes.get(task_id, {}) for task_id in order.task_ids]
+        verdict = judge(order, number, record, vanished)
+        succeeded = any(outcome.get("status") == states.SUCCESS for outcome in outcomes)
+        if storm and verdict == UNACCOUNTED and succeeded and record and record.state is State.UNKNOWN:
+            verdict = UNNOTED
         found.append(
             Account(
                 order,
-                judge(order, number, record, vanished),
+                verdict,
                 number,
                 record.doubts if record else 0,
                 record.state.value if record else "never claimed",
@@ -290,7 +296,9 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         told = {name: getattr(self, name) for name in self.__slots__ if name not in ("accounts", "fences")}
-        odd = [asdict(one) for one in self.accounts if one.verdict not in (OK, IN_DOUBT, PARKED) or one.unanswered]
+        odd = [
+            asdict(one) for one in self.accounts if one.verdict not in (OK, IN_DOUBT, PARKED, UNNOTED) or one.unanswered
+        ]
         by_policy = {policy: self.of(policy) for policy in self.policies()}
         return {**told, "red": self.is_red, "fences": asdict(self.fences), "policies": by_policy, "odd": odd}
 

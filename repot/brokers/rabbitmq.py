@@ -68,7 +68,8 @@ class RabbitBroker:
             message = f"RabbitMQ at {self._api.address} has no virtual host {self._vhost!r}"
             raise BrokerUnreachable(message, hint="The path of the address names it: amqp://host:5672/vhost.")
         self.version = str(overview["rabbitmq_version"])
-        self.identity = str(overview["node"])
+        # a user with the tag `management` alone is not told
+        self.identity = str(overview.get("node", ""))
 
     def depth(self, queue: str) -> Depth:
         """Read a queue's counts; they are as old as the broker's statistics."""

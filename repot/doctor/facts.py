@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from repot.brokers.facts import RabbitFacts, RedisFacts, known, release_of
+from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known, release_of
 from repot.config.endpoints import BrokerKind
 from repot.doctor.durations import seconds
 from repot.errors import FactUnknown
@@ -195,6 +195,8 @@ class Facts:
     moved_from: BrokerKind | None = None
     live: RedisFacts | RabbitFacts | None = None
     source_live: RedisFacts | RabbitFacts | None = None
+    #: What the user of the lease store lacks; None where no task needs a store, or it was not asked.
+    store_rights: tuple[str, ...] | Unknown | None = None
 
     @property
     def kind(self) -> BrokerKind:

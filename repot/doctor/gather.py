@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from repot.brokers import survey
+from repot.brokers.facts import Unknown
 from repot.config import BrokerUrl, ExplicitSettings, explain, load, overriding_variable
 from repot.config.endpoints import Endpoint, endpoints
 from repot.doctor import source
@@ -20,7 +21,9 @@ from repot.doctor.modules import loaded_modules, own_tasks
 from repot.doctor.names import spellings, strange_settings
 from repot.doctor.queues import read_queues
 from repot.doctor.tasks import read_task, task_lines
-from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError
+from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError, StoreRefused
+from repot.idempotency import IdempotentTask
+from repot.idempotency.rights import GUARD, JOBS, missing_rights
 from repot.worker.apps import explained, load_app
 from repot.worker.configure import configure, configured_with, refusal_of
 from repot.worker.effective import APPLICATION, effective_config
@@ -89,6 +92,7 @@ def gather_from(app: Celery, request: Request, policy: Policy) -> Facts:
         facts = replace(facts, moved_from=today[0].kind if today else None)
     if request.live:
         facts = _ask(facts, today, request.management_url or _management_url(app))
+        facts = replace(facts, store_rights=_store_rights(app))
     return facts
 
 
@@ -195,6 +199,22 @@ def _ask(facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str
         )
 
     return replace(facts, live=ask(facts.servers), source_live=ask(source_servers) if source_servers else None)
+
+
+def _store_rights(app: Celery) -> tuple[str, ...] | Unknown | None:
+    """What the user of the lease store lacks for the tasks of this application; None if none of them needs it."""
+    settings = configured_with(app)
+    guarded = [task for task in app.tasks.values() if isinstance(task, IdempotentTask)]
+    if settings is None or settings.store_url is None or not guarded:
+        return None
+    wanted = (GUARD, JOBS) if any(getattr(task, "keeps_jobs", False) for task in guarded) else (GUARD,)
+    try:
+        return missing_rights(settings, *wanted)
+    except StoreRefused as error:
+        # not even to look
+        return (error.message,)
+    except RepotError as error:
+        return Unknown(error.message, error.hint)
 
 
 def _management_url(app: Celery) -> str:

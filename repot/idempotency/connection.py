@@ -74,7 +74,9 @@ def failure(url: ServiceUrl, error: Exception) -> RepotError:
     match reply.meaning:
         case Meaning.REFUSED:
             message = f"the lease store {url} refuses access: {error} ({reply.reason})"
-            return StoreRefused(message, hint="Check user, password and rights; WORKER_LEASE_STORE names the store.")
+            return StoreRefused(
+                message, hint="Check user, password and rights (docs/rights.md); WORKER_LEASE_STORE names it."
+            )
         case Meaning.MISCONFIGURED:
             message = f"the lease store {url} cannot serve: {why} ({reply.reason})"
             return StoreMisconfigured(message, hint="Check WORKER_LEASE_STORE; without it WORKER_RESULT_BACKEND.")

@@ -116,6 +116,8 @@ class JobTask(IdempotentTask):
     abstract = True
 
     idempotency: ClassVar[Policy] = Policy(key=TASK_ID)
+    #: Its workers need the rights of jobs on the lease store (docs/rights.md).
+    keeps_jobs: ClassVar[bool] = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run while the job holds its scope."""

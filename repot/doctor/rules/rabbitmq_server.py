@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from repot.brokers.facts import known
+from repot.brokers.facts import Unknown, known
 from repot.doctor.rule import ERROR, RABBITMQ, WARNING, Finding, rule
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ def shortening_policy(facts: Facts) -> Iterator[Finding]:
     brokers=RABBITMQ,
     live=True,
     fix="""
-    # with your queues and exchanges for the first `celery`
-    NAMES='celery|.*\\.pidbox|celeryev(\\..*)?|celery_delayed_.*|[0-9a-f-]{36}'
+    # with your queues and exchanges for the first `celery`; docs/rights.md has a line for each part
+    NAMES='celery(\\.dead)?|(.*\\.)?celery\\.pidbox|celeryev(\\..*)?|celery_delayed_.*'
     rabbitmqctl set_permissions -p VHOST USER "^($NAMES)$" "^(amq\\.default|$NAMES)$" "^($NAMES)$"
     """,
-    evidence=("https://www.rabbitmq.com/docs/access-control", "tested with Celery 5.7 on 4.0.5 and 4.3.6"),
+    evidence=("https://www.rabbitmq.com/docs/access-control", "tests/servers/test_rights.py"),
 )
 def permissions(facts: Facts) -> Iterator[Finding]:
     """A missing right to declare ends the worker with 403.
@@ -85,17 +85,35 @@ def permissions(facts: Facts) -> Iterator[Finding]:
     A missing right to write is silent: `delay()` returns, and the task is gone unless confirms are on.
     """
     granted = known(facts.rabbitmq.permissions)
-    control, event = str(facts["control_exchange"] or "celery"), str(facts["event_exchange"] or "celeryev")
-    queues = {queue.name for queue in facts.queues}
-    exchanges = {queue.exchange for queue in facts.queues if queue.exchange}
-    own = queues | exchanges | {f"{control}.pidbox", f"reply.{control}.pidbox", f"host.{control}.pidbox", event}
-    if facts.delays_natively():
-        own |= {"celery_delayed_27", "celery_delayed_delivery"}
-    needed = {"configure": own, "write": own | ({"amq.default"} if _by_default_exchange(facts) else set()), "read": own}
-    for right, names in needed.items():
+    own = _own_names(facts)
+    dead, dead_exchanges = _dead_letter_names(facts)
+    write = own | dead_exchanges | ({"amq.default"} if _by_default_exchange(facts) else set())
+    for right, names in {"configure": own | dead, "write": write, "read": own}.items():
         missing = sorted(name for name in names if not _matches(getattr(granted, right), name))
         if missing:
             yield Finding(f"{right} {getattr(granted, right)!r} leaves out {', '.join(map(repr, missing[:4]))}")
+
+
+def _own_names(facts: Facts) -> set[str]:
+    """Return what a worker declares, binds and consumes; an id stands for those that Celery draws."""
+    control, event = str(facts["control_exchange"] or "celery"), str(facts["event_exchange"] or "celeryev")
+    drawn = "00000000-0000-0000-0000-000000000000"
+    names = {name for queue in facts.queues for name in (queue.name, queue.exchange) if name}
+    names |= {f"{control}.pidbox", f"host.{control}.pidbox", f"reply.{control}.pidbox"}
+    # mingle asks the other workers, gossip listens to their events
+    names |= {f"{drawn}.reply.{control}.pidbox", event, f"{facts['event_queue_prefix'] or 'celeryev'}.{drawn}"}
+    if facts.delays_natively():
+        names |= {"celery_delayed_0", "celery_delayed_27", "celery_delayed_delivery"}
+    return names
+
+
+def _dead_letter_names(facts: Facts) -> tuple[set[str], set[str]]:
+    """Return the queues of dead letters that a worker has still to declare, and the exchanges that lead to them."""
+    targets = [queue.arguments for queue in facts.queues if queue.has_dead_letter_target]
+    own = {found.get("x-dead-letter-routing-key") for found in targets if not found["x-dead-letter-exchange"]}
+    there = facts.rabbitmq.queues
+    missing = {str(name) for name in own if name and (isinstance(there, Unknown) or name not in there)}
+    return missing, {str(found["x-dead-letter-exchange"] or "amq.default") for found in targets}
 
 
 @rule(

@@ -192,6 +192,28 @@ def guest_login(facts: Facts) -> Iterator[Finding]:
         yield Finding(f"the user guest exists{anonymous}")
 
 
+@rule(
+    "RPT407",
+    "The user of the lease store lacks a right",
+    ERROR,
+    live=True,
+    fix="ACL SETUSER shop ~repot:claim:* +hset  # what is missing; docs/rights.md has the whole line for each part",
+    evidence=(
+        "tests/servers/test_rights.py",
+        "https://redis.io/docs/latest/operate/oss_and_stack/management/security/acl",
+    ),
+)
+def store_rights(facts: Facts) -> Iterator[Finding]:
+    """A guarded task that may not write its claim comes back again and again, and a job is answered with 503.
+
+    Nothing runs twice for it, and nothing runs.
+    """
+    if facts.store_rights is None:
+        return
+    for right in known(facts.store_rights):
+        yield Finding(f"missing: {right}")
+
+
 def _servers(facts: Facts) -> Iterator[tuple[str, Endpoint, dict[str, Any]]]:
     """Every server once, with the setting that names it and the TLS options of setting and address together."""
     seen = set()

@@ -49,8 +49,10 @@ from repot.idempotency import TASK_ID, IdempotentTask
 from repot.idempotency import Policy as GuardPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+#: What a worker declares, writes to and reads from, but for dead letters.
+OWN_NAMES = "celery|(.*\\.)?celery\\.pidbox|celeryev(\\..*)?|celery_delayed_.*"
 NIGHTLY = {"nightly": {"task": "shop.bill", "schedule": 86400}}
 REMOTE = "redis://:a-good-password@redis.example.com/0"
 REMOTE_AMQP = "amqp://shop:a-good-password@rabbit.example.com//"
@@ -80,6 +82,11 @@ def on_redis(**changes: object) -> Facts:
 
 def on_rabbitmq(**changes: object) -> Facts:
     return facts(GOOD_RABBITMQ, **changes)  # type: ignore[arg-type]
+
+
+def permitted(*rights: str) -> Callable[[], Facts]:
+    """A RabbitMQ without queues, to whose user these are granted: configure, write, read."""
+    return lambda: on_rabbitmq(live=rabbit_says(permissions=Permissions(*rights), queues={}))
 
 
 def with_priority(priority: int) -> Facts:
@@ -840,6 +847,12 @@ CASES = [
         "sent",
     ),
     Case(
+        "RPT407",
+        lambda: on_redis(live=REDIS_SAYS, store_rights=("+hset ~repot:claim:*",)),
+        lambda: on_redis(live=REDIS_SAYS, store_rights=()),
+        "+hset ~repot:claim:*",
+    ),
+    Case(
         "RPT406",
         lambda: on_rabbitmq(
             **elsewhere(REMOTE_AMQP), live=rabbit_says(guest_exists=True, mechanisms=("PLAIN", "ANONYMOUS"))
@@ -1224,9 +1237,30 @@ CASES = [
         "RPT803",
         lambda: on_rabbitmq(live=rabbit_says(permissions=Permissions("^$", ".*", ".*"))),
         lambda: on_rabbitmq(
-            live=rabbit_says(permissions=Permissions(*["^(celery|celeryev|celery_delayed_.*|.*pidbox)$"] * 3))
+            live=rabbit_says(
+                permissions=Permissions(
+                    f"^({OWN_NAMES}|celery\\.dead)$", f"^({OWN_NAMES}|amq\\.default)$", f"^({OWN_NAMES})$"
+                )
+            )
         ),
         "configure '^$'",
+    ),
+    *(
+        Case(
+            "RPT803",
+            permitted(*given),
+            permitted(".*", ".*", ".*"),
+            missing,
+            missing,
+        )
+        for given, missing in (
+            ((f"^({OWN_NAMES})$", ".*", ".*"), "'celery.dead'"),
+            ((".*", f"^({OWN_NAMES})$", ".*"), "'amq.default'"),
+            (
+                (".*", ".*", "^(celery|(host\\.|reply\\.)?celery\\.pidbox|celeryev|celery_delayed_.*)$"),
+                "'celeryev.00000",
+            ),
+        )
     ),
     Case(
         "RPT804",

@@ -1,0 +1,87 @@
+"""The rights that a user of the lease store needs (Redis ACL), and which of them a user lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from repot.brokers.facts import Unknown
+from repot.idempotency.connection import StoreConnection
+
+if TYPE_CHECKING:
+    from repot.config import WorkerSettings
+
+#: What every connection does, and how scripts are called.
+_CONNECTION = ("client|setname", "select", "evalsha", "script|load")
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Commands, and the names of the keys they are run on, after the prefix."""
+
+    keys: tuple[str, ...]
+    commands: tuple[str, ...]
+
+    def acl(self, prefix: str = "repot") -> str:
+        """Return the rules as `ACL SETUSER` takes them, without user and password."""
+        patterns = [f"~{prefix}:{key}:*" for key in self.keys]
+        return " ".join([*patterns, *(f"+{command}" for command in (*_CONNECTION, *self.commands))])
+
+
+#: A worker of guarded tasks.
+GUARD = Rights(("claim",), ("time", "hmget", "hset", "hdel", "hsetnx", "hincrby", "persist", "pexpire"))
+
+#: A submitter of jobs, and a worker that runs them, beside `GUARD`.
+JOBS = Rights(
+    ("jobs",),
+    (
+        *("time", "get", "set", "del", "exists", "incr", "pexpire", "hmget", "hgetall", "hset", "hdel", "hexists"),
+        *("hincrby", "hincrbyfloat", "xadd", "xrevrange", "zadd", "zcard", "zpopmin"),
+    ),
+)
+
+#: `repot locks`.
+LOCKS = Rights(
+    ("claim", "jobs"),
+    ("eval", "scan", "time", "get", "del", "hgetall", "hmget", "hset", "hdel", "hexists", "pexpire"),
+)
+
+
+class RightsCheck(StoreConnection):
+    """Asks the store what its user may do; changes nothing."""
+
+    package = "repot.idempotency"
+
+    def missing(self, rights: Rights) -> tuple[str, ...] | Unknown:
+        """Return what is missing, as `+command ~key`; Unknown on a server before Redis 7.0.
+
+        Raises:
+            StoreRefused: the user may not even run scripts.
+            StoreUnreachable: the store does not answer.
+        """
+        prefix = self._settings.lease_prefix
+        wanted = [(command, f"{prefix}:{key}:{{doctor}}") for key in rights.keys for command in rights.commands]
+        arguments = [word for pair in wanted for word in pair]
+        answer = self._ask(
+            lambda: self._script("rights")(keys=[f"{prefix}:{rights.keys[0]}:{{doctor}}"], args=arguments)
+        )
+        if answer == "unknown":
+            return Unknown("the lease store is older than Redis 7.0, and tells no rights", "Upgrade it.")
+        return tuple(
+            f"+{command} ~{key.removesuffix('{doctor}')}*" for command, key in zip(*[iter(answer)] * 2, strict=True)
+        )
+
+
+def missing_rights(settings: WorkerSettings, *wanted: Rights) -> tuple[str, ...] | Unknown:
+    """Return what the user of the lease store lacks of these rights.
+
+    Raises:
+        StoreRefused, StoreUnreachable, StoreMisconfigured: as every question to the store.
+    """
+    check = RightsCheck(settings)
+    try:
+        found = [check.missing(rights) for rights in wanted]
+    finally:
+        check.close()
+    unknown = next((one for one in found if isinstance(one, Unknown)), None)
+    return unknown or tuple(dict.fromkeys(right for one in found if not isinstance(one, Unknown) for right in one))

@@ -1,0 +1,409 @@
+"""The rights of docs/rights.md: enough for each part, and nothing opens without one of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import sys
+from contextlib import closing, contextmanager, suppress
+from dataclasses import fields, replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+from urllib.request import ProxyHandler, Request, build_opener
+from uuid import uuid4
+
+import pytest
+import redis as redis_client
+from amqp import AccessRefused
+from celery import Celery
+
+from leases import claimant
+from repot.brokers import open_broker, survey
+from repot.brokers.facts import Unknown
+from repot.brokers.local import GuardedProcess, redis_server
+from repot.config import ExplicitSettings, Role, child_environment
+from repot.config.endpoints import endpoints
+from repot.doctor import gather
+from repot.doctor.catalogue import own_rules
+from repot.doctor.gather import read_app
+from repot.doctor.policy import Policy
+from repot.errors import StoreRefused
+from repot.healthcheck.inquiry import Inquiry
+from repot.healthcheck.inquiry import Outcome as Heard
+from repot.idempotency import IdempotentTask, locks
+from repot.idempotency.claims import Claimed, Ending, Outcome, Running
+from repot.idempotency.fingerprint import Fingerprint
+from repot.idempotency.rights import GUARD, JOBS, LOCKS, Rights, missing_rights
+from repot.idempotency.store import RedisStore
+from repot.submission import JobTask
+from repot.submission import store as job_store
+from repot.submission.job import Status
+from repot.submission.store import Claim, JobStore, Run, digest
+from repot.waiting import wait_until
+from repot.worker.configure import configure
+from repot.worker.pulse import Link
+from shop import APPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from repot.brokers.local import Server
+    from repot.config import WorkerSettings
+
+TENANT = digest("")
+KEPT_S = 600.0
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rights.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with redis_server() as found:
+        yield found
+
+
+class Desk:
+    """A lease store, its administrator, and a user whose rights change."""
+
+    def __init__(self, server: Server) -> None:
+        self.admin: Any = redis_client.Redis(port=server.port, db=1, decode_responses=True)
+        self.admin.flushdb()
+        address = f"127.0.0.1:{server.port}/1"
+        # one user's connections and scripts know nothing of the rights that a former one had
+        self.name = f"user-{uuid4()}"
+        self.settings = ExplicitSettings(lease_store=f"redis://{self.name}:secret@{address}", lease=30)
+        self.all_rights = ExplicitSettings(lease_store=f"redis://{address}", lease=30)
+
+    def allow(self, rights: str, *, without: str = "") -> None:
+        """Give the user these rules, as the page has them, and no others."""
+        rules = [rule for rule in rights.split() if rule != without]
+        self.admin.execute_command("ACL", "SETUSER", self.name, "reset", "on", ">secret", *rules)
+        self.admin.script_flush()
+
+
+@pytest.fixture
+def desk(server: Server) -> Iterator[Desk]:
+    found = Desk(server)
+    with closing(found.admin):
+        yield found
+
+
+@contextmanager
+def claims(settings: ExplicitSettings) -> Iterator[RedisStore]:
+    with closing(RedisStore(settings)) as store:
+        yield store
+
+
+@contextmanager
+def jobs(settings: ExplicitSettings) -> Iterator[JobStore]:
+    with closing(JobStore(settings)) as store:
+        yield store
+
+
+def guarded(desk: Desk) -> None:
+    """Everything that the guard asks of its store."""
+    with claims(desk.settings) as store:
+        for ending in (
+            Ending(Outcome.DONE, KEPT_S, '"result"'),
+            Ending(Outcome.UNKNOWN, KEPT_S),
+            Ending(Outcome.RELEASED, KEPT_S, hold_s=1, held_for="t"),
+        ):
+            key, who = uuid4().hex, claimant("t", parks=True)
+            assert isinstance(store.claim(Fingerprint(key), who), Claimed)
+            assert store.renew(key, who)
+            store.finish(key, who.owner, ending)
+            store.claim(Fingerprint(key), claimant("another", parks=True))
+
+
+def submission(**changes: Any) -> Claim:
+    terms: dict[str, Any] = {"scope": digest("scope"), "name": "scope", "lease_s": 30} | changes
+    key = digest(uuid4().hex)
+    return Claim(str(uuid4()), TENANT, task="shop.render", payload="p", key=key, cost=1.5, **terms)
+
+
+def run_of(one: Claim) -> Run:
+    return Run(one.id, TENANT, one.scope, uuid4().hex)
+
+
+def submitted(desk: Desk) -> None:
+    """Everything that submitters and workers ask of the store of jobs."""
+    with jobs(desk.settings) as store:
+        one, another, unsent = submission(), submission(scope=digest("b")), submission(scope=digest("c"))
+        run = run_of(one)
+        store.submit(one)
+        store.sent(TENANT, one.id, 30)
+        for name in ("first", "second"):
+            assert "taken" == store.submit(submission(name=name)).verdict
+        store.get(TENANT, one.id)
+        store.start(run, one.task, 30)
+        store.renew(run, 30, ["done", 1])
+        store.finish(run, Status.SUCCEEDED)
+        store.submit(another)
+        store.cancel(TENANT, another.id)
+        store.submit(unsent)
+        store.undo(TENANT, unsent.id, OSError())
+        store.audit(TENANT, 10)
+
+
+def looked_after(desk: Desk) -> None:
+    """Everything that `repot locks` does."""
+    with claims(desk.all_rights) as store:
+        who = claimant("t", lease_s=0.001)
+        store.claim(Fingerprint("f" * 64), who)
+        store.claim(Fingerprint("e" * 64), claimant(lease_s=0.001))
+    with jobs(desk.all_rights) as store:
+        store.submit(submission(lease_s=0.001))
+    with claims(desk.settings) as store:
+        found = list(locks.find(store, locks.Filters()))
+        locks.named(store, "f" * 64)
+        locks.reap(store, found, "done", kept_s=KEPT_S)
+    with jobs(desk.settings) as store:
+        assert 1 == len(list(store.stuck()))
+        assert 1 == len(list(store.reap()))
+
+
+PARTS = {"guard": (GUARD, guarded), "jobs": (JOBS, submitted), "locks": (LOCKS, looked_after)}
+_EACH = pytest.mark.parametrize(("rights", "course"), PARTS.values(), ids=PARTS)
+
+
+@_EACH
+def test_the_rights_are_enough_and_each_of_them_is_needed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, rights: Rights, course: Callable[[Desk], None]
+) -> None:
+    """Without any one of them: a clear refusal, which the doctor says before."""
+    monkeypatch.setattr(job_store, "MOST_SCOPES", 1)
+    desk.allow(rights.acl())
+    course(desk)
+    assert () == missing_rights(desk.settings, rights)
+    for rule in rights.acl().split():
+        desk.admin.flushdb()
+        desk.allow(rights.acl(), without=rule)
+        with pytest.raises(StoreRefused, match="refuses access"):
+            course(desk)
+        try:
+            missing = missing_rights(desk.settings, rights)
+        except StoreRefused:
+            assert rule in ("+client|setname", "+select", "+evalsha", "+script|load", "~repot:claim:*", "~repot:jobs:*")
+            continue
+        assert not isinstance(missing, Unknown)
+        words = {word for one in missing for word in one.split()}
+        assert rule in words, rule
+        assert {rule} == {word for word in words if word[0] == rule[0]}
+
+
+def test_no_missing_right_lets_a_second_run_in(desk: Desk) -> None:
+    """A key that is claimed stays claimed, whichever right the second worker lacks."""
+    key = Fingerprint("a" * 64)
+    with claims(desk.all_rights) as store:
+        store.claim(key, claimant("first"))
+        for rule in GUARD.acl().split():
+            desk.allow(GUARD.acl(), without=rule)
+            with claims(desk.settings) as restricted:
+                try:
+                    found = restricted.claim(key, claimant("second"))
+                except StoreRefused:
+                    continue
+                assert isinstance(found, Running), rule
+        assert "first" == store.claim(key, claimant("third")).task_id  # type: ignore[union-attr]
+
+
+def test_no_missing_right_lets_a_second_job_in_or_frees_a_live_one(desk: Desk) -> None:
+    """A user without `get` or `hmget` let every job in, and its reaper freed the scopes of live ones."""
+    rights = Rights(("claim", "jobs"), tuple(dict.fromkeys([*JOBS.commands, *LOCKS.commands]))).acl()
+    first = submission()
+    run = run_of(first)
+    with jobs(desk.all_rights) as store:
+        store.submit(first)
+        store.start(run, first.task, 30)
+        for rule in rights.split():
+            desk.allow(rights, without=rule)
+            with jobs(desk.settings) as restricted:
+                for ask in (
+                    lambda: restricted.submit(submission()).verdict,
+                    lambda: restricted.start(run_of(submission()), first.task, 30).verdict,
+                    lambda: [one.scope for one in restricted.reap()],
+                ):
+                    try:
+                        assert ask() in ("taken", "superseded", []), rule
+                    except StoreRefused:
+                        continue
+            assert "running" == store.renew(run, 30), rule
+        assert first.id == store.submit(submission()).job.id  # type: ignore[union-attr]
+
+
+def test_the_doctor_names_a_right_that_the_store_does_not_give(desk: Desk, redis: Server) -> None:
+    app: Any = Celery("shop", set_as_current=False)
+    settings = desk.settings.replace(broker_url=redis.url)
+    configure(app, settings)
+
+    def work() -> None:
+        """Do nothing."""
+
+    app.task(work, name="shop.charge", base=IdempotentTask)
+
+    def found() -> list[str]:
+        facts = gather.gather_from(app, gather.Request("shop", live=True), Policy(Path.cwd()))
+        return [finding.message for finding in own_rules()["RPT407"].check(facts)]
+
+    desk.allow(GUARD.acl())
+    assert [] == found()
+    desk.allow(GUARD.acl(), without="+hsetnx")
+    assert ["missing: +hsetnx ~repot:claim:*"] == found()
+    desk.allow(GUARD.acl(), without="+evalsha")
+    (refused,) = found()
+    assert "evalsha" in refused
+    app.task(work, name="shop.render", base=JobTask)
+    desk.allow(GUARD.acl() + " " + JOBS.acl(), without="+get")
+    assert ["missing: +get ~repot:jobs:*"] == found()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_lines_of_the_page_are_the_rights(part: str) -> None:
+    rights, _ = PARTS[part]
+    assert f"ACL SETUSER {part} on >PASSWORD {rights.acl()}\n" in PAGE
+
+
+# RabbitMQ
+
+
+class Realm:
+    """A virtual host of a RabbitMQ, and users with the permissions of the page."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.vhost = f"rights-{uuid4().hex[:8]}"
+        self.ask("PUT", f"vhosts/{self.vhost}")
+        self.url = self.user("admin", ("administrator", ".*", ".*", ".*"))
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        token = base64.b64encode(b"guest:guest").decode()
+        headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
+        data = None if method == "GET" else json.dumps(body or {}).encode()
+        url = f"{self.server.management_url}/api/{path}"
+        request = Request(url, method=method, headers=headers, data=data)  # noqa: S310 - an address of our own making
+        with build_opener(ProxyHandler({})).open(request, timeout=10) as response:
+            return json.loads(response.read() or "null")
+
+    def user(self, name: str, given: tuple[str, str, str, str]) -> str:
+        """Make a user of a tag and of rights to configure, write and read; return the address."""
+        user = f"{name}-{self.vhost}"
+        self.ask("PUT", f"users/{user}", {"password": "secret", "tags": given[0]})
+        rights = dict(zip(("configure", "write", "read"), given[1:], strict=True))
+        self.ask("PUT", f"permissions/{self.vhost}/{user}", rights)
+        return f"amqp://{user}:secret@127.0.0.1:{self.server.port}/{self.vhost}"
+
+    def of_page(self, name: str, tag: str = "") -> str:
+        """Make a user with the permissions of the page."""
+        found = re.search(rf"set_permissions -p shop {name} '(.*)' '(.*)' '(.*)'", PAGE)
+        assert found
+        return self.user(name, (tag, found[1], found[2], found[3]))
+
+    def messages(self, queue: str) -> int:
+        found: dict[str, Any] = next(
+            (one for one in self.ask("GET", f"queues/{self.vhost}") if one["name"] == queue), {}
+        )
+        return int(found.get("messages", 0))
+
+
+@pytest.fixture
+def realm(rabbitmq: Server) -> Realm:
+    return Realm(rabbitmq)
+
+
+@contextmanager
+def worker(settings: WorkerSettings, folder: Path) -> Iterator[GuardedProcess]:
+    """A worker as Celery starts it: with events, and with the other workers' company."""
+    command = [sys.executable, "-m", "celery", "-A", "dead_app", "worker", "-n", "w@rights", "-c", "1", "-E"]
+    environment = child_environment(settings) | {"PYTHONPATH": os.pathsep.join([APPS, *sys.path])}
+    with GuardedProcess(command, log=folder / "log", environment=environment) as process:
+        yield process
+
+
+def client(settings: WorkerSettings) -> Any:
+    app = Celery("client", set_as_current=False)
+    configure(app, settings, Role.CLIENT)
+    return app
+
+
+def test_each_part_works_with_the_permissions_of_the_page(realm: Realm, redis: Server, tmp_path: Path) -> None:
+    """Pings, events, delays and dead letters of a worker; a producer, a sidecar and the doctor beside it."""
+    settings = ExplicitSettings(
+        app="dead_app",
+        broker_url=realm.of_page("worker"),
+        result_backend=redis.results_url,
+        queue_names=("orders",),
+        pulse_folder=tmp_path / "pulse",
+        management_url=realm.server.management_url,
+    )
+    admin = client(settings.replace(broker_url=realm.url))
+    producer = client(settings.replace(broker_url=realm.of_page("producer")))
+    asking = settings.replace(broker_url=realm.of_page("sidecar", "management"))
+    link = Link("", "", "celery", {}, server=f"127.0.0.1:{realm.server.port}")
+    with worker(settings, tmp_path) as process, closing(Inquiry(asking, link, 2)) as sidecar:
+        wait_until(lambda: Heard.ANSWERED is sidecar.ask("w@rights").outcome, within_s=40, what="it answers")
+        assert admin.control.ping(timeout=2)
+        now, later = tmp_path / "now", tmp_path / "later"
+        with _heard(admin, "task-succeeded") as heard:
+            producer.send_task("dead.ok", [str(now)])
+            wait_until(now.exists, within_s=20, what="a task runs")
+            assert heard.wait(20)
+        producer.send_task("dead.ok", [str(later)], countdown=1)
+        producer.send_task("dead.fail")
+        wait_until(later.exists, within_s=20, what="a delayed task runs")
+        wait_until(lambda: 1 == realm.messages("orders.dead"), within_s=30, what="there is a dead letter")
+        assert 0 == sidecar.waiting(["orders"])
+        with closing(open_broker(asking.read_url, management_url=realm.server.management_url)) as counting:
+            assert counting.depth("orders").is_drained
+        assert "refused" not in process.log_tail(500)
+    api = realm.server.management_url
+    facts = survey(endpoints(realm.of_page("doctor", "administrator")), management_url=api)
+    assert not [one.name for one in fields(facts) if isinstance(getattr(facts, one.name), Unknown)]
+    # what the worker was seen to do with its permissions is what the doctor's rule finds enough
+    granted = survey(endpoints(realm.of_page("worker", "administrator")), management_url=api)
+    judged = replace(read_app(client(settings), "shop", Policy(tmp_path)), live=granted)
+    assert [] == [finding.message for finding in own_rules()["RPT803"].check(judged)]
+    admin.close()
+    producer.close()
+
+
+@contextmanager
+def _heard(app: Any, kind: str) -> Iterator[Event]:
+    """Set once a worker has sent an event of this kind."""
+    heard, over = Event(), Event()
+
+    def listen() -> None:
+        with app.connection_for_read() as connection:
+            receiver = app.events.Receiver(connection, handlers={kind: lambda _: heard.set()})
+            with receiver.consumer_context() as (own, _channel, _consumers):
+                listening.set()
+                while not over.is_set():
+                    with suppress(TimeoutError):
+                        own.drain_events(timeout=0.2)
+
+    listening = Event()
+    thread = Thread(target=listen)
+    thread.start()
+    try:
+        assert listening.wait(20)
+        yield heard
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("missing", ["write", "configure", "read"])
+def test_a_producer_without_a_right_is_told_so(realm: Realm, redis: Server, missing: str) -> None:
+    """Nothing is lost in silence: the exchange is there, and its user may not use it."""
+    rights = {"configure": ".*", "write": ".*", "read": ".*"} | {missing: "^$"}
+    url = realm.user("poor", ("", rights["configure"], rights["write"], rights["read"]))
+    settings = ExplicitSettings(broker_url=url, result_backend=redis.results_url, queue_names=("orders",))
+    producer, admin = client(settings), client(settings.replace(broker_url=realm.url))
+    with admin.connection_for_write() as connection:
+        admin.amqp.queues["orders"](connection.default_channel).declare()
+    with pytest.raises(AccessRefused, match="orders"):
+        producer.send_task("dead.ok")
+    assert 0 == realm.messages("orders")
+    admin.close()
