@@ -19,6 +19,8 @@ _REFUSALS = {
     ("amqp", "NotAllowed"),
     ("redis", "AuthenticationError"),
     ("redis", "NoPermissionError"),
+    # a replica takes no writes
+    ("repot", "ServerDemoted"),
 }
 
 

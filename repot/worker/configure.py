@@ -14,6 +14,7 @@ from celery.app.defaults import NAMESPACES, Option, flatten
 from celery.local import Proxy
 from pydantic import ValidationError
 
+from repot.brokers.primary import follow_the_primary
 from repot.config import Role, entries, explain, load, refuse_overriding
 from repot.config.celery import fold
 from repot.config.urls import is_valkey
@@ -108,6 +109,8 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     install(app, settings)
     app.repot_settings = settings  # type: ignore[attr-defined]
     app.repot_origins = {entry.key: (entry, given & set(entry.fields)) for entry in applied}  # type: ignore[attr-defined]
+    for url in {settings.read_url, settings.write_url}:
+        follow_the_primary(url)
     if settings.journal:
         record(settings.journal)
     signals.before_task_publish.connect(_stamp, dispatch_uid="repot-sent-at")

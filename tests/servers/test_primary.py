@@ -1,0 +1,63 @@
+"""A Redis that is demoted to a replica, alive: its worker goes on with the new primary, and does not end."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from celery import Celery
+from redis import Redis
+
+from repot.brokers.local import redis_server
+from repot.chaos.workers import start_worker
+from repot.config import ExplicitSettings, Role
+from repot.waiting import wait_until
+from repot.worker.configure import configure
+from repot.worker.journal import ENDED, READY, STARTED, Journal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from repot.brokers.local import Server
+
+
+def _demote(old: Server, new: Server) -> None:
+    """As Sentinel or an operator does it: the replica first, so that there is a primary at any time."""
+    Redis.from_url(new.url).execute_command("REPLICAOF", "NO", "ONE")  # type: ignore[no-untyped-call]
+    Redis.from_url(old.url).execute_command("REPLICAOF", "127.0.0.1", new.port)  # type: ignore[no-untyped-call]
+
+
+def test_a_worker_goes_on_with_the_next_server_of_its_list(redis: Server, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first, second = stack.enter_context(redis_server()), stack.enter_context(redis_server())
+        follower = Redis.from_url(second.url)
+        follower.execute_command("REPLICAOF", "127.0.0.1", first.port)  # type: ignore[no-untyped-call]
+        wait_until(lambda: follower.info("replication")["master_link_status"] == "up", within_s=20, what="it follows")
+        settings = ExplicitSettings(
+            broker_url=f"{first.url};{second.url}",
+            result_backend=redis.results_url,
+            queue_names=("q",),
+            journal=tmp_path / "journal",
+            pulse_folder=tmp_path / "pulse",
+            visibility_timeout=5,
+            restore_interval=1,
+        )
+        worker = stack.enter_context(start_worker("w", "q", settings, tmp_path, processes=2))
+        journal = Journal(tmp_path / "journal")
+
+        def said(what: str, task: str = "") -> int:
+            assert worker.exit_code is None, worker.log_tail(40)
+            return sum((line.what, line.task) == (what, task) for line in journal.read())
+
+        wait_until(lambda: said(READY), within_s=30, what="it consumes")
+        client = Celery("test", set_as_current=False)
+        configure(client, settings, Role.CLIENT)
+        stack.callback(client.close)
+        before = str(client.send_task("repot.run", (2,)).id)
+        wait_until(lambda: said(STARTED, before), within_s=30, what="a task runs")
+        _demote(first, second)
+        # over the connection that the client keeps to the first
+        after = str(client.send_task("repot.run", (0,)).id)
+        wait_until(lambda: said(ENDED, after), within_s=20, what="a task sent after it runs")
+        # the task in hand ran, could not be acknowledged, and comes again
+        wait_until(lambda: second.open().depth("q").is_drained, within_s=30, what="nothing is left", poll_s=0.2)
