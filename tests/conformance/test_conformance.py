@@ -22,6 +22,7 @@ PART = (
     f"{_TASKS}::test_tasks::test_reject_with_requeue_redelivers_and_succeeds",
     f"{_TASKS}::test_tasks::test_fail",
     f"{_TASKS}::test_tasks::test_retry_switches_from_kwargs_to_args",
+    f"{_TASKS}::test_tasks::test_task_retried_once_with_expires",
     f"{_TASKS}::test_tasks::test_unicode_task",
     f"{_TASKS}::test_trace_log_arguments",
     f"{_CANVAS}::test_link_error",

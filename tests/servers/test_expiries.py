@@ -5,17 +5,21 @@ from __future__ import annotations
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from time import monotonic, time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from celery import signals, states
+from celery import Celery, signals, states
 from celery.exceptions import TaskRevokedError
 
 from repot.brokers.local import redis_server
+from repot.config import ExplicitSettings, Role
+from repot.errors import DeadlineExceeded
 from repot.waiting import wait_until
+from repot.worker.configure import configure
 from repot.worker.expiries import GRACE_S, expiries_of
-from repot.worker.expiring import LOOK_EVERY_S
+from repot.worker.expiring import LOOK_EVERY_S, ExpiryWatch
 from repot.worker.journal import EFFECT, STARTED
 
 if TYPE_CHECKING:
@@ -173,3 +177,30 @@ def _take_each_once(shop: Shop) -> None:
     # sent again, under the same id
     register.note(due, time() + 60)
     assert register.claim(due)
+
+
+def test_a_task_waits_while_the_register_does_not_answer() -> None:
+    """A worker that cannot say that it has begun does not begin; what does not expire is not held up."""
+    with redis_server() as server:
+        app = Celery("test", set_as_current=False)
+        timeouts: Any = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}
+        configure(
+            app,
+            ExplicitSettings(broker_url=server.url, result_backend=server.results_url, **timeouts),
+            Role.CLIENT,
+        )
+        handled: list[object] = []
+        watch = ExpiryWatch(SimpleNamespace(app=app, hub=None, task_consumer=object()))
+        receive = watch.handler(lambda: handled.append)
+        watch.start()
+        later = datetime.now(UTC) + timedelta(seconds=60)
+        expires = SimpleNamespace(headers={"id": "one", "expires": later.isoformat()})
+        lasts = SimpleNamespace(headers={"id": "another", "expires": None})
+        with server.process.frozen():
+            receive(expires)
+            receive(lasts)
+            with pytest.raises(DeadlineExceeded):
+                wait_until(lambda: expires in handled, within_s=2, what="it begins all the same")
+        wait_until(lambda: expires in handled, within_s=20, what="it begins")
+        watch.close()
+    assert [lasts, expires] == handled
