@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.recording import CONFIGURED, RECORD
 from repot.brokers.local import LOOPBACK, GuardedProcess, rabbitmq_server, redis_server
+from repot.brokers.local.process import GuardedFolder
 from repot.errors import DeadlineExceeded
 from repot.waiting import wait_until
 
@@ -62,7 +62,8 @@ def run(
         RuntimeError: pytest itself failed, so that no outcome says anything.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="repot-conformance-")))
+        # gone with this process, however that ends
+        folder = stack.enter_context(GuardedFolder("repot-conformance-")).path
         redis = stack.enter_context(redis_server())
         broker = redis if arm.broker == "redis" else stack.enter_context(rabbitmq_server())
         record = folder / "record"
