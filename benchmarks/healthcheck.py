@@ -103,6 +103,8 @@ def _print_pings(patient: Patient, runs: int) -> None:
     def ready() -> None:
         connection.request("GET", "/ready")
         connection.getresponse().read()
+        # each on a connection of its own, as orchestrators ask
+        connection.close()
 
     def command() -> None:
         subprocess.run(inspect, env=environment, check=True, capture_output=True)

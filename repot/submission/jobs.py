@@ -25,6 +25,7 @@ from repot.errors import (
 )
 from repot.idempotency.canonical import canonical
 from repot.idempotency.guard import guard_of
+from repot.submission.events import reported
 from repot.submission.job import Accepted, Cancelled, Status
 from repot.submission.scope import scope_of
 from repot.submission.store import Claim, digest, store_of
@@ -112,6 +113,11 @@ class Jobs:
             StoreUnreachable: the lease store did not answer; nothing was sent.
             TypeError: tenant, owner or key is no text.
         """
+        with reported(self._task, self._fields) as answers:
+            answers.append(self._submit(arguments, tenant, owner, idempotency_key))
+        return answers[0]
+
+    def _submit(self, arguments: Mapping[str, Any], tenant: str, owner: str, idempotency_key: str) -> Accepted:
         claim = replace(self._claim(arguments, tenant, idempotency_key), submitter=_owner(owner))
         found = self._store.submit(claim)
         if found.verdict == "repeated" and found.job and found.job.status is Status.ACCEPTED:

@@ -1,0 +1,48 @@
+"""What becomes of submissions, counted for Prometheus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from prometheus_client import CollectorRegistry
+
+from repot.brokers.local import free_port
+from repot.config import Role
+from repot.errors import KeyUnusable, PayloadMismatch, ScopeTaken, SubmissionFailed
+from repot.submission import Jobs
+from repot.submission.metrics import count_submissions
+from repot.worker.configure import configure
+from shop import Shop
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from repot.brokers.local import Server
+
+
+def test_each_submission_is_counted_once_by_what_became_of_it(redis: Server, tmp_path: Path) -> None:
+    """By the names of the arguments that make its scope: their values would be a series for each project."""
+    shop, project = Shop(redis, redis, tmp_path, app="job_app"), str(uuid4())
+    jobs = Jobs(shop.client, "jobs.render", scope="project")
+    registry = CollectorRegistry()
+    count_submissions(registry)
+    for _ in range(3):
+        jobs.submit({"project": project}, idempotency_key=project)
+    for _ in range(2):
+        with pytest.raises(ScopeTaken):
+            jobs.submit({"project": project})
+    with pytest.raises(PayloadMismatch):
+        jobs.submit({"project": project, "seconds": 1}, idempotency_key=project)
+    with pytest.raises(KeyUnusable):
+        jobs.submit({})
+    away = Celery("away", set_as_current=False)
+    configure(away, shop.settings.replace(broker_url=f"redis://127.0.0.1:{free_port()}/0"), Role.CLIENT)
+    with pytest.raises(SubmissionFailed):
+        Jobs(away, "jobs.render", scope="project").submit({"project": str(uuid4())})
+    labels = {"task": "jobs.render", "scope": "project"}
+    names = ("accepted", "repeated", "refused", "mismatched", "invalid", "failed")
+    found = [registry.get_sample_value("repot_submissions_total", labels | {"outcome": name}) for name in names]
+    assert [1, 2, 2, 1, 1, 1] == found
