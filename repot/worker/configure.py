@@ -12,6 +12,7 @@ from celery import signals
 from celery.app.amqp import Queues
 from celery.app.defaults import NAMESPACES, Option, flatten
 from celery.local import Proxy
+from kombu.utils.url import as_url
 from pydantic import ValidationError
 
 from repot.brokers.primary import follow_the_primary
@@ -237,6 +238,11 @@ def _with_what_the_application_says(app: Celery, settings: WorkerSettings) -> Wo
 
 
 def _said(app: Celery, key: str) -> Any:  # noqa: ANN401 - values of any setting
+    if key == "result_backend" and app.conf.result_backend in ("redis", "redis://") and app.conf.redis_host:
+        # a backend by its name, and its server in settings of their own
+        conf = app.conf
+        server = (conf.redis_host, conf.redis_port, conf.redis_username, conf.redis_password, str(conf.redis_db or 0))
+        return as_url("redis", *server)
     name, dot, option = key.partition(".")
     return (app.conf.get(name) or {}).get(option) if dot else app.conf.get(name)
 

@@ -18,6 +18,7 @@ from kombu import Queue
 
 import repot
 from repot.config import ExplicitSettings, delays
+from repot.config.endpoints import endpoints
 from repot.errors import AppUnusable, ConfigInvalid
 from repot.worker.apps import load_app, load_configured_app
 from repot.worker.configure import configure, configured_with
@@ -215,6 +216,17 @@ def test_results_of_the_application_are_taken_as_celery_takes_them(theirs: Any, 
     app = shop(result_backend=theirs)
     assert read == repot.configure(app, ExplicitSettings()).result_backend.reveal()
     assert (DisabledBackend if theirs is None else RedisBackend) is type(app.backend)
+
+
+def test_claims_follow_results_whose_server_stands_in_settings_of_their_own() -> None:
+    app = shop(result_backend="redis", redis_host="results", redis_db=4, redis_password=f"{PLANTED}/@")
+    store = repot.configure(app, ExplicitSettings()).store_url
+    assert store is not None
+    backend: Any = app.backend
+    params = backend.connparams
+    (server,) = endpoints(store.reveal())
+    assert ("results", 4, f"{PLANTED}/@") == (params["host"], params["db"], params["password"])
+    assert ("results", "4", f"{PLANTED}/@") == (server.host, server.path, server.password)
 
 
 def test_a_result_backend_that_celery_does_not_know_is_refused_at_once() -> None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import amqp
 from amqp.transport import SSLTransport
 from kombu import Connection
+from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport.redis import Channel, SentinelChannel
 
+from repot.config.backends import require_backend
 from repot.config.endpoints import BrokerKind
 from repot.config.masking import masked
 from repot.doctor.rule import ERROR, INFO, WARNING, Finding, rule
@@ -343,6 +345,28 @@ def name_not_read(facts: Facts) -> Iterator[Finding]:
     for name, meant in facts.unknown_settings.items():
         if not meant:
             yield Finding("is no setting of Celery's", setting=name)
+
+
+@rule(
+    "RPT514",
+    "An address whose scheme Celery does not know",
+    ERROR,
+    fix="app.conf.broker_url = 'redis://localhost:6379/0'  # a Valkey speaks Redis' protocol",
+    evidence=("kombu/transport/__init__.py: TRANSPORT_ALIASES", "celery/app/backends.py: BACKEND_ALIASES"),
+)
+def unknown_scheme(facts: Facts) -> Iterator[Finding]:
+    """Kombu raises KeyError at the first connection.
+
+    A result backend is looked up on its first use only, when processes are running and tasks are waiting.
+    """
+    for scheme in sorted({server.scheme.partition("+")[0] for server in (*facts.servers, *facts.write_servers)}):
+        if scheme not in TRANSPORT_ALIASES:
+            yield Finding(f"kombu has no transport {scheme!r}", setting="broker_url")
+    backend = facts["result_backend"]
+    try:
+        require_backend(backend if isinstance(backend, str) else "")
+    except ValueError as error:
+        yield Finding(str(error), setting="result_backend", fix="app.conf.result_backend = 'redis://localhost:6379/1'")
 
 
 @rule(

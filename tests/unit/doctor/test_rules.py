@@ -1048,6 +1048,15 @@ CASES = [
         "entry",
     ),
     # what a move changes
+    Case("RPT514", lambda: facts(redis(broker_url="valkey://localhost/0")), on_redis, "no transport 'valkey'"),
+    Case("RPT514", lambda: facts(redis(result_backend="nonsense://h")), on_redis, "the backend 'nonsense'", "results"),
+    Case(
+        "RPT514",
+        lambda: facts(rabbitmq(result_backend="amqp://")),
+        lambda: facts(rabbitmq(result_backend="shop.results:Store")),
+        "the backend 'amqp'",
+        "results on AMQP, a class",
+    ),
     Case(
         "RPT601",
         lambda: facts(rabbitmq(task_default_priority=3), moved_from=BrokerKind.REDIS),
