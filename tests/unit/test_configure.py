@@ -11,10 +11,12 @@ from weakref import ReferenceType, ref
 
 import pytest
 from celery import Celery
+from celery.app import base
+from celery.app.amqp import AMQP
 from celery.backends.base import DisabledBackend
 from celery.backends.redis import RedisBackend
 from celery.local import Proxy
-from kombu import Queue
+from kombu import Exchange, Queue
 
 import repot
 from repot.config import ExplicitSettings, delays
@@ -118,6 +120,30 @@ def test_a_queue_given_as_an_object_is_declared_as_those_of_its_name_are() -> No
         assert arguments_of(app, name) == routed["queue"].queue_arguments
     as_it_is: Any = app.amqp.router.route({"queue": Queue("own")}, "shop.add")
     assert None is as_it_is["queue"].queue_arguments
+
+
+class TheirAMQP(AMQP):  # type: ignore[misc,unused-ignore]
+    """With a setting that is an attribute."""
+
+    argsrepr_maxsize = 7
+
+
+def test_an_application_keeps_its_own_way_to_queues() -> None:
+    app = Celery("shop", amqp=TheirAMQP, set_as_current=False)
+    for _ in range(2):
+        configure(app, RABBIT)
+    assert 7 == app.amqp.argsrepr_maxsize
+    assert "quorum" == arguments_of(app, "made")["x-queue-type"]
+
+
+def test_applications_that_are_not_configured_are_left_alone() -> None:
+    """`send_task` asks this of every application in the process; Celery's own delays go on."""
+    configure(shop(), RABBIT)
+    theirs = shop(task_queues=[Queue("q", Exchange("q", "topic"), "q", queue_arguments={"x-queue-type": "quorum"})])
+    module: Any = base
+    assert (True, "q") == module.detect_quorum_queues(theirs, "amqp")
+    configure(theirs, RABBIT)
+    assert (False, "") == module.detect_quorum_queues(theirs, "amqp")
 
 
 def test_priorities_of_queues_make_them_classic() -> None:
