@@ -23,7 +23,7 @@ from repot.doctor.queues import read_queues
 from repot.doctor.tasks import read_task, task_lines
 from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError, StoreRefused
 from repot.idempotency import IdempotentTask
-from repot.idempotency.rights import GUARD, JOBS, missing_rights
+from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, missing_rights
 from repot.worker.apps import explained, load_app
 from repot.worker.configure import configure, configured_with, refusal_of
 from repot.worker.effective import APPLICATION, effective_config
@@ -207,7 +207,11 @@ def _store_rights(app: Celery) -> tuple[str, ...] | Unknown | None:
     guarded = [task for task in app.tasks.values() if isinstance(task, IdempotentTask)]
     if settings is None or settings.store_url is None or not guarded:
         return None
-    wanted = (GUARD, JOBS) if any(getattr(task, "keeps_jobs", False) for task in guarded) else (GUARD,)
+    wanted = [GUARD]
+    if any(getattr(task, "keeps_jobs", False) for task in guarded):
+        wanted.append(JOBS)
+    if settings.max_deliveries:
+        wanted.append(DELIVERIES)
     try:
         return missing_rights(settings, *wanted)
     except StoreRefused as error:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
 
 #: What every connection does, and how scripts are called.
-_CONNECTION = ("client|setname", "select", "evalsha", "script|load")
+_CONNECTION = ("client|setname", "select")
+_SCRIPTS = ("evalsha", "script|load")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +22,20 @@ class Rights:
 
     keys: tuple[str, ...]
     commands: tuple[str, ...]
+    by_script: bool = True
 
     def acl(self, prefix: str = "repot") -> str:
         """Return the rules as `ACL SETUSER` takes them, without user and password."""
         patterns = [f"~{prefix}:{key}:*" for key in self.keys]
-        return " ".join([*patterns, *(f"+{command}" for command in (*_CONNECTION, *self.commands))])
+        needed = (*_CONNECTION, *(_SCRIPTS if self.by_script else ()), *self.commands)
+        return " ".join([*patterns, *(f"+{command}" for command in needed)])
 
 
 #: A worker of guarded tasks.
 GUARD = Rights(("claim",), ("time", "hmget", "hset", "hdel", "hsetnx", "hincrby", "persist", "pexpire"))
+
+#: A worker that counts deliveries (WORKER_MAX_DELIVERIES).
+DELIVERIES = Rights(("deliveries",), ("incrby", "decrby", "expire"), by_script=False)
 
 #: A submitter of jobs, and a worker that runs them, beside `GUARD`.
 JOBS = Rights(
@@ -62,9 +68,8 @@ class RightsCheck(StoreConnection):
         prefix = self._settings.lease_prefix
         wanted = [(command, f"{prefix}:{key}:{{doctor}}") for key in rights.keys for command in rights.commands]
         arguments = [word for pair in wanted for word in pair]
-        answer = self._ask(
-            lambda: self._script("rights")(keys=[f"{prefix}:{rights.keys[0]}:{{doctor}}"], args=arguments)
-        )
+        # without a key of its own: that may be what is missing
+        answer = self._ask(lambda: self._script("rights")(args=arguments))
         if answer == "unknown":
             return Unknown("the lease store is older than Redis 7.0, and tells no rights", "Upgrade it.")
         return tuple(

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
@@ -36,7 +37,7 @@ from repot.healthcheck.inquiry import Outcome as Heard
 from repot.idempotency import IdempotentTask, locks
 from repot.idempotency.claims import Claimed, Ending, Outcome, Running
 from repot.idempotency.fingerprint import Fingerprint
-from repot.idempotency.rights import GUARD, JOBS, LOCKS, Rights, missing_rights
+from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, LOCKS, Rights, missing_rights
 from repot.idempotency.store import RedisStore
 from repot.submission import JobTask
 from repot.submission import store as job_store
@@ -44,6 +45,7 @@ from repot.submission.job import Status
 from repot.submission.store import Claim, JobStore, Run, digest
 from repot.waiting import wait_until
 from repot.worker.configure import configure
+from repot.worker.deliveries import Deliveries
 from repot.worker.pulse import Link
 from shop import APPS
 
@@ -249,20 +251,44 @@ def test_the_doctor_names_a_right_that_the_store_does_not_give(desk: Desk, redis
         return [finding.message for finding in own_rules()["RPT407"].check(facts)]
 
     desk.allow(GUARD.acl())
+    assert ["missing: +incrby ~repot:deliveries:*"] == found()[:1]
+    desk.allow(f"{GUARD.acl()} {DELIVERIES.acl()}")
     assert [] == found()
-    desk.allow(GUARD.acl(), without="+hsetnx")
+    desk.allow(f"{GUARD.acl()} {DELIVERIES.acl()}", without="+hsetnx")
     assert ["missing: +hsetnx ~repot:claim:*"] == found()
     desk.allow(GUARD.acl(), without="+evalsha")
     (refused,) = found()
     assert "evalsha" in refused
     app.task(work, name="shop.render", base=JobTask)
-    desk.allow(GUARD.acl() + " " + JOBS.acl(), without="+get")
+    desk.allow(f"{GUARD.acl()} {JOBS.acl()} {DELIVERIES.acl()}", without="+get")
     assert ["missing: +get ~repot:jobs:*"] == found()
 
 
-@pytest.mark.parametrize("part", PARTS)
+def test_without_a_right_deliveries_are_not_counted_and_the_log_says_so(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = SimpleNamespace(delivery_info={"redelivered": True}, headers={"id": "t"}, properties={})
+
+    def counted() -> int:
+        deliveries = Deliveries(desk.settings.replace(max_deliveries=2))
+        deliveries.give_back([message])
+        deliveries.settle()
+        return [deliveries.beyond(message) for _ in range(3)][-1]
+
+    desk.allow(DELIVERIES.acl())
+    # one was given back, and the first delivery is not counted
+    assert (1, "") == (counted(), caplog.text)
+    for rule in DELIVERIES.acl().split():
+        desk.admin.flushdb()
+        desk.allow(DELIVERIES.acl(), without=rule)
+        caplog.clear()
+        assert 0 == counted()
+        assert "deliveries are not counted" in caplog.text, rule
+
+
+@pytest.mark.parametrize("part", [*PARTS, "deliveries"])
 def test_the_lines_of_the_page_are_the_rights(part: str) -> None:
-    rights, _ = PARTS[part]
+    rights = DELIVERIES if part == "deliveries" else PARTS[part][0]
     assert f"ACL SETUSER {part} on >PASSWORD {rights.acl()}\n" in PAGE
 
 

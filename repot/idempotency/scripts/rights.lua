@@ -1,4 +1,4 @@
--- Looks up what the caller may do; runs none of it. KEYS[1] a name that decides the node of a cluster.
+-- Looks up what the caller may do; runs none of it.
 -- ARGV pairs of a command and a key. Returns the pairs that are refused; 'unknown' where the server does not tell.
 if not redis.acl_check_cmd then
   return 'unknown'
