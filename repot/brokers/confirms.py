@@ -2,6 +2,9 @@
 
 py-amqp waits for each confirm before it publishes the next message (`Channel.basic_publish_confirm`), one round trip
 and one write to disk a message.
+
+Reaches into py-amqp 5.4: `Channel.basic_publish` is replaced on the one channel, and its `events` are heard, which
+kombu's producers and py-amqp's own `basic_publish_confirm` do as well.
 """
 
 from __future__ import annotations
