@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any
 
 from billiard.exceptions import SoftTimeLimitExceeded
-from celery import Celery
+from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 
 import repot
@@ -53,6 +53,34 @@ def hold(file: str) -> None:
     """Wait until a file is there."""
     if file:
         wait_until(Path(file).exists, within_s=60, what=f"{file} appears")
+
+
+class Audited(Task):  # type: ignore[misc,type-arg,unused-ignore]
+    """Writes a line for each of its runs."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Write it, and go on."""
+        request: Any = self.request
+        Journal(Path(app.conf.repot_journal)).write("audited", str(request.hostname), str(request.id))
+        return super().__call__(*args, **kwargs)
+
+
+class GuardedAndAudited(Guarded, Audited):
+    """An audit behind the guard."""
+
+    abstract = True
+
+
+@app.task(base=GuardedAndAudited, bind=True)
+def audited(task: Any, order: str, failures: int = 0) -> str:
+    """Fail some times, then have the effect."""
+    if task.request.retries < failures:
+        raise Unavailable(order)
+    task.still_mine()
+    effect(task, order)
+    return str(task.request.id)
 
 
 @app.task(base=Guarded, bind=True)

@@ -50,6 +50,19 @@ def test_a_double_submit_has_one_effect_and_both_callers_get_its_result(shop: Sh
     assert 1 == len(shop.effects(order))
 
 
+def test_a_class_behind_the_guard_is_called_for_each_run_that_has_the_key(shop: Shop, order: str) -> None:
+    first = shop.send("audited", order, 1)
+    assert first.id == shop.get(first)
+    second = shop.send("audited", order, 1)
+    assert first.id == shop.get(second)
+    assert (2, 0, 1) == (
+        len(shop.lines("audited", first.id)),
+        len(shop.lines("audited", second.id)),
+        len(shop.effects(order)),
+    )
+    assert shop.effects(order)[0].details["fence"] > 0
+
+
 def test_a_redelivery_in_mid_run_neither_runs_nor_answers_skipped(shop: Shop, order: str) -> None:
     """The flaw of a duplicate that stores "skipped" as the task's result."""
     hold, task = shop.file(), str(uuid4())
