@@ -16,7 +16,7 @@ ends when its Redis is demoted; `tests/servers/test_primary.py` fails then.
 
 from __future__ import annotations
 
-from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -24,6 +24,8 @@ import redis
 if TYPE_CHECKING:
     from repot.config import BrokerUrl
 
+#: Applications are configured in several threads, too.
+_CHANGING = Lock()
 _CLASSES = ("connection_class", "connection_class_ssl")
 
 
@@ -37,14 +39,15 @@ def follow_the_primary(url: BrokerUrl) -> None:
         _follow()
 
 
-@cache
 def _follow() -> None:
     from kombu.transport.redis import Channel, SentinelChannel
 
-    found = [(kind, name, getattr(kind, name)) for kind in (Channel, SentinelChannel) for name in _CLASSES]
-    for kind, name, connection in found:
-        if connection is not None:
-            setattr(kind, name, type(connection.__name__, (_OfPrimary, connection), {}))
+    with _CHANGING:
+        for kind in (Channel, SentinelChannel):
+            for name in _CLASSES:
+                connection = getattr(kind, name)
+                if connection is not None and not issubclass(connection, _OfPrimary):
+                    setattr(kind, name, type(connection.__name__, (_OfPrimary, connection), {}))
 
 
 class _OfPrimary:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery
-from redis import Redis
+from kombu.transport.redis import Channel, SentinelChannel
+from redis import Connection, Redis
+from redis.sentinel import SentinelManagedConnection
 
 from repot.brokers.local import redis_server
+from repot.brokers.primary import follow_the_primary
 from repot.chaos.workers import start_worker
-from repot.config import ExplicitSettings, Role
+from repot.config import BrokerUrl, ExplicitSettings, Role
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.journal import ENDED, READY, STARTED, Journal
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from repot.brokers.local import Server
 
@@ -61,3 +67,16 @@ def test_a_worker_goes_on_with_the_next_server_of_its_list(redis: Server, tmp_pa
         wait_until(lambda: said(ENDED, after), within_s=20, what="a task sent after it runs")
         # the task in hand ran, could not be acknowledged, and comes again
         wait_until(lambda: second.open().depth("q").is_drained, within_s=30, what="nothing is left", poll_s=0.2)
+
+
+def test_threads_may_configure_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The classes are changed once, whoever asks, and however often."""
+    for kind, plain in ((Channel, Connection), (SentinelChannel, SentinelManagedConnection)):
+        monkeypatch.setattr(kind, "connection_class", plain)
+    url = BrokerUrl.parse("redis://127.0.0.1/0")
+    with ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(follow_the_primary, url) for _ in range(64)]:
+            done.result()
+    for kind, plain in ((Channel, Connection), (SentinelChannel, SentinelManagedConnection)):
+        changed: Any = kind.connection_class
+        assert plain is changed.__mro__[2]
