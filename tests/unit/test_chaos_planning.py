@@ -240,6 +240,18 @@ def test_a_broker_beyond_this_machine_must_be_allowed_by_name(url: str) -> None:
     assert "pl4nted" not in str(caught.value) + caught.value.hint
 
 
+@pytest.mark.parametrize("url", ["memory://", "filesystem://", "redis+socket:///run/redis.sock"])
+def test_a_link_that_cannot_be_cut_is_refused(url: str) -> None:
+    with pytest.raises(ConfigInvalid, match="a link that cannot be cut"):
+        planning.existing([url], [])
+
+
+def test_an_environment_without_a_server_is_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_BROKER_URL", "memory://")
+    with pytest.raises(ConfigInvalid, match="which has no server that could fail"):
+        from_environment()
+
+
 def test_the_same_seed_gives_the_same_order_of_cases() -> None:
     assert planning.plan(seed=3).cases == planning.plan(seed=3).cases
 

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu import Connection
 
+from repot.brokers import open_broker
 from repot.config.endpoints import endpoints
 from repot.config.masking import masked
-from repot.config.urls import AMQP_SCHEMES, BROKER_SCHEMES, REDIS_SCHEMES, BrokerUrl, ServiceUrl
+from repot.config.urls import AMQP_SCHEMES, BROKER_SCHEMES, REDIS_SCHEMES, SERVERLESS_SCHEMES, BrokerUrl, ServiceUrl
+from repot.errors import BrokerUnreachable
 
 PLANTED = "hunter2-s3cret"
 
@@ -172,3 +174,9 @@ def test_a_list_begins_with_the_server_in_use() -> None:
     assert "amqp://u:p@B:5673//;amqp://u:p@a//" == url.beginning_with("b:5673").reveal()
     assert url.reveal() == url.beginning_with("a:5672").reveal()
     assert url.reveal() == url.beginning_with("elsewhere:1").reveal()
+
+
+@pytest.mark.parametrize("scheme", SERVERLESS_SCHEMES)
+def test_what_has_no_server_cannot_be_asked(scheme: str) -> None:
+    with pytest.raises(BrokerUnreachable, match="has no server that could be asked"):
+        open_broker(BrokerUrl.parse(f"{scheme}://"))
