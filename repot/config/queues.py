@@ -57,15 +57,17 @@ def is_delayed(queue: Queue) -> bool:
 
 
 def natively_delayed(queues: Collection[Queue]) -> set[str]:
-    """The exchanges whose messages kombu delays as in stock Celery.
+    """The exchange whose messages kombu delays as in stock Celery: empty, or one name.
 
-    Those that have patterns or none, of an application with quorum queues of its own; but none with a pattern that
-    begins with a wildcard: kombu binds that to the exit of all delays, and it matches every delayed message there is.
+    The only topic exchange of an application with quorum queues of its own. kombu tells exchanges apart by keys alone:
+    with two, a message may come out at the other one, and behind `fanout` not at all. A pattern that begins with a
+    wildcard is bound to the exit of all delays, and matches every delayed message there is.
     """
     quorum = any((one.queue_arguments or {}).get("x-queue-type") == "quorum" and not is_delayed(one) for one in queues)
     bound = [one for one in queues if quorum and one.exchange and not isinstance(one, Broadcast)]
+    topics = {one.exchange.name for one in bound if one.exchange.type == "topic"}
     wild = {one.exchange.name for one in bound if (one.routing_key or "").startswith(("*", "#"))}
-    return {one.exchange.name for one in bound if one.exchange.type in ("topic", "fanout")} - wild - {""}
+    return topics - wild - {""} if len(topics) == 1 else set()
 
 
 class DeadLetterQueue(Queue):  # type: ignore[misc,unused-ignore]
