@@ -16,6 +16,7 @@ from repot.chaos.faults.consumer_timeout import ConsumerTimeout
 from repot.chaos.faults.cut import Cut
 from repot.chaos.faults.data_limit import DataLimit
 from repot.chaos.faults.delivery_limit import DeliveryLimit
+from repot.chaos.faults.demoted import Demoted
 from repot.chaos.faults.eviction import Eviction
 from repot.chaos.faults.failover import Failover
 from repot.chaos.faults.half_open import HalfOpen
@@ -543,6 +544,17 @@ _BROKERS = (
         "The primary is killed before its replica has heard of the task",
         "Redis replicates after it has answered: what it accepted last is lost.",
         Failover(lagging=True),
+        Phase.RUNNING,
+        lasts_s=4,
+        works_s=1,
+        needs=Needs.REPLICATED,
+    ),
+    Scenario(
+        "primary-demoted",
+        "The primary is demoted to a replica, alive and read-only",
+        "celery/celery#7946: a worker that takes READONLY for an error of a command ends, or fails for as long as its "
+        "connection lives.",
+        Demoted(),
         Phase.RUNNING,
         lasts_s=4,
         works_s=1,

@@ -123,6 +123,13 @@ class Ground(Protocol):
             Inapplicable: a lone server.
         """
 
+    def demote(self, queue: str) -> None:
+        """Make a spare of the server in charge, which lives on and refuses to write; `port` is then its heir's.
+
+        Raises:
+            Inapplicable: a lone server, or RabbitMQ, whose members pass on what they are asked.
+        """
+
     def lose_spare(self, queue: str) -> None:
         """Lose a server that is not in charge of a queue, with SIGKILL.
 

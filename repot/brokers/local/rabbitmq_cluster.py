@@ -73,6 +73,12 @@ class RabbitCluster(RabbitHarm):
             raise ExperimentFailed(message)
         spares[0].kill()
 
+    def demote(self, queue: str) -> None:
+        """Refused."""
+        del queue
+        message = "a member of a cluster that does not lead a queue passes on what it is asked"
+        raise Inapplicable(message)
+
     def lagging(self) -> AbstractContextManager[None]:
         """Refused."""
         message = "a quorum accepts nothing that its members do not have, and a classic queue has no members"

@@ -53,6 +53,17 @@ class ReplicatedRedis(RedisHarm):
             client.replicaof("NO", "ONE")
         self.in_charge = heir
 
+    def demote(self, queue: str) -> None:
+        """Let the two change places; both live."""
+        del queue
+        wait_until(self._is_in_step, within_s=_IN_STEP_WITHIN_S, what="the replica is in step")
+        former, heir = self.in_charge, self.spare
+        with connected(heir) as client:
+            client.replicaof("NO", "ONE")
+        with connected(former) as client:
+            client.replicaof(LOOPBACK, heir.port)
+        self.in_charge = heir
+
     def lose_spare(self, queue: str) -> None:
         """Lose the replica."""
         del queue

@@ -17,6 +17,11 @@ class Spareless(ABC):
         del queue
         self._refuse()
 
+    def demote(self, queue: str) -> None:
+        """Refused."""
+        del queue
+        self._refuse()
+
     def lose_spare(self, queue: str) -> None:
         """Refused."""
         del queue
