@@ -164,7 +164,8 @@ def _worker(found: Pulse) -> Iterator[Metric]:
         "Connections to its broker lost, and attempts that failed, by the exception.",
         labels=["node", "error"],
     )
-    for error, number in link.connection_errors.items():
+    # a metric that is there before the first error: an increase from nothing is not seen
+    for error, number in ({outcomes.OTHER: 0} | link.connection_errors).items():
         errors.add_metric([node, error], number)
     yield errors
     reconnects = CounterMetricFamily("repot_broker_reconnects", "Times it reached its broker again.", labels=["node"])

@@ -340,6 +340,14 @@ def test_histograms_are_those_of_prometheus() -> None:
     assert (4, 7201.5) == (found[f"{name}_count", None], found[f"{name}_sum", None])
 
 
+def test_errors_of_connections_are_a_metric_before_the_first() -> None:
+    for errors in ({}, {"TimeoutError": 2}):
+        seen = Look(monotonic(), _pulse(link=replace(LINK, connection_errors=errors)), Answer(True, "", ""))
+        families = {one.name: one for one in text_string_to_metric_families(Metrics().render(seen, ()).decode())}
+        found = {one.labels["error"]: one.value for one in families["repot_broker_connection_errors"].samples}
+        assert {OTHER: 0} | errors == found
+
+
 def test_the_probe_reads_its_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (None, "", 90) == tuple(getattr(probe_settings(), name) for name in ("folder", "node", "pulse_timeout_s"))
     monkeypatch.setenv("worker_pulse_folder", "/p")
