@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import _state
 
 from judging import judge
 from repot.doctor.gather import Request, gather
@@ -26,10 +27,20 @@ app = Celery("shop", broker="redis://localhost:6379/0", set_as_current=False)
 """
 
 
+_BUILTINS = "celery.app.builtins"
+
+
+def _finalizers() -> set[Callable[..., Any]]:
+    found: set[Callable[..., Any]] = _state._on_app_finalizers  # type: ignore[attr-defined]
+    return found
+
+
 @pytest.fixture
 def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Facts]:
     """Read an application with this source after its first lines."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    # shared tasks of other tests' modules are in every application that the process makes
+    monkeypatch.setattr(_state, "_on_app_finalizers", {one for one in _finalizers() if one.__module__ == _BUILTINS})
 
     def reading(text: str, name: str = "app") -> Facts:
         module = f"written{next(_NUMBERS)}"
