@@ -169,8 +169,12 @@ class Crew:
         if not pool:
             return False
         process = pool[int(kill.which * 1000) % len(pool)]
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            # it ended between two looks: its worker leaves
+            return False
         self._note(CHILD, [process], 0)
-        process.kill()
         return True
 
     def _worker(self, name: str, _: Kill) -> bool:
