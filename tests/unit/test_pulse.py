@@ -167,13 +167,13 @@ def test_a_blocked_solo_worker_is_busy_until_its_limit_is_long_over() -> None:
         ),
         ({"pool": Pool("prefork", 2, 1, 1, overdue=Task("t", "1", 0, monotonic() + 1000))}, None),
         ({"pool": Pool("prefork", 2, dying_since=monotonic() - 60, deaths=3)}, (False, "pool_crash_loop")),
-        # a process or two, and what has not lasted, are accidents
+        # a process or two, and what has not lasted, are accidents; these are made long before the test
         ({"pool": Pool("prefork", 2, dying_since=monotonic() - 60, deaths=2)}, None),
-        ({"pool": Pool("prefork", 2, dying_since=monotonic(), deaths=9)}, None),
+        ({"pool": Pool("prefork", 2, dying_since=monotonic() + 1000, deaths=9)}, None),
         ({"pool": Pool("prefork", 2, 0, 1, idle_since=monotonic() - 61)}, (False, "pool_stuck")),
-        ({"pool": Pool("prefork", 2, 0, 1, idle_since=monotonic() - 9)}, None),
+        ({"pool": Pool("prefork", 2, 0, 1, idle_since=monotonic() + 1000)}, None),
         ({"pool": Pool("prefork", 2, 1, 1, lost=Task("t", "1", monotonic() - 61, None))}, (False, "pool_stuck")),
-        ({"pool": Pool("prefork", 2, 1, 1, lost=Task("t", "1", monotonic() - 9, None))}, None),
+        ({"pool": Pool("prefork", 2, 1, 1, lost=Task("t", "1", monotonic() + 1000, None))}, None),
         ({"link": replace(LINK, write_url="amqp://h", last_contact=monotonic() + 1000)}, (True, "ready")),
         ({"link": replace(LINK, write_url="amqp://h", last_contact=None)}, (True, "ready")),
         (
