@@ -531,7 +531,7 @@ MISTAKES = [
                 at="media/celery.py: app.conf.task_queues",
             ),
             also("RPT215", "task_queues", "media/celery.py: app.conf.task_queues"),
-            also("RPT205", ""),
+            also("RPT205", "task_queues", "media/celery.py: app.conf.task_queues"),
             line("RPT310", "", "supervisord.conf", "command=/srv/bin/celery -A media worker --autoscale=10,3"),
             line("RPT603", "", "Procfile", "worker: celery -A media worker -B"),
             line(
