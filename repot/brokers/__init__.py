@@ -58,18 +58,21 @@ def survey(
     queues: Iterable[str] = (),
     key_prefix: str = "",
     transport_options: Mapping[str, Any] | None = None,
+    passes_over_replicas: bool = False,
 ) -> RedisFacts | RabbitFacts:
     """Ask the first server that answers what it is and how it is set up; change nothing.
 
     `tls` is Celery's `broker_use_ssl`, empty where that is True. On Redis the messages of `queues` are
     measured, under `key_prefix`; `management_url` is RabbitMQ's. `transport_options` are kombu's: Sentinel's
-    master is named there.
+    master is named there. With `passes_over_replicas` a Redis that is a replica is the answer only where no later
+    server of the list is a primary, as for an application that repot configured (`repot/brokers/primary.py`).
 
     Raises:
         BrokerUnreachable: none answers; the last one's reason.
         AccessRefused, TlsFailed: one answers, and does not let us in.
     """
     failure: BrokerUnreachable | None = None
+    replica: RedisFacts | None = None
     servers = tuple(servers)
     # sentinels are asked together for one master
     for server in servers[:1] if servers and servers[0].scheme == "sentinel" else servers:
@@ -78,7 +81,7 @@ def survey(
                 from repot.brokers import redis_survey
 
                 lists = [f"{key_prefix}{queue}" for queue in queues]
-                return redis_survey.survey(
+                found = redis_survey.survey(
                     server,
                     tls=tls,
                     lists=lists,
@@ -86,6 +89,10 @@ def survey(
                     transport_options=transport_options,
                     sentinels=servers,
                 )
+                if not (passes_over_replicas and found.is_replica):
+                    return found
+                replica = replica or found
+                continue
             from repot.brokers import rabbitmq_survey
 
             return rabbitmq_survey.survey(server, tls=tls, management_url=management_url)
@@ -93,4 +100,6 @@ def survey(
             if type(error) is not BrokerUnreachable:
                 raise
             failure = error
+    if replica is not None:
+        return replica
     raise failure or BrokerUnreachable("the address names no server")

@@ -59,6 +59,11 @@ class RedisFacts:
     exchanges: frozenset[str] | Unknown
     largest_message_bytes: int | Unknown
 
+    @property
+    def is_replica(self) -> bool:
+        """Return whether it says that it is a replica; False where it does not say."""
+        return not isinstance(self.info, Unknown) and self.info.get("role") in ("slave", "replica")
+
     def parameter(self, name: str) -> str:
         """A parameter of its configuration; by INFO where CONFIG GET is refused and INFO tells, too.
 

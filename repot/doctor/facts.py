@@ -197,6 +197,8 @@ class Facts:
     source_live: RedisFacts | RabbitFacts | None = None
     #: What the user of the lease store lacks; None where no task needs a store, or it was not asked.
     store_rights: tuple[str, ...] | Unknown | None = None
+    #: Whether the lease store is a replica; None as for `store_rights`.
+    store_is_replica: bool | Unknown | None = None
 
     @property
     def kind(self) -> BrokerKind:

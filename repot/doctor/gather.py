@@ -23,7 +23,7 @@ from repot.doctor.queues import read_queues
 from repot.doctor.tasks import read_task, task_lines
 from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError, StoreRefused
 from repot.idempotency import IdempotentTask
-from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, missing_rights
+from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, is_replica, missing_rights
 from repot.worker.apps import explained, load_app
 from repot.worker.configure import configure, configured_with, refusal_of
 from repot.worker.effective import APPLICATION, effective_config
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from repot.brokers import RabbitFacts, RedisFacts
+    from repot.config import WorkerSettings
     from repot.doctor.policy import Policy
     from repot.doctor.rule import Place
     from repot.worker.effective import Effective
@@ -91,8 +92,11 @@ def gather_from(app: Celery, request: Request, policy: Policy) -> Facts:
             today = tuple(one for one in endpoints(address) if one.kind)
         facts = replace(facts, moved_from=today[0].kind if today else None)
     if request.live:
-        facts = _ask(facts, today, request.management_url or _management_url(app))
-        facts = replace(facts, store_rights=_store_rights(app))
+        # the connections of such an application leave a server that is no primary
+        configured = configured_with(app) is not None
+        management_url = request.management_url or _management_url(app)
+        facts = _ask(facts, today, management_url, passes_over_replicas=configured)
+        facts = replace(facts, store_rights=_store_rights(app), store_is_replica=_store_is_replica(app))
     return facts
 
 
@@ -183,7 +187,9 @@ def _suppose(app: Celery, target: str) -> None:
         raise ConfigInvalid(message, hint="Set what is missing in the environment.") from error
 
 
-def _ask(facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str) -> Facts:
+def _ask(
+    facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str, *, passes_over_replicas: bool
+) -> Facts:
     given = facts["broker_use_ssl"]
     # True means TLS with nothing said about it
     tls = given if isinstance(given, dict) else {} if given else None
@@ -196,6 +202,7 @@ def _ask(facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str
             queues=[queue.name for queue in facts.queues],
             key_prefix=facts.option("global_keyprefix"),
             transport_options={name: facts.option(name) for name in ("master_name", "sentinel_kwargs")},
+            passes_over_replicas=passes_over_replicas,
         )
 
     return replace(facts, live=ask(facts.servers), source_live=ask(source_servers) if source_servers else None)
@@ -203,9 +210,8 @@ def _ask(facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str
 
 def _store_rights(app: Celery) -> tuple[str, ...] | Unknown | None:
     """What the user of the lease store lacks for the tasks of this application; None if none of them needs it."""
-    settings = configured_with(app)
-    guarded = [task for task in app.tasks.values() if isinstance(task, IdempotentTask)]
-    if settings is None or settings.store_url is None or not guarded:
+    settings, guarded = _store_users(app)
+    if settings is None:
         return None
     wanted = [GUARD]
     if any(getattr(task, "keeps_jobs", False) for task in guarded):
@@ -219,6 +225,21 @@ def _store_rights(app: Celery) -> tuple[str, ...] | Unknown | None:
         return (error.message,)
     except RepotError as error:
         return Unknown(error.message, error.hint)
+
+
+def _store_is_replica(app: Celery) -> bool | Unknown | None:
+    settings, _ = _store_users(app)
+    try:
+        return None if settings is None else is_replica(settings)
+    except RepotError as error:
+        return Unknown(error.message, error.hint)
+
+
+def _store_users(app: Celery) -> tuple[WorkerSettings | None, list[IdempotentTask]]:
+    """Return the settings that name the lease store, and the tasks that need it; None where none does."""
+    settings = configured_with(app)
+    guarded = [task for task in app.tasks.values() if isinstance(task, IdempotentTask)]
+    return (settings if settings is not None and settings.store_url and guarded else None), guarded
 
 
 def _management_url(app: Celery) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from redis.cluster import RedisCluster
+
 from repot.brokers.facts import Unknown
 from repot.idempotency.connection import StoreConnection
 
@@ -75,6 +77,31 @@ class RightsCheck(StoreConnection):
         return tuple(
             f"+{command} ~{key.removesuffix('{doctor}')}*" for command, key in zip(*[iter(answer)] * 2, strict=True)
         )
+
+    def is_replica(self) -> bool | Unknown:
+        """Return whether the store says in its greeting that it is a replica; Unknown before Redis 6.
+
+        Every user may ask for the greeting, whatever its rights. A cluster has replicas, and its clients know them.
+        """
+        if isinstance(self.client, RedisCluster):
+            return False
+        answer = self._ask(lambda: self.client.execute_command("HELLO"))  # type: ignore[no-untyped-call]
+        # a list with RESP2
+        said = answer if isinstance(answer, dict) else dict(zip(*[iter(answer)] * 2, strict=True))
+        return said["role"] == "replica" if "role" in said else Unknown("the lease store does not say what it is")
+
+
+def is_replica(settings: WorkerSettings) -> bool | Unknown:
+    """Return whether the lease store is a replica, which refuses writes.
+
+    Raises:
+        StoreRefused, StoreUnreachable, StoreMisconfigured: as every question to the store.
+    """
+    check = RightsCheck(settings)
+    try:
+        return check.is_replica()
+    finally:
+        check.close()
 
 
 def missing_rights(settings: WorkerSettings, *wanted: Rights) -> tuple[str, ...] | Unknown:

@@ -33,9 +33,11 @@ from repot.doctor.gather import Request as Judging
 from repot.doctor.gather import gather_from
 from repot.doctor.policy import Policy
 from repot.errors import AccessRefused, BrokerUnreachable, TlsFailed
+from repot.idempotency.rights import GUARD
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.journal import READY, Journal
+from shop import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -302,6 +304,39 @@ def test_a_redis_that_cannot_be_a_broker(rule: str, options: list[str]) -> None:
     require(programs.REDIS)
     with redis_server(*options) as server:
         assert redis_findings(server, rule)
+
+
+def test_a_broker_and_a_lease_store_that_are_demoted(redis: Server) -> None:
+    """As after a failover: alive, reached by the old address, and read-only."""
+    rules = "--select=RPT709", "--select=RPT713"
+
+    def found(server: Server, *more: Server) -> dict[str, str]:
+        # the user of the store may run its scripts, and may not ask for INFO
+        store = server.url.replace("redis://", "redis://leases:word@")
+        said = doctor(
+            "--app=guarded_app:app",
+            "--live",
+            "--format=json",
+            *rules,
+            WORKER_BROKER_URL=";".join(one.url for one in (server, *more)),
+            WORKER_RESULT_BACKEND=server.results_url,
+            WORKER_LEASE_STORE=store,
+            PYTHONPATH=APPS,
+        )
+        report = json.loads(said.stdout)["applications"][0]
+        assert [] == report["not_judged"], said.stderr
+        return {one["rule"]: one["message"] for one in report["findings"]}
+
+    with redis_server() as server, redis_py.Redis(port=server.port) as client:
+        client.execute_command(*f"ACL SETUSER leases on >word {GUARD.acl()}".split())  # type: ignore[no-untyped-call]
+        assert {} == found(server)
+        client.replicaof("127.0.0.1", 1)
+        assert {
+            "RPT709": "it follows 127.0.0.1",
+            "RPT713": "it says that it is a replica",
+        } == found(server)
+        # a worker goes on with the next server of its list
+        assert {"RPT713"} == found(server, redis).keys()
 
 
 def test_a_redis_that_cannot_save(database: redis_py.Redis, redis: Server, tmp_path: Path) -> None:

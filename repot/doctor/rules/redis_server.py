@@ -205,15 +205,19 @@ def shared_database(facts: Facts) -> Iterator[Finding]:
     app.conf.broker_url = 'sentinel://host:26379/0'  # asks the sentinels for the master
     app.conf.broker_transport_options |= {'master_name': 'mymaster'}
     """,
-    evidence="https://redis.io/docs/latest/operate/oss_and_stack/management/replication",
+    evidence=(
+        "https://redis.io/docs/latest/operate/oss_and_stack/management/replication",
+        "https://github.com/celery/celery/issues/7946",
+        "docs/scenarios.md: primary-demoted",
+    ),
 )
 def replica(facts: Facts) -> Iterator[Finding]:
-    """A replica refuses writes, and fetching a task is one.
+    """A replica refuses writes (READONLY), and fetching a task is one: a worker ends, or never gets a task.
 
-    After a failover the address must lead to the new master.
+    After a failover the primary of before is a replica that is alive: the address must lead to the new primary.
     """
     info = known(facts.redis.info)
-    if info.get("role") in ("slave", "replica"):
+    if facts.redis.is_replica:
         yield Finding(f"it follows {info.get('master_host', 'another server')}")
 
 
@@ -271,3 +275,23 @@ def clocks_apart(facts: Facts) -> Iterator[Finding]:
     apart = known(facts.redis.clock_ahead_s)
     if abs(apart) > _CLOCK_APART_S:
         yield Finding(f"Redis' clock is {abs(apart):.0f} s {'ahead' if apart > 0 else 'behind'}")
+
+
+@rule(
+    "RPT713",
+    "The lease store is a replica",
+    ERROR,
+    live=True,
+    fix="WORKER_LEASE_STORE=sentinel://host:26379/0  # and WORKER_SENTINEL_MASTER, or the address of the primary",
+    evidence=(
+        "https://redis.io/docs/latest/operate/oss_and_stack/management/replication",
+        "tests/servers/test_doctor.py: test_a_broker_and_a_lease_store_that_are_demoted",
+    ),
+)
+def store_replica(facts: Facts) -> Iterator[Finding]:
+    """A replica refuses writes (READONLY), and a claim is one: no guarded task runs, and no job is accepted.
+
+    Nothing runs twice for it. A replica that takes writes loses them with its next synchronization.
+    """
+    if facts.store_is_replica is not None and known(facts.store_is_replica):
+        yield Finding("it says that it is a replica")

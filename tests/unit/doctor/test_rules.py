@@ -1230,6 +1230,12 @@ CASES = [
         lambda: on_redis(live=says(clock_ahead_s=2.0)),
         "30 s behind",
     ),
+    Case(
+        "RPT713",
+        lambda: on_rabbitmq(live=QUORUM_4, store_is_replica=True),
+        lambda: on_rabbitmq(live=QUORUM_4, store_is_replica=False),
+        "replica",
+    ),
     # the RabbitMQ itself
     Case(
         "RPT801",
