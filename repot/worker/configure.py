@@ -15,7 +15,7 @@ from celery.local import Proxy
 from kombu.utils.url import as_url
 from pydantic import ValidationError
 
-from repot.brokers.primary import follow_the_primary
+from repot.brokers.primary import follow_the_primary, store_on_the_primary
 from repot.config import Role, entries, explain, load, refuse_overriding
 from repot.config.celery import fold
 from repot.config.urls import is_valkey
@@ -112,6 +112,7 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     app.repot_origins = {entry.key: (entry, given & set(entry.fields)) for entry in applied}  # type: ignore[attr-defined]
     for url in {settings.read_url, settings.write_url}:
         follow_the_primary(url)
+    store_on_the_primary(settings.result_backend)
     if settings.journal:
         record(settings.journal)
     signals.before_task_publish.connect(_stamp, dispatch_uid="repot-sent-at")

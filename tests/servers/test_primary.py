@@ -12,19 +12,21 @@ from redis import Connection, Redis
 from redis.sentinel import SentinelManagedConnection
 
 from repot.brokers.local import redis_server
-from repot.brokers.primary import follow_the_primary
+from repot.brokers.primary import _OfPrimary, follow_the_primary
 from repot.chaos.workers import start_worker
 from repot.config import BrokerUrl, ExplicitSettings, Role
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.journal import ENDED, READY, STARTED, Journal
+from repot.worker.journal import EFFECT, ENDED, READY, STARTED, Journal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import pytest
 
     from repot.brokers.local import Server
+    from shop import Shop
 
 
 def _demote(old: Server, new: Server) -> None:
@@ -69,6 +71,34 @@ def test_a_worker_goes_on_with_the_next_server_of_its_list(redis: Server, tmp_pa
         wait_until(lambda: second.open().depth("q").is_drained, within_s=30, what="nothing is left", poll_s=0.2)
 
 
+def test_a_result_waits_until_its_store_takes_writes(redis: Server, opened: Callable[..., Shop]) -> None:
+    """A result backend that is demoted is away for its worker, and not a task's failure."""
+    with redis_server() as results:
+        shop = opened(redis, results, app="expiring_app", lease_store=redis.url)
+        shop.start(1)
+        store = Redis.from_url(results.url)
+
+        def refused() -> int:
+            return int(store.info("errorstats").get("errorstat_READONLY", {}).get("count", 0))
+
+        def connections() -> set[Any]:
+            return {one["id"] for one in store.client_list() if one["cmd"] in ("exec", "publish")}
+
+        assert "ran" == shop.get(shop.send("hold"))
+        file = shop.file()
+        task = shop.send("hold", str(file))
+        shop.await_lines(EFFECT, task.id)
+        before = connections()
+        store.replicaof("127.0.0.1", 1)
+        file.touch()
+        wait_until(lambda: refused() > 6, within_s=15, what="the worker tries again")
+        store.execute_command("REPLICAOF", "NO", "ONE")  # type: ignore[no-untyped-call]
+        assert "ran" == shop.get(task)
+        # a name may lead elsewhere by now
+        assert before
+        assert not before & connections()
+
+
 def test_threads_may_configure_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The classes are changed once, whoever asks, and however often."""
     for kind, plain in ((Channel, Connection), (SentinelChannel, SentinelManagedConnection)):
@@ -79,4 +109,4 @@ def test_threads_may_configure_at_the_same_time(monkeypatch: pytest.MonkeyPatch)
             done.result()
     for kind, plain in ((Channel, Connection), (SentinelChannel, SentinelManagedConnection)):
         changed: Any = kind.connection_class
-        assert plain is changed.__mro__[2]
+        assert (_OfPrimary, plain) == changed.__bases__
