@@ -465,6 +465,8 @@ def test_an_experiment_on_somebodys_redis_meets_nobody(redis: Server) -> None:
     with closing(redis_py.Redis.from_url(url, decode_responses=True)) as client:
         client.flushdb()
         client.hset("unacked", "their-tag", their_task)
+        # as each worker declares its queue
+        client.sadd("_kombu.binding.theirs", "theirs\x06\x16\x06\x16theirs")
         client.zadd("unacked_index", {"their-tag": time() - 1000})
         client.lpush("theirs", "waits")
         client.set("repot-other-case:x", "of another campaign")
