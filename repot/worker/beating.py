@@ -133,7 +133,8 @@ class Heart:
 
     def _faults(self, processes: int, found: dict[str, dict[str, int]]) -> dict[str, Any]:
         """What is wrong with its processes: fields of Pool."""
-        if _kind(self._worker) != _PREFORK or current_thread() is not main_thread():
+        is_gone = not _processes(self._worker)  # as a worker leaves
+        if is_gone or _kind(self._worker) != _PREFORK or current_thread() is not main_thread():
             return self._last_faults
         progressed = self._pool_watch.progressed(found)
         active, reserved = tuple(_state.active_requests), len(_state.reserved_requests)
