@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from functools import cache
-from time import time
 from typing import TYPE_CHECKING, Any, cast
 
 from celery import signals
@@ -115,7 +114,6 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     store_on_the_primary(settings.result_backend)
     if settings.journal:
         record(settings.journal)
-    signals.before_task_publish.connect(_stamp, dispatch_uid="repot-sent-at")
     signals.before_task_publish.connect(_note_expiry, dispatch_uid="repot-expiry")
     if role is Role.WORKER:
         signals.worker_init.connect(_begin_pulse, dispatch_uid="repot-pulse")
@@ -131,12 +129,6 @@ def configured_with(app: Celery) -> WorkerSettings | None:
 def origins_of(app: Celery) -> dict[str, tuple[Entry, set[str]]]:
     """What `configure` set: each entry, and those of its fields that were given."""
     return getattr(app, "repot_origins", {})
-
-
-def _stamp(properties: dict[str, Any] | None = None, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
-    """Say in each message when it was sent: nothing else tells how long the oldest one of a queue has waited."""
-    if properties is not None:
-        properties.setdefault("timestamp", int(time()))
 
 
 def _note_expiry(properties: dict[str, Any] | None = None, headers: dict[str, Any] | None = None, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments

@@ -2,7 +2,8 @@
 
 Every exchange and binding is Celery's own, so that a message reaches the queues it would reach without repot. Changed
 is what is said about a queue that the application says nothing about (`repot/config/queues.py`, `adopted`), and
-the last step of sending: a message with an ETA for such a queue goes there by the delays of RabbitMQ.
+the last step of sending: each message says when it was sent, and one with an ETA for such a queue goes there by the
+delays of RabbitMQ.
 
 Celery's own way (`celery/app/base.py`, `send_task`) delays behind topic exchanges only, which send a message to all
 queues bound with its key, fails for less than a second (`int(countdown)`), and for a task that is routed by an
@@ -14,6 +15,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import partial
 from math import floor
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from celery.app import base
@@ -153,6 +155,8 @@ class RoutedAMQP(AMQP):  # type: ignore[misc]
         def send_task_message(producer: Any, name: str, message: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - Celery's
             eta = message.headers.get("eta") or (message.body.get("eta") if isinstance(message.body, dict) else None)
             through = _Delaying(producer, self, eta) if eta else producer
+            # nothing else tells how long the oldest message of a queue has waited, or the one that a worker takes
+            message.properties.setdefault("timestamp", int(time()))
             return send(through, name, message, *args, **options)
 
         return send_task_message

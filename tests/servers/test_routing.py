@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
@@ -69,6 +69,27 @@ def test_bare_queues_get_each_message_once(server: Server) -> None:
         for options in ways:
             app.send_task("repot.run", ignore_result=True, **options)
         assert [2, 1] == [_taken(connection, name) for name in names]
+
+
+def test_messages_of_configured_applications_alone_say_when_they_were_sent(server: Server) -> None:
+    """Another application of the process sends what stock Celery sends; a time that the caller gives stays."""
+    queue = f"stamped-{uuid4()}"
+    ours: Any = Celery("ours", set_as_current=False)
+    stock: Any = Celery("stock", broker=server.url, set_as_current=False)
+    configure(ours, ExplicitSettings(broker_url=server.url, queue_names=(queue,)), Role.CLIENT)  # type: ignore[arg-type]
+    before = int(time())
+    with ours.connection_for_write() as connection:
+        channel: Any = connection.default_channel
+        ours.amqp.TaskConsumer(channel)
+        ways: list[tuple[Any, dict[str, Any]]] = [(ours, {}), (ours, {"timestamp": 7})]
+        ways.append((stock, {"queue": Queue(queue), "declare": []}))
+        found = []
+        for app, options in ways:
+            app.send_task("repot.run", ignore_result=True, **options)
+            message = wait_until(lambda: channel.basic_get(queue, no_ack=True), within_s=10, what="the message")
+            found.append(message.properties.get("timestamp"))
+    assert before <= found[0] <= time()
+    assert [7, None] == found[1:]
 
 
 def _taken(connection: Connection, queue: str) -> int:
