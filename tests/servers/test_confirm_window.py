@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from celery import Celery, group
+from celery import Celery, chord, group
 from kombu import Connection, Exchange, Queue
 from kombu.exceptions import OperationalError
 
@@ -87,6 +87,22 @@ def test_many_wait_together(sender: Sender) -> None:
     found = sender.waiting()
     assert 101 == len(found)
     assert sent == found[1:]
+
+
+def test_a_chord_is_sent_and_confirmed_like_a_group(sender: Sender) -> None:
+    """Its parts wait together; one that no queue takes is named, and the others are in the queue."""
+    parts = [sender.task.s("a") for _ in range(50)]
+    parts[25].set(exchange=sender.queue, routing_key="nowhere")
+    with sender.proxy.spoiled("latency", ("upstream", "downstream"), {"latency": 30}):
+        sender.task.delay("warm")
+        begun = monotonic()
+        with pytest.raises(PublishUnconfirmed) as raised, repot.confirm_window(sender.app):
+            together: Any = chord(parts)(sender.task.si("end"))
+        assert monotonic() - begun < 50 * 0.06 / 2
+    sent = [one.id for one in together.parent.children]
+    refused = sent.pop(25)
+    assert ((refused,), ()) == (raised.value.refused, raised.value.unknown)
+    assert sent == sender.waiting()[1:]
 
 
 def test_a_window_has_a_size(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
