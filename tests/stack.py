@@ -14,7 +14,8 @@ from dotenv import dotenv_values
 
 from leftovers import run_to_its_end
 from repot.brokers.local import free_port
-from repot.config import ExplicitSettings, Role, celery_config, inherited_environment
+from repot.config import ExplicitSettings, Role, inherited_environment
+from repot.worker.configure import configure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +119,8 @@ class Stack:
             }
         )
         client = Celery("client", set_as_current=False)
-        client.conf.update(celery_config(settings, Role.CLIENT))
+        # as applications do: a message without the time of its sending says nothing of its wait
+        configure(client, settings, Role.CLIENT)
         return client.send_task(name, arguments)
 
     def inside(self, service: str, *command: str) -> subprocess.CompletedProcess[str]:
