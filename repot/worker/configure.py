@@ -117,6 +117,8 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     signals.before_task_publish.connect(_note_expiry, dispatch_uid="repot-expiry")
     if role is Role.WORKER:
         signals.worker_init.connect(_begin_pulse, dispatch_uid="repot-pulse")
+        signals.task_prerun.connect(_note_begin, dispatch_uid="repot-begin")
+        signals.task_postrun.connect(_note_end, dispatch_uid="repot-end")
         app.steps["consumer"].update(_STEPS)
     return settings
 
@@ -137,6 +139,22 @@ def _note_expiry(properties: dict[str, Any] | None = None, headers: dict[str, An
         from repot.worker.expiries import note_sent
 
         note_sent(properties, headers)
+
+
+def _note_begin(task_id: str = "", task: Any = None, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """Have it remembered that a task which expires has begun."""
+    if task.request.expires:
+        from repot.worker.expiries import note_begin
+
+        note_begin(task_id, task)
+
+
+def _note_end(task_id: str = "", task: Any = None, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """Have it forgotten, when its run is over."""
+    if task.request.expires:
+        from repot.worker.expiries import note_end
+
+        note_end(task_id, task)
 
 
 def _begin_pulse(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments

@@ -6,6 +6,10 @@ and the broker drops the message. So who sends a task with `expires` notes it he
 worker takes the note off before it begins with the task, or is told that another has
 called it REVOKED meanwhile. Both are one step of the server: no task that runs, or ran
 since it was sent, is called so.
+
+A run notes that it has begun, until it ends. The message of a run that was cut off or killed
+is delivered again, perhaps after its expiry, and Celery would say REVOKED of a task that began
+in time.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from kombu.utils.encoding import bytes_to_str
 from repot.config.masking import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from celery import Celery
 
@@ -39,6 +43,9 @@ _REMEMBERED_S = 86_400
 _PAGE = 100
 #: A task in one of these states is not running.
 _WAITING = (states.PENDING, states.RETRY)
+#: A task that is delivered again in one of these states began in time; one that succeeded need not run again.
+_BEGUN = (states.STARTED, states.FAILURE)
+_OVER = (states.SUCCESS, states.REVOKED)
 
 #: Of a waiting task that is due and whose result is still the one that was seen: REVOKED is its result, and it waits
 #: no more. Else nothing.
@@ -67,6 +74,7 @@ class Expiries:
         # beside the results, and called as they are: whoever may write those may write these
         self._waiting = backend.get_key_for_task("repot-waiting")
         self._revoked = backend.get_key_for_task("repot-expired")
+        self._begun = backend.get_key_for_task("repot-begun")
 
     @property
     def _client(self) -> Any:  # noqa: ANN401 - redis-py's
@@ -77,6 +85,7 @@ class Expiries:
         with self._client.pipeline() as pipe:
             pipe.zadd(self._waiting, {task_id: expires_at})
             pipe.zrem(self._revoked, task_id)
+            pipe.zrem(self._begun, task_id)
             # no worker has looked for so long
             pipe.zremrangebyscore(self._waiting, "-inf", time() - _REMEMBERED_S)
             pipe.execute()
@@ -87,6 +96,27 @@ class Expiries:
             pipe.zrem(self._waiting, task_id)
             pipe.zscore(self._revoked, task_id)
             return pipe.execute()[1] is None
+
+    def begin(self, task_id: str) -> None:
+        """Note that a task runs from now on."""
+        with self._client.pipeline() as pipe:
+            pipe.zadd(self._begun, {task_id: time()})
+            # of workers that were killed
+            pipe.zremrangebyscore(self._begun, "-inf", time() - _REMEMBERED_S)
+            pipe.execute()
+
+    def end(self, task_id: str) -> None:
+        """Note that its run is over, and its result stored."""
+        self._client.zrem(self._begun, task_id)
+
+    def has_begun(self, task_id: str) -> bool:
+        """Return whether a task that is delivered again began, and has neither succeeded nor been called REVOKED."""
+        with self._client.pipeline() as pipe:
+            pipe.zscore(self._begun, task_id)
+            pipe.get(self._backend.get_key_for_task(task_id))
+            noted, seen = pipe.execute()
+        state = self._state(seen)
+        return state in _BEGUN or (noted is not None and state not in _OVER)
 
     def revoke_due(self) -> Iterator[str]:
         """Call those REVOKED that have expired and that no worker has taken; their ids."""
@@ -112,10 +142,14 @@ class Expiries:
         return bool(written)
 
     def _is_waiting(self, seen: bytes | None) -> bool:
+        return self._state(seen) in _WAITING
+
+    def _state(self, seen: bytes | None) -> str:
+        """Return the state in a stored result; nothing for one that cannot be read."""
         try:
-            return seen is None or self._backend.decode(seen)["status"] in _WAITING
+            return states.PENDING if seen is None else str(self._backend.decode(seen)["status"])
         except (SerializerNotInstalled, ContentDisallowed, DecodeError, ValueError, LookupError, TypeError):
-            return False
+            return ""
 
     def _meta(self, task_id: str) -> Any:  # noqa: ANN401 - text or bytes, as the serializer has it
         # what `mark_as_revoked` stores, which cannot be made to ask first whether it may
@@ -159,6 +193,34 @@ def note_sent(properties: dict[str, Any], headers: Mapping[str, Any]) -> None:
             headers.get("id"),
             masked(str(error) or type(error).__name__),
             extra={"action": "expiry_not_noted"},
+        )
+
+
+def note_begin(task_id: str, task: Any) -> None:  # noqa: ANN401 - Celery's Task
+    """Note in the process of a task that expires that it begins."""
+    _note_run(task, lambda register: register.begin(task_id))
+
+
+def note_end(task_id: str, task: Any) -> None:  # noqa: ANN401
+    """Note that its run is over."""
+    _note_run(task, lambda register: register.end(task_id))
+
+
+def _note_run(task: Any, note: Callable[[Expiries], None]) -> None:  # noqa: ANN401
+    request = task.request
+    if request.ignore_result or request.is_eager or getattr(task.app, "repot_settings", None) is None:
+        return
+    try:
+        register = expiries_of(task.app)
+        if register is not None:
+            note(register)
+    except Exception as error:  # noqa: BLE001 - of whatever kind: the task is what was asked for
+        log.warning(
+            "the run of %s[%s] could not be noted: %s; if it is delivered again after its expiry, it is REVOKED",
+            task.name,
+            request.id,
+            masked(str(error) or type(error).__name__),
+            extra={"action": "run_not_noted"},
         )
 
 

@@ -12,6 +12,7 @@ import socket
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from math import inf
 from queue import Empty, Queue
 from threading import Event, Thread
 from time import monotonic, time
@@ -131,13 +132,19 @@ class ExpiryWatch:
             self._claim(*one)
 
     def _claim(self, handle: Any, message: Any, task_id: str, expires_at: float) -> None:  # noqa: ANN401
-        """Take a task, or wait until it can be taken; one that has expired needs nobody's leave to end."""
-        taken: bool | None = None
-        while taken is None and time() <= expires_at and handle is self._handle and not self._closing.is_set():
-            taken = self._ask(lambda register: register.claim(task_id))
+        """Take a task, or wait until it can be taken; one that has expired and never begun needs no leave to end."""
+        again = bool((message.delivery_info or {}).get("redelivered"))
+        taken: tuple[bool, bool] | None = None
+        while not taken and (again or time() <= expires_at) and handle is self._handle and not self._closing.is_set():
+            taken = self._ask(lambda register: (register.claim(task_id), again and register.has_begun(task_id)))
             if taken is None:
                 self._closing.wait(LOOK_EVERY_S)
-        self._answered.append((handle, message, task_id, expires_at, taken is not False))
+        is_ours, has_begun = taken or (True, False)
+        if is_ours and has_begun:
+            # it began in time: Celery is not to compare its expiry with the time of another delivery
+            message.headers = {**message.headers, "expires": None}
+            expires_at = inf
+        self._answered.append((handle, message, task_id, expires_at, is_ours))
         if self._consumer.hub is None:
             self._settle()
         else:
@@ -154,7 +161,7 @@ class ExpiryWatch:
         """The register's answer; None if it has none, which is said once."""
         try:
             register = expiries_of(self._app)
-            answer = question(register) if register is not None else True
+            answer = question(register) if register is not None else (True, False)
         except Exception as error:  # noqa: BLE001 - the thread's last frame
             if not self._is_away:
                 log.warning(
@@ -186,7 +193,7 @@ class ExpiryWatch:
 
     def _revoke_in_time(self, task_id: str, expires_at: float) -> None:
         """A task that waits in this worker, for its ETA or a place in the pool, is REVOKED here when it is due."""
-        if _is_waiting(task_id):
+        if expires_at != inf and _is_waiting(task_id):
             self._consumer.timer.call_after(max(expires_at - time(), 0) + _AFTER_S, _revoke_waiting, (task_id,))
 
 

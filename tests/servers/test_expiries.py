@@ -107,6 +107,31 @@ def test_a_task_that_runs_is_not_called_revoked(shop: Shop) -> None:
     assert "ran twice" == shop.get(again)
 
 
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+def test_what_began_in_time_is_not_called_revoked_when_it_comes_again(
+    broker: str, opened: Callable[..., Shop], redis: Server, request: pytest.FixtureRequest
+) -> None:
+    """Its worker is killed in the run, and the message comes to another after the expiry; what never began is due."""
+    shop = opened(request.getfixturevalue(broker), redis, prefetch_multiplier=2, visibility_timeout=2)
+    file = shop.file()
+    first = shop.start(1)
+    begun = shop.send("hold", str(file), expires=1)
+    shop.await_lines(EFFECT, begun.id)
+    expired = time() + 1
+    held = shop.send("hold", str(file), expires=1)
+    first.stop()
+    wait_until(lambda: time() > expired, within_s=10, what="both have expired")
+    shop.start(1)
+    shop.await_lines(EFFECT, begun.id, 2)
+    file.touch()
+    assert "ran" == shop.get(begun)
+    with pytest.raises(TaskRevokedError):
+        held.get(timeout=15, interval=0.05)
+    assert not shop.lines(EFFECT, held.id)
+    # the message is gone, and nothing says otherwise afterwards
+    assert states.SUCCESS == str(begun.state)
+
+
 def test_who_waits_in_a_worker_hears_in_time(opened: Callable[..., Shop], rabbitmq: Server, redis: Server) -> None:
     """A worker that prefetches holds tasks for which its pool has no place."""
     shop = opened(rabbitmq, redis, prefetch_multiplier=4)
@@ -177,6 +202,18 @@ def _take_each_once(shop: Shop) -> None:
     # sent again, under the same id
     register.note(due, time() + 60)
     assert register.claim(due)
+    # a run that ends leaves its result to say so
+    register.begin(taken)
+    assert [True, False, True] == [register.has_begun(one) for one in (taken, due, running)]
+    shop.client.backend.store_result(taken, "ran", states.SUCCESS)
+    assert not register.has_begun(taken)
+    register.begin(due)
+    register.end(due)
+    assert not register.has_begun(due)
+    # another try is another task
+    register.begin(due)
+    register.note(due, time() + 60)
+    assert not register.has_begun(due)
 
 
 def test_a_task_waits_while_the_register_does_not_answer() -> None:
@@ -194,7 +231,7 @@ def test_a_task_waits_while_the_register_does_not_answer() -> None:
         receive = watch.handler(lambda: handled.append)
         watch.start()
         later = datetime.now(UTC) + timedelta(seconds=60)
-        expires = SimpleNamespace(headers={"id": "one", "expires": later.isoformat()})
+        expires = SimpleNamespace(headers={"id": "one", "expires": later.isoformat()}, delivery_info={})
         lasts = SimpleNamespace(headers={"id": "another", "expires": None})
         with server.process.frozen():
             receive(expires)
