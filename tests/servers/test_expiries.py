@@ -20,7 +20,7 @@ from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.expiries import GRACE_S, expiries_of
 from repot.worker.expiring import LOOK_EVERY_S, ExpiryWatch
-from repot.worker.journal import EFFECT, STARTED
+from repot.worker.journal import DELIVERED, EFFECT, STARTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,10 +115,11 @@ def test_what_began_in_time_is_not_called_revoked_when_it_comes_again(
     shop = opened(request.getfixturevalue(broker), redis, prefetch_multiplier=2, visibility_timeout=2)
     file = shop.file()
     first = shop.start(1)
-    begun = shop.send("hold", str(file), expires=1)
+    begun = shop.send("hold", str(file), expires=2)
     shop.await_lines(EFFECT, begun.id)
-    expired = time() + 1
-    held = shop.send("hold", str(file), expires=1)
+    held = shop.send("hold", str(file), expires=2)
+    expired = time() + 2
+    shop.await_lines(DELIVERED, held.id)
     first.stop()
     wait_until(lambda: time() > expired, within_s=10, what="both have expired")
     shop.start(1)
