@@ -231,8 +231,8 @@ class _Experiment:
                 release()
                 self._follow()
         if broker_is_struck:
-            self._start_again_what_ended()
-            self.stage.let_healthy_worker_in()
+            # a worker that has met a fatal error takes seconds to end, and nobody hears of it before
+            self.stage.let_healthy_worker_in(meanwhile=self._start_again_what_ended)
 
     def _send_waiting(self, *, can_reserve: bool) -> None:
         """Send what is to wait behind the subject: what the struck worker reserves, and one at the broker."""

@@ -240,10 +240,14 @@ class Stage:
 
         self.await_that(come, f"the subject is held at {phase}")
 
-    def let_healthy_worker_in(self) -> None:
-        """Make the healthy worker consume; it answers once it does. On Redis it hears nothing while it reconnects."""
+    def let_healthy_worker_in(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Make the healthy worker consume; it answers once it does. On Redis it hears nothing while it reconnects.
+
+        `meanwhile` is called before each attempt.
+        """
 
         def asked() -> bool:
+            meanwhile()
             # its own: one from the pool may be of a broker that was killed meanwhile
             with suppress(*NOT_SENT), self.client.connection_for_write() as connection:
                 return bool(
