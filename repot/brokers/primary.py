@@ -8,8 +8,9 @@ lost connection: the client connects again, to wherever the name, the list of se
 Sentinel leads now, and a server that says in its greeting that it is a replica is passed
 over.
 
-A result backend that is demoted refuses as well, and Celery makes a failure of a task that ran. It is left in the same
-way, and Celery tries again by its policy. Not at the greeting: who only reads results may do so on a replica.
+A result backend that is demoted refuses as well, and Celery makes a failure of a task that ran. So does one that takes
+no writes for another reason: a save failed (MISCONF), too few replicas (NOREPLICAS), no memory (OOM). It is left in the
+same way, and Celery tries again by its policy. Not at the greeting: who only reads results may do so on a replica.
 
 Reaches into kombu 5.7, Celery 5.7 and redis-py 8: `Channel.connection_class` and `connection_class_ssl`
 of `kombu.transport.redis`, also those of `SentinelChannel`; `Connection.read_response`,
@@ -36,8 +37,8 @@ _CHANGING = Lock()
 _CLASSES = ("connection_class", "connection_class_ssl")
 
 
-class ServerDemoted(redis.ConnectionError):
-    """A Redis is a read-only replica."""
+class WritesRefused(redis.ConnectionError):
+    """A Redis answers, and takes no writes: a replica, or a result backend with another reason."""
 
 
 def follow_the_primary(url: BrokerUrl) -> None:
@@ -89,6 +90,11 @@ def _follow() -> None:
                     setattr(kind, name, _changed(connection, _OfPrimary))
 
 
+#: Besides READONLY: the server is there, and takes no writes now.
+_NO_WRITES = (redis.exceptions.OutOfMemoryError, redis.exceptions.MasterDownError)
+_NO_WRITES_SAID = ("MISCONF ", "NOREPLICAS ", "OOM command not allowed")
+
+
 def _is_demoted(error: redis.ResponseError) -> bool:
     # EXEC and scripts say it in the middle of theirs
     said = str(error)
@@ -103,19 +109,22 @@ class _OfWritable:
         """Read an answer.
 
         Raises:
-            ServerDemoted: the server refuses writes, or sends those who wait away because it is a replica now.
+            WritesRefused: the server takes no writes, or sends those who wait away because it is a replica now.
         """
         try:
             return super().read_response(*arguments, **options)  # type: ignore[misc]
         except redis.ResponseError as error:
-            if not _is_demoted(error):
+            if not self._is_away(error):
                 raise
             self._leave(str(error), error)
 
+    def _is_away(self, error: redis.ResponseError) -> bool:
+        return _is_demoted(error) or isinstance(error, _NO_WRITES) or any(one in str(error) for one in _NO_WRITES_SAID)
+
     def _leave(self, why: str, error: Exception | None = None) -> None:
         self.disconnect()  # type: ignore[attr-defined]
-        message = f"{getattr(self, 'host', '')}:{getattr(self, 'port', '')} is no primary any more: {why}"
-        raise ServerDemoted(message) from error
+        message = f"{getattr(self, 'host', '')}:{getattr(self, 'port', '')} takes no writes: {why}"
+        raise WritesRefused(message) from error
 
 
 class _OfPrimary(_OfWritable):
@@ -125,10 +134,14 @@ class _OfPrimary(_OfWritable):
         """Greet the server.
 
         Raises:
-            ServerDemoted: it says that it is a replica, which RESP3 has it say.
+            WritesRefused: it says that it is a replica, which RESP3 has it say.
         """
         super().on_connect_check_health(*arguments, **options)  # type: ignore[misc]
         greeting = getattr(self, "handshake_metadata", None) or {}
         role = greeting.get(b"role") or greeting.get("role")
         if role in (b"replica", "replica"):
             self._leave("it is a replica")
+
+    def _is_away(self, error: redis.ResponseError) -> bool:
+        # a broker that is full or cannot save is the same server after each new connection
+        return _is_demoted(error)

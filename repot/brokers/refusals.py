@@ -20,7 +20,7 @@ _REFUSALS = {
     ("redis", "AuthenticationError"),
     ("redis", "NoPermissionError"),
     # a replica takes no writes
-    ("repot", "ServerDemoted"),
+    ("repot", "WritesRefused"),
 }
 
 

@@ -6,12 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from celery import Celery
 from kombu.transport.redis import Channel, SentinelChannel
 from redis import Connection, Redis
 from redis.sentinel import SentinelManagedConnection
 
 from repot.brokers.local import redis_server
+from repot.brokers.local.redis_errors import answering
 from repot.brokers.primary import _OfPrimary, follow_the_primary
 from repot.chaos.workers import start_worker
 from repot.config import BrokerUrl, ExplicitSettings, Role
@@ -22,8 +24,6 @@ from repot.worker.journal import EFFECT, ENDED, READY, STARTED, Journal
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pytest
 
     from repot.brokers.local import Server
     from shop import Shop
@@ -71,15 +71,16 @@ def test_a_worker_goes_on_with_the_next_server_of_its_list(redis: Server, tmp_pa
         wait_until(lambda: second.open().depth("q").is_drained, within_s=30, what="nothing is left", poll_s=0.2)
 
 
-def test_a_result_waits_until_its_store_takes_writes(redis: Server, opened: Callable[..., Shop]) -> None:
-    """A result backend that is demoted is away for its worker, and not a task's failure."""
+@pytest.mark.parametrize("reply", ["READONLY", "MISCONF", "NOREPLICAS", "OOM"])
+def test_a_result_waits_until_its_store_takes_writes(redis: Server, opened: Callable[..., Shop], reply: str) -> None:
+    """A result backend that takes no writes is away for its worker, and not a task's failure."""
     with redis_server() as results:
         shop = opened(redis, results, app="expiring_app", lease_store=redis.url)
         shop.start(1)
         store = Redis.from_url(results.url)
 
         def refused() -> int:
-            return int(store.info("errorstats").get("errorstat_READONLY", {}).get("count", 0))
+            return int(store.info("errorstats").get(f"errorstat_{reply}", {}).get("count", 0))
 
         def connections() -> set[Any]:
             return {one["id"] for one in store.client_list() if one["cmd"] in ("exec", "publish")}
@@ -89,10 +90,9 @@ def test_a_result_waits_until_its_store_takes_writes(redis: Server, opened: Call
         task = shop.send("hold", str(file))
         shop.await_lines(EFFECT, task.id)
         before = connections()
-        store.replicaof("127.0.0.1", 1)
-        file.touch()
-        wait_until(lambda: refused() > 6, within_s=15, what="the worker tries again")
-        store.execute_command("REPLICAOF", "NO", "ONE")  # type: ignore[no-untyped-call]
+        with answering(results, reply):
+            file.touch()
+            wait_until(lambda: refused() > 6, within_s=15, what="the worker tries again")
         assert "ran" == shop.get(task)
         # a name may lead elsewhere by now
         assert before
