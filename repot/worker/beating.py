@@ -14,7 +14,7 @@ import os
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from threading import RLock, current_thread, main_thread
+from threading import RLock, current_thread, get_ident, main_thread
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,8 @@ class Heart:
         self._url = settings.read_url
         self._peers: frozenset[tuple[str, int]] = frozenset()
         self._counts = counts.count_tasks(worker.app)
+        self._uid = f"repot-pulse-{id(self)}"
+        self._heard: list[Any] = []
         self._pool_watch = PoolWatch(RunningTasks.hear())
         self._last_faults: dict[str, Any] = {}
         # signals interrupt the thread that writes, and a pool's threads write, too
@@ -225,12 +227,15 @@ class Heart:
         def shutting_down(how: str, **_: Any) -> None:  # noqa: ANN401
             self.stopping(how.lower())
 
-        def left(**_: Any) -> None:  # noqa: ANN401
-            self.change(phase=STOPPED)
+        def left(sender: Any, **_: Any) -> None:  # noqa: ANN401
+            # a process may run several workers, one after the other: tests of applications do
+            if sender is self._worker:
+                self.change(phase=STOPPED)
+                self._hear_no_more()
 
-        signals.task_received.connect(received, weak=False, dispatch_uid=f"repot-pulse-received-{id(self)}")
-        signals.worker_shutting_down.connect(shutting_down, weak=False, dispatch_uid=f"repot-pulse-stopping-{id(self)}")
-        signals.worker_shutdown.connect(left, weak=False, dispatch_uid=f"repot-pulse-left-{id(self)}")
+        self._hear(signals.task_received, received)
+        self._hear(signals.worker_shutting_down, shutting_down)
+        self._hear(signals.worker_shutdown, left)
         # Celery sends worker_shutting_down only after the wait
         wait = self._worker.wait_for_soft_shutdown
 
@@ -242,12 +247,26 @@ class Heart:
 
     def _beat_around_tasks(self) -> None:
         """No other pool runs tasks in the thread of the event loop."""
+        loop = get_ident()
 
         def blocked(**_: Any) -> None:  # noqa: ANN401
-            self.beat()
+            # other threads may run tasks eagerly
+            if get_ident() == loop:
+                self.beat()
 
-        signals.task_prerun.connect(blocked, weak=False, dispatch_uid=f"repot-pulse-prerun-{id(self)}")
-        signals.task_postrun.connect(blocked, weak=False, dispatch_uid=f"repot-pulse-postrun-{id(self)}")
+        self._hear(signals.task_prerun, blocked)
+        self._hear(signals.task_postrun, blocked)
+
+    def _hear(self, signal: Any, receiver: Any) -> None:  # noqa: ANN401 - Celery's
+        # weak references would drop local functions at once
+        signal.connect(receiver, weak=False, dispatch_uid=self._uid)
+        if signal not in self._heard:
+            self._heard.append(signal)
+
+    def _hear_no_more(self) -> None:
+        for signal in self._heard:
+            signal.disconnect(dispatch_uid=self._uid)
+        self._heard = []
 
     def _write(self, text: str) -> None:
         """Put the file in its place whole."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from threading import get_ident
 from time import monotonic
 
 import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
 from prometheus_client.parser import text_string_to_metric_families
 
+from repot.config import ExplicitSettings
 from repot.config.probe import probe_settings
 from repot.errors import ConfigInvalid, PulseUnreadable
 from repot.healthcheck import metrics
@@ -21,6 +25,8 @@ from repot.healthcheck.readiness import SILENT_S, StallWatch, after_asking, with
 from repot.healthcheck.watch import Look
 from repot.idempotency import events
 from repot.worker import outcomes, pulse
+from repot.worker.beating import Heart
+from repot.worker.configure import configure
 from repot.worker.counts import Counts
 from repot.worker.outcomes import OTHER, QUEUE_WAIT, RUNTIME
 from repot.worker.pulse import (
@@ -384,3 +390,22 @@ def test_the_default_folder_is_one_applications(monkeypatch: pytest.MonkeyPatch,
     assert isinstance(answer, Answer)
     assert f"with other settings, workers beat in {mine}" in answer.reason
     assert "no_worker" == answer.state
+
+
+def test_a_solo_worker_in_a_thread_beats_around_its_own_tasks_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an application's own tests, which run tasks eagerly beside such a worker, and after it."""
+    app = Celery("embedded", set_as_current=False)
+    configure(app, ExplicitSettings(broker_url="memory://", result_backend="cache+memory://", pulse_folder=tmp_path))
+
+    @app.task  # type: ignore[untyped-decorator,unused-ignore]
+    def nothing() -> None:
+        pass
+
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+        beaten: list[int] = []
+        monkeypatch.setattr(Heart, "beat", lambda _: beaten.append(get_ident()))
+        nothing.apply()
+    nothing.apply()
+    assert get_ident() not in beaten
