@@ -123,6 +123,9 @@ class DelayExit(MaybeChannelBound):  # type: ignore[misc,unused-ignore]
                 own.exchange_declare(EXIT, "", passive=True)
         except amqp.NotFound:
             declare_native_delayed_delivery_exchanges_and_queues(used.connection, self.kind)
+        except amqp.AccessRefused as error:
+            # RabbitMQ 4.3 asks for a right on it even to look
+            log.debug("the delays' exit is left to the workers: %s", error)
         for queue in self.queues:
             self._bind(used.connection, queue)
         return self.name
