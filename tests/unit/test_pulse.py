@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
-from threading import get_ident
 from time import monotonic
 
 import pytest
-from celery import Celery
-from celery.contrib.testing.worker import start_worker
 from prometheus_client.parser import text_string_to_metric_families
 
-from repot.config import ExplicitSettings
 from repot.config.probe import probe_settings
 from repot.errors import ConfigInvalid, PulseUnreadable
 from repot.healthcheck import metrics
@@ -25,8 +23,6 @@ from repot.healthcheck.readiness import SILENT_S, StallWatch, after_asking, with
 from repot.healthcheck.watch import Look
 from repot.idempotency import events
 from repot.worker import outcomes, pulse
-from repot.worker.beating import Heart
-from repot.worker.configure import configure
 from repot.worker.counts import Counts
 from repot.worker.outcomes import OTHER, QUEUE_WAIT, RUNTIME
 from repot.worker.pulse import (
@@ -392,20 +388,33 @@ def test_the_default_folder_is_one_applications(monkeypatch: pytest.MonkeyPatch,
     assert "no_worker" == answer.state
 
 
-def test_a_solo_worker_in_a_thread_beats_around_its_own_tasks_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in an application's own tests, which run tasks eagerly beside such a worker, and after it."""
-    app = Celery("embedded", set_as_current=False)
-    configure(app, ExplicitSettings(broker_url="memory://", result_backend="cache+memory://", pulse_folder=tmp_path))
+_EMBEDDED = """
+import sys
+from pathlib import Path
+from threading import get_ident
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from repot.config import ExplicitSettings
+from repot.worker.beating import Heart
+from repot.worker.configure import configure
 
-    @app.task  # type: ignore[untyped-decorator,unused-ignore]
-    def nothing() -> None:
-        pass
-
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
-        beaten: list[int] = []
-        monkeypatch.setattr(Heart, "beat", lambda _: beaten.append(get_ident()))
-        nothing.apply()
+app = Celery("embedded")
+addresses = {"broker_url": "memory://", "result_backend": "cache+memory://"}
+configure(app, ExplicitSettings(**addresses, pulse_folder=Path(sys.argv[1])))
+@app.task(name="nothing")
+def nothing():
+    pass
+beaten = []
+with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+    Heart.beat = lambda _: beaten.append(get_ident())
     nothing.apply()
-    assert get_ident() not in beaten
+nothing.apply()
+print(beaten.count(get_ident()))
+"""
+
+
+def test_a_solo_worker_in_a_thread_beats_around_its_own_tasks_alone(tmp_path: Path) -> None:
+    """As in an application's own tests, which run tasks eagerly beside such a worker, and after it."""
+    command = [sys.executable, "-c", _EMBEDDED, str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "0" == found.stdout.strip(), found.stderr
