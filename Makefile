@@ -4,42 +4,48 @@ SHELL := bash
 BIN := .venv/bin
 
 .NOTPARALLEL:
-.PHONY: help demo test check setup browser lint types contract unit apps servers suite health chaos compose conformance lock docs clean
+.PHONY: help demo test check setup venv brokers browser lint types contract unit apps servers suite health chaos compose conformance lock docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-demo: setup ## The story of the task that ran twice, on both brokers
+demo: setup ## Show on both brokers how a task is run twice
 	@$(BIN)/repot demo
 
 test: check apps servers health chaos compose ## Every check: lint, types, import contract, all tests
 
 check: lint types contract unit ## The fast ones: no servers
 
-setup: ## Install what is missing: servers, Toxiproxy, .venv
-	@scripts/setup
+setup: brokers venv ## Install what is missing: .venv, Redis, RabbitMQ, Toxiproxy
 
-browser: ## Install what is missing for tests of pages: Chromium and its driver
+venv: ## Install what is missing: .venv with repot and its tools, no server
+	@scripts/setup venv
+
+brokers: ## Install what is missing: Redis, RabbitMQ, Toxiproxy
+	@scripts/setup brokers
+
+browser: ## Install what is missing: Chromium and its driver, for tests of pages
 	@scripts/setup browser
 
-lint: setup ## ruff
+lint: venv ## ruff, and the words of docs/glossary.md
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/words
 
-types: setup ## mypy --strict
+types: venv ## mypy --strict
 	$(BIN)/mypy
 
-contract: setup ## Which package may import which
+contract: venv ## Which package may import which
 	$(BIN)/lint-imports
 
-unit: setup ## Tests without servers
-	$(BIN)/pytest tests/unit --numprocesses 2
+unit: venv ## Tests without servers
+	$(BIN)/pytest tests/unit tests/upstream --ignore tests/upstream/test_bugs.py --numprocesses 2
 
-apps: setup ## The doctor on whole projects, as tutorials write them and odder
+apps: venv ## The doctor on whole projects, from tutorials and unusual ones
 	$(BIN)/pytest tests/apps --numprocesses 2
 
-servers: setup suite ## Tests on private servers, a part of Celery's own among them
-	$(BIN)/pytest tests/servers tests/conformance --numprocesses 4
+servers: setup suite ## Tests on private servers, including a part of Celery's own
+	$(BIN)/pytest tests/servers tests/upstream/test_bugs.py tests/conformance --numprocesses 4
 
 suite: setup
 	@scripts/celery_tests
@@ -56,13 +62,14 @@ compose: setup ## Tests on Docker Compose, where an engine answers
 conformance: setup suite ## Celery's own integration tests with and without repot, on both brokers (half an hour)
 	PYTHONPATH=tests $(BIN)/python -m conformance
 
-lock: ## Resolve the requirements files anew
+lock: ## Resolve the requirements files again
 	scripts/lock
 
-docs: setup ## Write docs/settings.md, docs/rules/ and the tables of docs/scenarios.md from the code
+docs: venv ## Write docs/settings.md, docs/rules/ and the tables of docs/scenarios.md from the code
 	$(BIN)/python scripts/settings_page.py > docs/settings.md
 	$(BIN)/python scripts/rule_pages.py docs/rules
 	$(BIN)/python scripts/scenarios_page.py
+	$(BIN)/python scripts/upstream_page.py
 
 clean: ## Remove .venv, .tools and caches
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

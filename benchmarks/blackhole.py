@@ -1,4 +1,4 @@
-"""How long a worker's pulse is silent while its link swallows everything: what HEALTHCHECK_PULSE_TIMEOUT must exceed.
+"""How long a worker's pulse is silent while its link swallows everything: what HEALTHCHECK_STATUS_TIMEOUT must exceed.
 
     python benchmarks/blackhole.py [--broker redis|rabbitmq] [--seconds 140]
 
@@ -15,10 +15,10 @@ from time import monotonic
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from repot.brokers.local import rabbitmq_server, redis_server, toxiproxy_server
 from repot.config import ExplicitSettings
+from repot.testbed import rabbitmq_server, redis_server, toxiproxy_server
 from repot.waiting import wait_until
-from sidecars import QUICK, Patient
+from support.sidecars import QUICK, ProbedWorker
 
 _SERVERS = {"redis": redis_server, "rabbitmq": rabbitmq_server}
 
@@ -30,24 +30,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=140)
     options = parser.parse_args()
     defaults = {name: getattr(ExplicitSettings(), name) for name in QUICK}
-    patience = {"HEALTHCHECK_PULSE_TIMEOUT": "90"}
+    patience = {"HEALTHCHECK_STATUS_TIMEOUT": "90"}
     with (
         tempfile.TemporaryDirectory() as folder,
         redis_server() as results,
         _SERVERS[options.broker]() as server,
         toxiproxy_server() as toxiproxy,
-        Patient(server, results, toxiproxy, Path(folder), sidecar=patience, **defaults) as patient,
+        ProbedWorker(server, results, toxiproxy, Path(folder), sidecar=patience, **defaults) as probed,
     ):
-        patient.await_ready()
-        patient.send("repot.run", 2)
-        wait_until(lambda: patient.pulse.pool.active, within_s=20, what="the task runs")
+        probed.await_ready()
+        probed.send("repot.run", 2)
+        wait_until(lambda: probed.status.pool.active, within_s=20, what="the task runs")
         for stream in ("upstream", "downstream"):
-            patient.proxy.add_toxic("timeout", stream, {"timeout": 0})
+            probed.proxy.add_toxic("timeout", stream, {"timeout": 0})
         silences: list[float] = []
         end = monotonic() + options.seconds
 
         def over() -> bool:
-            silences.append(monotonic() - patient.pulse.beat)
+            silences.append(monotonic() - probed.status.written_at)
             return monotonic() > end
 
         wait_until(over, within_s=options.seconds + 10, what="time passes", poll_s=0.1)

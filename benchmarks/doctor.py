@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from repot.brokers.local import rabbitmq_server, redis_server
 from repot.config import inherited_environment
+from repot.testbed import rabbitmq_server, redis_server
 
 TASKS, MODULES = 200, 20
 
@@ -27,19 +27,19 @@ import sys
 from time import perf_counter
 sys.path.insert(0, "")
 begun = perf_counter()
-from repot.worker.apps import load_app
+from repot.worker.app_loader import load_app
 app = load_app("shop.celery:app")
 app.loader.import_default_modules()
 imported = perf_counter()
 from pathlib import Path
-from repot.doctor.catalogue import all_rules
-from repot.doctor.examine import examine
-from repot.doctor.gather import Request, gather_from
-from repot.doctor.policy import read_policy
-policy = read_policy(Path.cwd())
-request = Request("shop.celery:app", live={live}, management_url={management!r})
+from repot.doctor.registry import all_rules
+from repot.doctor.runner import run_rules
+from repot.doctor.collect import DoctorRequest, collect_from
+from repot.doctor.config import read_config
+config = read_config(Path.cwd())
+request = DoctorRequest("shop.celery:app", live={live}, management_url={management!r})
 rules = all_rules()
-report = examine(gather_from(app, request, policy), rules, policy, rules)
+report = run_rules(collect_from(app, request, config), rules, config, rules)
 assert len(report.facts.tasks) == {tasks}, len(report.facts.tasks)
 print(imported - begun, perf_counter() - imported, len(report.findings))
 """
@@ -60,30 +60,34 @@ def main() -> None:
     arguments.add_argument("--runs", type=int, default=5)
     runs = arguments.parse_args().runs
     with tempfile.TemporaryDirectory() as name, redis_server() as redis, rabbitmq_server() as rabbitmq:
-        folder = Path(name)
-        write_application(folder)
+        directory = Path(name)
+        write_application(directory)
         print(f"{TASKS} tasks in {MODULES} modules, {runs} runs; median (least to most), seconds")
         for server in (redis, rabbitmq):
             environment = {"SHOP_BROKER": server.url, "WORKER_MANAGEMENT_URL": server.management_url}
             print(f"\n{server.name} {server.version}")
-            peer = [timed(folder, environment, "-m", "celery", "-A", "shop.celery:app", "report") for _ in range(runs)]
+            peer = [
+                timed(directory, environment, "-m", "celery", "-A", "shop.celery:app", "report") for _ in range(runs)
+            ]
             show("celery report, whole process", peer)
             for live in (False, True):
                 flags = ["--live", "--management-url", server.management_url] if live and server.management_url else []
                 flags = flags or (["--live"] if live else [])
                 whole = [
-                    timed(folder, environment, "-m", "repot", "doctor", "-A", "shop.celery:app", *flags)
+                    timed(directory, environment, "-m", "repot", "doctor", "-A", "shop.celery:app", *flags)
                     for _ in range(runs)
                 ]
-                own = [timed_own(folder, environment, live=live, management=server.management_url) for _ in range(runs)]
+                own = [
+                    timed_own(directory, environment, live=live, management=server.management_url) for _ in range(runs)
+                ]
                 label = "doctor --live" if live else "doctor"
                 show(f"{label}, whole process", whole, peer)
                 show(f"{label}, own, after the import", own)
 
 
-def write_application(folder: Path) -> None:
+def write_application(directory: Path) -> None:
     """An application with its tasks in modules, each sent from another with a delay."""
-    package = folder / "shop"
+    package = directory / "shop"
     package.mkdir()
     (package / "__init__.py").touch()
     includes = [f"shop.tasks{number}" for number in range(MODULES)]
@@ -98,24 +102,24 @@ def write_application(folder: Path) -> None:
         (package / f"tasks{number}.py").write_text(text)
 
 
-def timed(folder: Path, environment: dict[str, str], *command: str) -> float:
+def timed(directory: Path, environment: dict[str, str], *command: str) -> float:
     """Wall time of a whole process."""
     begun = perf_counter()
-    run(folder, environment, *command)
+    run(directory, environment, *command)
     return perf_counter() - begun
 
 
-def timed_own(folder: Path, environment: dict[str, str], *, live: bool, management: str) -> float:
+def timed_own(directory: Path, environment: dict[str, str], *, live: bool, management: str) -> float:
     """What the doctor needs after the application's own import."""
     script = _OWN.format(live=live, management=management, tasks=TASKS)
-    return float(run(folder, environment, "-c", script).split()[-2])
+    return float(run(directory, environment, "-c", script).split()[-2])
 
 
-def run(folder: Path, environment: dict[str, str], *command: str) -> str:
-    """Run Python in the application's folder; findings are no failure."""
+def run(directory: Path, environment: dict[str, str], *command: str) -> str:
+    """Run Python in the application's directory; findings are no failure."""
     found = subprocess.run(
         [sys.executable, *command],
-        cwd=folder,
+        cwd=directory,
         env=inherited_environment(without=("WORKER_", "CELERY_")) | environment,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The application of `benchmarks/guard.py`: tasks that do nothing, unguarded, guarded, and locked by two others."""
+"""The application of `benchmarks/guard.py`: empty tasks: unguarded, guarded, and locked by two other libraries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BASES |= _others()
 
 
 def set_up(settings: Any = None) -> None:  # noqa: ANN401 - repot's settings; the environment's without them
-    """Configure the application; the others keep their locks where repot keeps its claims."""
+    """Configure the application; the other libraries store their locks where repot stores its records."""
     found = repot.configure(app, settings)
     # with it goes what Celery keeps of another broker: queues, and producers with their connections
     app.__dict__.pop("amqp", None)
@@ -48,7 +48,7 @@ def set_up(settings: Any = None) -> None:  # noqa: ANN401 - repot's settings; th
 
 
 def nothing(number: int, mark: str = "", seconds: float = 0) -> int:
-    """Return; write the time, and that of the processor, into the file `mark`, if one is named."""
+    """Return; write wall time and CPU time into the file `mark`, if one is named."""
     if seconds:
         Event().wait(seconds)
     if mark:

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import psutil
 
-from repot.brokers.local import rabbitmq_server, redis_server, toxiproxy_server
 from repot.config import child_environment
-from sidecars import Patient
+from repot.testbed import rabbitmq_server, redis_server, toxiproxy_server
+from support.sidecars import ProbedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,19 +53,19 @@ def main() -> None:
         redis_server() as results,
         _SERVERS[options.broker]() as server,
         toxiproxy_server() as toxiproxy,
-        Patient(server, results, toxiproxy, Path(folder), sidecar={"HEALTHCHECK_CACHE": "1"}) as patient,
+        ProbedWorker(server, results, toxiproxy, Path(folder), sidecar={"HEALTHCHECK_CACHE": "1"}) as probed,
     ):
-        patient.await_ready()
+        probed.await_ready()
         for name, pause_s in (("without a pause", 0.0), ("once a second each", 1.0)):
-            _print_load(patient, name, options.seconds, pause_s)
-        _print_pings(patient, options.runs)
-        _print_sidecar(patient, options.runs)
+            _print_load(probed, name, options.seconds, pause_s)
+        _print_pings(probed, options.runs)
+        _print_sidecar(probed, options.runs)
 
 
-def _print_load(patient: Patient, name: str, seconds: float, pause_s: float) -> None:
-    before = patient.metric("repot_pings_total", outcome="answered") or 0
-    times = asyncio.run(_load(patient.port, seconds, pause_s))
-    pings = (patient.metric("repot_pings_total", outcome="answered") or 0) - before
+def _print_load(probed: ProbedWorker, name: str, seconds: float, pause_s: float) -> None:
+    before = probed.metric("repot_pings_total", outcome="answered") or 0
+    times = asyncio.run(_load(probed.port, seconds, pause_s))
+    pings = (probed.metric("repot_pings_total", outcome="answered") or 0) - before
     cuts = quantiles(times, n=100)
     print(
         f"{_CONNECTIONS} connections, {name}, {seconds:g} s: {len(times) / seconds:.0f} answers/s, "
@@ -94,11 +94,11 @@ async def _load(port: int, seconds: float, pause_s: float) -> list[float]:
     return times
 
 
-def _print_pings(patient: Patient, runs: int) -> None:
-    node = patient.pulse.node
-    inspect = [sys.executable, "-m", "celery", "--app", patient.settings.app, "inspect", "ping", "--destination", node]
-    environment = child_environment(patient.settings)
-    connection = HTTPConnection("127.0.0.1", patient.port)
+def _print_pings(probed: ProbedWorker, runs: int) -> None:
+    node = probed.status.node
+    inspect = [sys.executable, "-m", "celery", "--app", probed.settings.app, "inspect", "ping", "--destination", node]
+    environment = child_environment(probed.settings)
+    connection = HTTPConnection("127.0.0.1", probed.port)
 
     def ready() -> None:
         connection.request("GET", "/ready")
@@ -110,7 +110,7 @@ def _print_pings(patient: Patient, runs: int) -> None:
         subprocess.run(inspect, env=environment, check=True, capture_output=True)
 
     def call() -> None:
-        assert patient.client.control.ping(destination=[node], timeout=5)
+        assert probed.client.control.ping(destination=[node], timeout=5)
 
     asked, commanded, called = _in_turns(runs, ready, command, call)
     print(f"/ready {asked * 1000:.2f} ms; celery inspect ping {commanded * 1000:.0f} ms: {commanded / asked:.0f} times")
@@ -128,8 +128,8 @@ def _in_turns(runs: int, *actions: Callable[[], None]) -> list[float]:
     return [median(found) for found in times]
 
 
-def _print_sidecar(patient: Patient, runs: int) -> None:
-    environment = child_environment(patient.settings)
+def _print_sidecar(probed: ProbedWorker, runs: int) -> None:
+    environment = child_environment(probed.settings)
 
     def process(*words: str) -> Callable[[], None]:
         command = [str(Path(sys.executable).with_name("repot")), *words]
@@ -139,18 +139,18 @@ def _print_sidecar(patient: Patient, runs: int) -> None:
     print(f"repot healthcheck live {live * 1000:.0f} ms, probe --ready {ready * 1000:.0f} ms, as whole processes")
     starts = []
     for _ in range(5):
-        patient.sidecar.stop()
+        probed.sidecar.stop()
         begun = perf_counter()
-        patient.sidecar = patient.start_sidecar()
+        probed.sidecar = probed.start_sidecar()
         while True:
             try:
-                patient.get("/live")
+                probed.get("/live")
                 break
             except OSError:
                 continue
         starts.append(perf_counter() - begun)
-    patient.await_ready()
-    megabytes = psutil.Process(patient.sidecar.pid).memory_info().rss / 1e6
+    probed.await_ready()
+    megabytes = psutil.Process(probed.sidecar.pid).memory_info().rss / 1e6
     print(f"the sidecar answers {median(starts):.2f} s after its start, and takes {megabytes:.0f} MB")
 
 

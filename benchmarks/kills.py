@@ -1,21 +1,21 @@
-"""Kill workers of guarded tasks at random instants, and account for every order.
+"""Kill workers of guarded tasks at random instants, and judge every order.
 
     python benchmarks/kills.py [--kills 300] [--broker redis|amqp|both] [--policy rerun|park|both] [--seed 1]
                                [--storm] [--json]
 
 Starts private servers and workers of its own, sends orders (some of them twice, under
-another task id), and meanwhile
+another task id), and at the same time
 
 - kills a process of a pool with SIGKILL, as the kernel does when memory runs out;
 - kills a whole worker, which is started again;
-- stops a whole worker for longer than its leases hold, then lets it go on.
+- stops a whole worker for longer than its leases, then continues it.
 
 With `--storm` the lease store, a server of its own, answers every write with an error for a second, again and again:
 MISCONF, NOREPLICAS, READONLY or NOPERM. An outcome that cannot be recorded before its process is killed is unknown
-then: its order may have its effect again, and two messages of it may be told of two runs, if that is on record.
+then: its order may have its effect again, and two messages of it may get the results of two runs, if that is on record.
 
-What is killed, and when, follows the seed; which step of a task that hits does not.
-Afterwards it waits until nothing is left in any queue, and gives every order a verdict.
+The seed determines what is killed, and when; not the step of the task that is hit.
+At the end it waits until all queues are empty, and gives every order a verdict.
 Exits with 4 if one is lost, or had its effect more often than its policy allows.
 """
 
@@ -39,7 +39,8 @@ from uuid import uuid4
 
 import psutil
 from celery import Celery, states
-from kills_account import (
+from kills_store import Storm
+from kills_verdicts import (
     CHILD,
     FREEZE,
     WORKER,
@@ -47,33 +48,32 @@ from kills_account import (
     Order,
     Report,
     Victim,
-    account,
     differing_answers,
-    fences,
+    fencing_tokens,
+    judge_orders,
     overlaps,
     phases,
     runs_of,
     won_twice,
 )
-from kills_store import Storm
 from kills_witness import Witness
 from redis import Redis
 
-from repot.brokers.local import BROKER_SERVERS, redis_server
-from repot.chaos.workers import start_worker
+from repot.chaos.instruments.journal import DELIVERED, READY, Journal
+from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role, WorkerSettings
 from repot.errors import DeadlineExceeded, DepthUnknown
-from repot.idempotency import events
-from repot.idempotency.store import RedisStore
+from repot.idempotency.guard_events import GuardEvent
+from repot.idempotency.lease_store import RedisLeaseStore
+from repot.testbed import BROKER_SERVERS, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.journal import DELIVERED, READY, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from repot.brokers.local import GuardedProcess, Server
-    from repot.idempotency.claims import Record
+    from repot.idempotency.records import Record
+    from repot.testbed import ReapedProcess, Server
 
 #: As `kills_app` writes it, which cannot be imported without a worker's settings.
 THREAD_DEAD = "thread dead"
@@ -123,9 +123,9 @@ def plan(number: int, seed: int) -> tuple[Kill, ...]:
 class Crew:
     """Workers that are killed and started again."""
 
-    def __init__(self, settings: WorkerSettings, folder: Path) -> None:
+    def __init__(self, settings: WorkerSettings, directory: Path) -> None:
         self._settings = settings
-        self._folder = folder
+        self._folder = directory
         self._workers = {name: self._start(name) for name in (f"w{number}" for number in range(_WORKERS))}
         self._stopped: dict[str, tuple[float, list[psutil.Process]]] = {}
         self.victims: list[Victim] = []
@@ -133,7 +133,7 @@ class Crew:
         self.left: Counter[str] = Counter()
 
     def hit(self, kill: Kill) -> bool:
-        """Do it to one of those that are not stopped; False if nothing is there to hit."""
+        """Hit a worker that is not stopped; return False if there is none."""
         free = [name for name in self._workers if name not in self._stopped]
         if not free:
             return False
@@ -142,7 +142,7 @@ class Crew:
         return bool(done)
 
     def wake(self, *, all_of_them: bool = False) -> None:
-        """Let those go on whose time is over."""
+        """Continue workers whose stop is over."""
         for name, (until, processes) in list(self._stopped.items()):
             if all_of_them or monotonic() >= until:
                 for process in processes:
@@ -150,8 +150,8 @@ class Crew:
                         process.resume()
                 del self._stopped[name]
 
-    def mend(self) -> None:
-        """Start again what left by itself, as a supervisor does: a worker whose pool is killed before it is ready."""
+    def restart_missing(self) -> None:
+        """Restart workers that exited by themselves, as a supervisor does: their pool was killed at its start."""
         for name, worker in self._workers.items():
             if worker.exit_code is not None:
                 said = [line for line in worker.log_tail(80).splitlines() if "CRITICAL" in line]
@@ -208,12 +208,12 @@ class Crew:
         now = monotonic()
         self.victims += [Victim(kind, process.pid, now, now + stop_s) for process in processes]
 
-    def _start(self, name: str) -> GuardedProcess:
+    def _start(self, name: str) -> ReapedProcess:
         return start_worker(name, self._settings.queue_names[0], self._settings, self._folder, _PROCESSES)
 
 
 class Shop:
-    """Sends orders, and knows which have an outcome."""
+    """Sends orders, and collects their results."""
 
     def __init__(self, settings: WorkerSettings, policies: Sequence[str], seed: int) -> None:
         self._rng = random.Random(seed + 1)  # noqa: S311 - to be repeated
@@ -227,7 +227,7 @@ class Shop:
         self.outcomes: dict[str, dict[str, Any]] = {}
 
     def fill(self) -> None:
-        """Send orders until enough are open, and those again whose time has come."""
+        """Send orders until enough are open, and second messages that are due."""
         self.look()
         due = [again for again in self._again if again[0] <= monotonic()]
         self._again = [again for again in self._again if again[0] > monotonic()]
@@ -237,13 +237,13 @@ class Shop:
             self._order()
 
     def drain(self) -> None:
-        """Send what should come again, and no more."""
+        """Send the remaining second messages, and no new orders."""
         for _, order, arguments in self._again:
             self._send(order, arguments)
         self._again = []
 
     def look(self, *, again: bool = False) -> bool:
-        """Ask for outcomes, `again` also for those that are known; whether every message has one."""
+        """Read results, with `again` also the known ones; return whether every message has one."""
         ids = [*(self.outcomes if again else ()), *self._open]
         found = self._results.mget([f"celery-task-meta-{task_id}" for task_id in ids]) if ids else []
         for task_id, text in zip(ids, found, strict=True):  # type: ignore[arg-type]
@@ -283,7 +283,13 @@ class Campaign:
     """The kills on one broker."""
 
     def __init__(
-        self, server: Server, results: Server, leases: Server | None, folder: Path, policies: Sequence[str], seed: int
+        self,
+        server: Server,
+        results: Server,
+        leases: Server | None,
+        directory: Path,
+        policies: Sequence[str],
+        seed: int,
     ) -> None:
         self._server = server
         self._storm = Storm(leases, seed) if leases else None
@@ -296,31 +302,31 @@ class Campaign:
             result_backend=results.results_url,  # type: ignore[arg-type]
             lease_store=(leases or results).url,  # type: ignore[arg-type]
             queue_names=(queue,),
-            journal=folder / "journal",
+            journal=directory / "journal",
             lease=_LEASE_S,
-            lease_kept=3600,
+            idempotency_retention=3600,
             visibility_timeout=_VISIBILITY_S,
             restore_interval=1,
             heartbeat=2,
-            pulse_folder=folder / "pulse",
+            status_dir=directory / "status",
         )
         self._queue = queue
-        self._journal = Journal(folder / "journal")
+        self._journal = Journal(directory / "journal")
         self._broker = self._stack.enter_context(closing(server.open()))
         self._witness = Witness(server.url, queue) if self.settings.read_url.is_redis else None
         self._shop = self._stack.enter_context(closing(Shop(self.settings, policies, seed)))
-        self._crew = Crew(self.settings, folder)
+        self._crew = Crew(self.settings, directory)
         self._stack.callback(self._crew.stop)
 
     @contextmanager
     def running(self) -> Iterator[Campaign]:
-        """With workers that are ready; all ends with it."""
+        """Wait until the workers are ready; stop everything at the end."""
         with self._stack:
             wait_until(self._all_ready, within_s=60, what="the workers are ready")
             yield self
 
     def run(self, kills: Sequence[Kill]) -> Report:
-        """Kill, wait until all is settled, and account for it."""
+        """Kill, wait until all is settled, and judge the orders."""
         begun = monotonic()
         with self._storm or nullcontext():
             for kill in kills:
@@ -332,7 +338,7 @@ class Campaign:
         ended = monotonic()
         self._shop.drain()
         left = self._settle()
-        # a second run of a message may have stored another
+        # a second run of a message may have stored another result
         self._shop.look(again=True)
         return self._report(ended - begun, monotonic() - ended, left)
 
@@ -340,16 +346,16 @@ class Campaign:
         end = monotonic() + seconds
         while monotonic() < end:
             self._crew.wake()
-            self._crew.mend()
+            self._crew.restart_missing()
             self._shop.fill()
             Event().wait(min(0.05, max(end - monotonic(), 0)))
 
     def _all_ready(self) -> bool:
-        self._crew.mend()
-        return len({line.worker for line in self._journal.read() if line.what == READY}) == _WORKERS
+        self._crew.restart_missing()
+        return len({line.worker for line in self._journal.read() if line.kind == READY}) == _WORKERS
 
     def _settle(self) -> str:
-        """Wait until every message has an outcome and none is left; say what is left when nothing happens any more."""
+        """Wait until every message has a result and all queues are empty; return what is left after a timeout."""
         calm_since = quiet_since = monotonic()
         size = 0
 
@@ -358,7 +364,7 @@ class Campaign:
             now, grown = monotonic(), self._journal.path.stat().st_size
             if grown != size:
                 size, quiet_since = grown, now
-            self._crew.mend()
+            self._crew.restart_missing()
             drained = not self._left()
             if not (drained and self._shop.look()):
                 calm_since = now
@@ -379,16 +385,16 @@ class Campaign:
 
     def _report(self, seconds: float, settled_in_s: float, left: str) -> Report:
         vanished = self._witness.vanished() if self._witness else Counter()
-        happenings = self._journal.read()
+        events = self._journal.read()
         orders = self._shop.orders
-        evidence = Evidence(happenings, self._records(orders), self._shop.outcomes, vanished)
-        runs = runs_of(happenings, orders)
-        told = orders if self._storm is None else self._surely_known(orders, evidence)
-        words = Counter(line.what for line in happenings)
+        evidence = Evidence(events, self._records(orders), self._shop.outcomes, vanished)
+        runs = runs_of(events, orders)
+        told = orders if self._storm is None else self._with_known_outcome(orders, evidence)
+        words = Counter(line.kind for line in events)
         try:
-            letters = self._broker.depth(self.settings.dead_letters_of(self._queue)).ready
+            dead_letters = self._broker.depth(self.settings.dead_letters_of(self._queue)).ready
         except DepthUnknown:
-            letters = 0
+            dead_letters = 0
         return Report(
             f"{self._server.name} {self._server.version}",
             self._seed,
@@ -396,44 +402,44 @@ class Campaign:
             settled_in_s,
             dict(self._crew.hits),
             dict(self._crew.left),
-            phases(happenings, self._crew.victims),
-            account(orders, evidence, storm=self._storm is not None),
-            fences(evidence, self._crew.victims),
+            phases(events, self._crew.victims),
+            judge_orders(orders, evidence, storm=self._storm is not None),
+            fencing_tokens(evidence, self._crew.victims),
             vanished.total(),
             overlaps(runs, self._crew.victims),
             won_twice([run for run in runs if run.order in {order.name for order in told}]),
             differing_answers(told, self._shop.outcomes),
-            letters,
+            dead_letters,
             dict(self._storm.answered) if self._storm else {},
             words[THREAD_DEAD],
-            Counter({what: words[what] for what in (DELIVERED, *events.EVENTS) if words[what]}),
+            Counter({what: words[what] for what in (DELIVERED, *GuardEvent) if words[what]}),
             left,
         )
 
-    def _surely_known(self, orders: Sequence[Order], evidence: Evidence) -> list[Order]:
-        """Those without an unknown outcome: a run whose end no store took was told of its success all the same."""
-        return [order for order in orders if not ((one := evidence.records.get(order.name)) and one.doubts)]
+    def _with_known_outcome(self, orders: Sequence[Order], evidence: Evidence) -> list[Order]:
+        """Return orders without an unknown outcome: an unrecorded run has reported success nevertheless."""
+        return [order for order in orders if not ((one := evidence.records.get(order.name)) and one.unknown_outcomes)]
 
     def _records(self, orders: Sequence[Order]) -> dict[str, Record]:
         order_of = {task_id: order.name for order in orders for task_id in order.task_ids}
-        with closing(RedisStore(self.settings)) as store:
+        with closing(RedisLeaseStore(self.settings)) as store:
             return {order_of[record.task_id]: record for record in store.records()}
 
 
 def main() -> int:
-    """Kill, and print what came of it."""
+    """Run the campaign, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=300, help="on each broker")
     parser.add_argument("--broker", choices=(*BROKER_SERVERS, "both"), default="both")
     parser.add_argument("--policy", choices=("rerun", "park", "both"), default="both")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", type=Path, help="folder for the workers' logs and the journal, which exists already")
-    parser.add_argument("--storm", action="store_true", help="the lease store answers with errors meanwhile")
+    parser.add_argument("--keep", type=Path, help="existing directory for the workers' logs and the journal")
+    parser.add_argument("--storm", action="store_true", help="the lease store also answers with errors")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     # celery finds the application there
     paths = (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))  # noqa: TID251 - of the workers
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # noqa: TID251 - of the workers, too
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # noqa: TID251 - of the workers
     policies = ("rerun", "park") if options.policy == "both" else (options.policy,)
     reports = []
     for broker in BROKER_SERVERS if options.broker == "both" else (options.broker,):
@@ -443,7 +449,7 @@ def main() -> int:
             redis_server() if options.storm else nullcontext() as leases,
             BROKER_SERVERS[broker]() as server,
             Campaign(
-                server, results, leases, _folder(options.keep, broker, scratch), policies, options.seed
+                server, results, leases, _directory(options.keep, broker, scratch), policies, options.seed
             ).running() as one,
         ):
             reports.append(one.run(plan(options.kills, options.seed)))
@@ -454,12 +460,12 @@ def main() -> int:
     return 4 if any(report.is_red for report in reports) else 0
 
 
-def _folder(kept: Path | None, broker: str, scratch: str) -> Path:
+def _directory(kept: Path | None, broker: str, scratch: str) -> Path:
     if kept is None:
         return Path(scratch)
-    folder = kept / broker
-    folder.mkdir()
-    return folder
+    directory = kept / broker
+    directory.mkdir()
+    return directory
 
 
 if __name__ == "__main__":

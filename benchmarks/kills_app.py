@@ -10,9 +10,9 @@ from typing import Any
 from celery import Celery
 
 import repot
+from repot.chaos.instruments.journal import EFFECT, Journal
 from repot.idempotency import PARK, Backoff, IdempotentTask, Policy
-from repot.idempotency.events import happened
-from repot.worker.journal import EFFECT, Journal
+from repot.idempotency.guard_events import guard_event
 
 app = Celery("kills")
 journal = Journal(Path(str(repot.configure(app).journal)))
@@ -22,7 +22,7 @@ THREAD_DEAD = "thread dead"
 
 
 def ended_by(error: threading.ExceptHookArgs) -> None:
-    """Write down that an error has ended a thread."""
+    """Record that an error has ended a thread."""
     journal.write(THREAD_DEAD, "", "", error=repr(error.exc_value))
 
 
@@ -31,39 +31,39 @@ threading.excepthook = ended_by
 QUICK = Backoff(base_s=0.1, cap_s=0.5)
 
 
-@happened.connect
-def told(sender: str, what: str, task_id: str, key: str, **_: object) -> None:
-    """Write what a guard says into the journal."""
-    journal.write(what, sender, task_id, key=key)
+@guard_event.connect
+def record(sender: str, event: str, task_id: str, key: str, **_: object) -> None:
+    """Write the events of guards into the journal."""
+    journal.write(event, sender, task_id, key=key)
 
 
 class Unavailable(Exception):
-    """A retry mends it."""
+    """A temporary failure."""
 
 
 class Order(IdempotentTask):
-    """Comes back quickly, however often its process is killed."""
+    """A task that is delivered again quickly, however often its process is killed."""
 
     abstract = True
     idempotency = Policy(key=("order",), wait=QUICK)
     transient = (Unavailable,)
     backoff = QUICK
-    # a killed process costs no retry here: `most_doubts` sets an order aside that kills again and again
+    # a killed process costs no retry here: `max_unknown_outcomes` parks an order that kills again and again
     max_retries = None
     default_retry_delay = 0
 
 
 def ship(task: Order, order: str, before_s: float, after_s: float, *, flaky: bool) -> dict[str, Any]:
-    """Have the effect, between two pauses in which one can be killed; a flaky one fails at first."""
+    """Have the effect, between two pauses for kills; a flaky order fails at first."""
     Event().wait(before_s)
     if flaky and not task.request.retries:
         raise Unavailable(order)
-    journal.write(EFFECT, task.request.hostname, task.request.id, order=order, fence=task.fence)
+    journal.write(EFFECT, task.request.hostname, task.request.id, order=order, fencing_token=task.fencing_token)
     Event().wait(after_s)
-    # a lease is held: something has to renew it
+    # while a lease is held, a thread must renew it
     if task.lease and not any(thread.name == "repot-renewal" for thread in threading.enumerate()):
         journal.write(THREAD_DEAD, task.request.hostname, task.request.id, error="no renewal")
-    return {"order": order, "fence": task.fence}
+    return {"order": order, "fencing_token": task.fencing_token}
 
 
 @app.task(base=Order, bind=True)
@@ -74,5 +74,5 @@ def rerun(task: Order, order: str, before_s: float, after_s: float, *, flaky: bo
 
 @app.task(base=Order, bind=True, idempotency=Policy(key=("order",), on_unknown=PARK, wait=QUICK))
 def park(task: Order, order: str, before_s: float, after_s: float, *, flaky: bool) -> dict[str, Any]:
-    """At most once: an unknown outcome waits for a person."""
+    """At most once: an unknown outcome waits for an operator."""
     return ship(task, order, before_s, after_s, flaky=flaky)

@@ -7,38 +7,38 @@ from collections import Counter
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 
-from repot.brokers.local.redis_errors import answering
+from repot.testbed.redis_errors import answering
 
 if TYPE_CHECKING:
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
-#: What it answers every write with: a failed save, too few replicas, a failover, a right that is missing.
+#: Its answers to writes: a failed save, too few replicas, a failover, a missing right.
 WORDS = ("MISCONF", "NOREPLICAS", "READONLY", "NOPERM")
-#: For how long, and how long it serves in between.
+#: How long it answers with errors, and how long it serves in between.
 _ANSWERS_FOR_S = 1.0
 _SERVES_FOR_S = (0.5, 3.0)
 
 
 class Storm:
-    """Lets a server answer with one error after the other for the duration of a `with`; which, and when, by a seed."""
+    """Make a server answer with one error after the other during a `with` block; a seed determines which and when."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self._server = server
-        # S311: to be repeated, not to keep a secret
+        # S311: for repetition, not for secrets
         self._rng = random.Random(seed + 2)  # noqa: S311
         self._over = Event()
         self._thread = Thread(target=self._rage)
         self._error: BaseException | None = None
-        #: How often it answered so.
+        #: Number of errors by code.
         self.answered: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the storm."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End with the server as it was; raises what ended the storm before."""
+        """Restore the server; raise the error that ended the storm early."""
         self._over.set()
         self._thread.join()
         if self._error:

@@ -1,4 +1,4 @@
-"""What a Redis lost by itself while `benchmarks/kills.py` killed its clients."""
+"""Count messages that Redis lost by itself while `benchmarks/kills.py` killed its clients."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from redis import Redis
 
 
 class Witness:
-    """What a Redis did, from MONITOR: messages that were taken from a list, and never noted as reserved.
+    """Watches Redis with MONITOR for messages that were taken from a list, and never recorded as unacknowledged.
 
-    kombu takes a message (BRPOP) and then notes it (ZADD, HSET). A worker that dies in
-    between loses it, whatever its settings; no guard sees that message.
+    kombu takes a message (BRPOP) and then records it (ZADD, HSET). A worker that dies in between loses it, with any
+    settings; no guard sees that message.
     """
 
     _TAG = re.compile(r'delivery_tag[\\"]+:\s*[\\"]+([0-9a-f-]{36})')
@@ -32,8 +32,8 @@ class Witness:
         self._began.wait(10)
 
     def vanished(self) -> Counter[str]:
-        """How many messages of each task id vanished; asked when the lists are empty."""
-        # lets MONITOR catch up: it is told of commands in their order
+        """Return the number of lost messages by task id; call it when the lists are empty."""
+        # lets MONITOR catch up: it reports commands in order
         self._client.echo("the end")
         self._thread.join(10)
         return Counter(self._task_of[tag] for tag, number in self._in_lists.items() for _ in range(number))
@@ -41,14 +41,14 @@ class Witness:
     def _listen(self) -> None:
         with suppress(RedisGone), self._client.monitor() as monitor:
             self._began.set()
-            for said in monitor.listen():
-                command, _, rest = said["command"].partition(" ")
+            for entry in monitor.listen():
+                command, _, rest = entry["command"].partition(" ")
                 if command == "ECHO":
                     return
-                self._heed(command.upper(), rest)
+                self._count(command.upper(), rest)
 
-    def _heed(self, command: str, rest: str) -> None:
-        # a list of a priority has a suffix; `queue.dead` is no list that anybody takes from
+    def _count(self, command: str, rest: str) -> None:
+        # a list of a priority has a suffix; no worker consumes `queue.dead`
         if command in ("LPUSH", "RPUSH") and re.split(r"[ \x06\\]", rest, maxsplit=1)[0] == self._queue:
             tag, task_id = self._TAG.search(rest), self._ID.search(rest)
             if tag and task_id:

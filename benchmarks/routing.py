@@ -33,12 +33,12 @@ from kombu.transport.native_delayed_delivery import declare_native_delayed_deliv
 from redis import Redis
 from routing_cases import Case, build, make
 
-from repot.brokers.local import rabbitmq_server, redis_server
 from repot.config import ExplicitSettings
 from repot.errors import DeadlineExceeded
+from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.delays import bind_queues
+from repot.worker.delayed_delivery import bind_queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

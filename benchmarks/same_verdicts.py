@@ -16,11 +16,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repot.chaos.expectations import expectation
-from repot.chaos.report import read
+from repot.chaos.report.files import read
+from repot.chaos.scenarios.expectations import expectation
 
 if TYPE_CHECKING:
-    from repot.chaos.result import Cell, Result
+    from repot.chaos.report.result import Cell, Result
 
 
 def main() -> int:
@@ -36,12 +36,12 @@ def main() -> int:
             found[result.cell].append(result)
     by_chance = odd = 0
     for cell, results in found.items():
-        verdicts = [str(one.finding) for one in results]
+        verdicts = [str(one.verdict) for one in results]
         if len(set(verdicts)) == 1 and len(verdicts) == len(options.runs):
             continue
         # different verdicts that the table all lists
         chance = len(verdicts) == len(options.runs) and all(
-            one.finding in (expectation(cell, one.product, one.version) or ()) for one in results
+            one.verdict in (expectation(cell, one.product, one.version) or ()) for one in results
         )
         by_chance += chance
         odd += not chance

@@ -4,9 +4,9 @@
         [--workers 4] [--seed 1] [--calm]
 
 Starts a broker, a store, a worker and Toxiproxy of its own. Each process submits through the routes of an application
-of its own; the link between them and the broker is cut for 0.3 s each second, unless `--calm`. Prints how many
-submissions were answered in which way and how fast, and whether any scope was let to two jobs at once, any job that
-was accepted did not run, or any scope stayed blocked. Exits with 1 if so.
+of its own; the link between them and the broker is cut for 0.3 s each second, unless `--calm`. Prints the answers
+by status and their times, and whether two jobs held a scope at once, an accepted job did not run, or a scope stayed
+blocked. Exits with 1 if so.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from uuid import uuid4
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from repot.brokers.local import rabbitmq_server, redis_server, toxiproxy_server
-from repot.chaos.proxies import Proxy
-from shop import APPS, Shop
-from submitting import ACCEPTED, TAKEN, UNAVAILABLE, Outcomes, breaking, mistakes, submitters
+from repot.chaos.runner.proxies import Proxy
+from repot.testbed import rabbitmq_server, redis_server, toxiproxy_server
+from support.shop import APPS, Shop
+from support.submitting import ACCEPTED, TAKEN, UNAVAILABLE, Outcomes, breaking, mistakes, submitters
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -35,7 +35,7 @@ _SERVERS = {"redis": redis_server, "rabbitmq": rabbitmq_server}
 
 
 def main() -> None:
-    """Submit, and print."""
+    """Run the benchmark, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", choices=_SERVERS, default="redis")
     parser.add_argument("--processes", type=int, default=50)
@@ -55,7 +55,7 @@ def main() -> None:
         toxiproxy_server() as toxiproxy,
     ):
         proxy = Proxy.create(toxiproxy.url, f"p-{uuid4()}", server.port)
-        shop = Shop(server, results, Path(folder), app="job_app", lease=10, visibility_timeout=3600)
+        shop = Shop(server, results, Path(folder), app="support.job_app", lease=10, visibility_timeout=3600)
         shop.start(options.workers)
         through = shop.settings.replace(broker_url=server.url_at(proxy.port))
         begun = perf_counter()
@@ -71,7 +71,9 @@ def main() -> None:
             said = process.log_tail(100_000).splitlines()
             print("\n".join([line for line in said if not line.startswith(("a job was not", "hint:"))][-80:]))
         shop.stop()
-    print("\n".join(found) or "none let in twice, none overlapping, none lost, none blocked, no 500")
+    print(
+        "\n".join(found) or "no generation accepted twice, no overlapping jobs, no lost job, no blocked scope, no 500"
+    )
     sys.exit(1 if found else 0)
 
 

@@ -31,15 +31,15 @@ import worker_app
 from celery import Celery
 from kombu import Connection
 
-from repot.brokers.local import rabbitmq_server, redis_server
-from repot.chaos.workers import start_worker
+from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, WorkerSettings
+from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from repot.brokers.local import GuardedProcess, Server
+    from repot.testbed import ReapedProcess, Server
 
 _SERVERS = {"redis": redis_server, "rabbitmq": rabbitmq_server}
 _ONLY_RABBITMQ = {"quorum", "confirms"}
@@ -93,7 +93,7 @@ def _settings(name: str, broker: Server, results: Server, folder: Path) -> Worke
         broker_url=broker.url,  # type: ignore[arg-type]
         result_backend=results.results_url,  # type: ignore[arg-type]
         queue_names=(queue,),
-        pulse_folder=folder / queue,
+        status_dir=folder / queue,
     )
 
 
@@ -107,7 +107,7 @@ class Runner:
     def __enter__(self) -> Self:
         """Start it, and let it run its first tasks."""
         self._stack = ExitStack()
-        self._worker: GuardedProcess = self._stack.enter_context(
+        self._worker: ReapedProcess = self._stack.enter_context(
             start_worker(self._name, self._queue, self._settings, self._folder, self._processes)
         )
         wait_until(lambda: "ready." in self._worker.log_tail(3), within_s=60, what=f"{self._name} is ready")

@@ -1,14 +1,14 @@
-"""repot moves a Celery deployment from Redis to RabbitMQ as its broker, and back.
+"""Repot moves a Celery deployment from Redis to RabbitMQ as its broker, and back.
 
-Three verbs: *prove* what each broker does when something fails, *protect* the
-work while it does, *move* from one broker to the other.
+Three verbs: *prove* what each broker does when a part fails, *protect* the tasks meanwhile, *move* from one broker to
+the other.
 
-The one call an existing application needs is `configure`::
+An existing application needs one call, `configure`::
 
     app = Celery("shop")
     repot.configure(app)
 
-Many sends in a row share their waits for the broker in a `confirm_window`.
+In a `confirm_window`, many messages in a row wait for their confirms together.
 """
 
 from __future__ import annotations

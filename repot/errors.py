@@ -1,59 +1,60 @@
-"""Everything repot raises, in one tree.
+"""All errors of repot, in one tree.
 
-    RepotError                 exit 1
-    ├── ConfigInvalid          exit 2   a setting is wrong; nothing was started
-    ├── AppUnusable            exit 2   the Celery application cannot be used as it is
-    │   ├── AppNotFound        exit 6   there is no such module or name
-    │   └── AppFailed          exit 7   it raises while it is imported
-    ├── ProgramMissing         exit 1   a server program is not installed
-    ├── ServerFailed           exit 1   a private server did not come up or died
-    ├── BrokerUnreachable      exit 3   a broker did not answer
-    │   ├── DepthUnknown       exit 3   it answered, but has not counted its messages yet
-    │   ├── AccessRefused      exit 8   it refuses the user, the password or the virtual host
-    │   └── TlsFailed          exit 9   no trusted TLS connection came about
-    ├── FactUnknown            exit 1   something a check needs could not be had
-    ├── RuleUnknown            exit 2   there is no such rule, or it cannot be loaded
-    ├── FindingsFound          exit 4   the doctor found what it was told to fail on
-    ├── PulseUnreadable        exit 1   a worker's pulse is there and cannot be read
-    ├── AddressTaken           exit 2   nothing can listen on an address
-    ├── WorkerUnhealthy        exit 4   a probe said no
-    ├── DeadlineExceeded       exit 1   something awaited did not happen in time
-    ├── ReportUnwritable       exit 2   a report's file cannot be written
-    ├── ReportUnreadable       exit 2   a report's file cannot be read, or is none
-    ├── FilesExist             exit 2   files that would be written are there already
-    ├── FolderUnusable         exit 2   a folder, or a file in it, cannot be read or written
-    ├── KeyUnusable            exit 2   no idempotency key can be made of a call's arguments
-    ├── StoreUnreachable       exit 3   the lease store did not answer
-    │   └── StoreRefused       exit 8   it refuses the user, the password or a key
-    ├── StoreMisconfigured     exit 2   the lease store that the settings name cannot serve
-    ├── AlreadyRunning         exit 5   another run holds the claim on a key
-    ├── LeaseLost              exit 5   a run's claim is not its own any more
-    ├── OutcomeUnknown         exit 5   nobody knows whether an earlier run had its effect
-    ├── PayloadMismatch        exit 5   a key came again with another payload
-    ├── FailedBefore           exit 5   an earlier run with this key failed for good
-    ├── ResultExpired          exit 1   the effect is done, its result is not kept any more
-    ├── ClaimNotFound          exit 1   nobody has claimed this key
-    ├── ClaimUnreadable        exit 1   what stands at a claim's name is none
-    ├── MessageUnusable        exit 1   a message names a task that cannot be handed to a process
-    ├── DeliveryLimitReached   exit 1   a message was delivered too often to workers that died with it
-    ├── LetterNotFound         exit 1   there is no such dead letter
-    ├── Unroutable             exit 1   there is no queue to send a message to, or it is full
-    ├── PublishUnconfirmed     exit 3   the broker refused tasks of a confirm window, or did not confirm them
-    ├── ScopeTaken             exit 5   a scope has an active job already
-    ├── JobNotFound            exit 1   there is no such job, or it is another tenant's
-    ├── NotJobOwner            exit 8   a job is another owner's to cancel
-    ├── JobEnded               exit 5   a job that has ended cannot be cancelled
-    ├── SubmissionFailed       exit 3   a job could not be sent, and its scope is free again
-    ├── ExperimentFailed       exit 1   an experiment could not be carried out
-    ├── Inapplicable           exit 2   an experiment means nothing on this broker, or for this task
-    ├── VerdictUnexpected      exit 4   an experiment found something else than expected
-    └── Interrupted            exit 130 somebody asked to stop
+    RepotError                    exit 1
+    ├── ConfigInvalid             exit 2   a setting is invalid
+    ├── AppUnusable               exit 2   the Celery application cannot be imported, or does not use repot's settings
+    │   ├── AppNotFound           exit 6   the application's module does not exist, or has no such name
+    │   └── AppFailed             exit 7   the application raises while it is imported
+    ├── ProgramMissing            exit 1   a server program is not installed
+    ├── ServerFailed              exit 1   a private server did not start, or died
+    ├── BrokerUnreachable         exit 3   the broker did not answer in time
+    │   ├── DepthUnknown          exit 3   the broker answered, but has not counted its messages yet
+    │   ├── AccessRefused         exit 8   the broker refuses the user, the password or the virtual host
+    │   └── TlsFailed             exit 9   a trusted TLS connection to the broker could not be established
+    ├── FactUnknown               exit 1   a fact that a check needs is not available
+    ├── RuleUnknown               exit 2   a rule does not exist, or a plugin's rule cannot be loaded
+    ├── FindingsFound             exit 4   the doctor has findings at least as severe as `--fail-on`
+    ├── StatusFileUnreadable      exit 1   a worker's status file exists but cannot be read
+    ├── AddressTaken              exit 2   an address cannot be listened on
+    ├── WorkerUnhealthy           exit 4   a probe of a worker failed
+    ├── DeadlineExceeded          exit 1   a condition was not met before its deadline
+    ├── ReportUnwritable          exit 2   a report cannot be written to its file
+    ├── ReportUnreadable          exit 2   a report's file cannot be read, or is not a report
+    ├── FilesExist                exit 2   files to be written exist already
+    ├── DirectoryUnusable         exit 2   a directory for files, or a file in it, cannot be read or written
+    ├── InvalidIdempotencyKey     exit 2   an idempotency key cannot be made from the arguments of a call
+    ├── StoreUnreachable          exit 3   the lease store did not answer in time
+    │   └── StoreRefused          exit 8   the lease store refuses the user, the password or a key
+    ├── StoreMisconfigured        exit 2   the configured lease store cannot serve
+    ├── AlreadyRunning            exit 5   another run holds the lease on this key
+    ├── LeaseLost                 exit 5   this run no longer holds its lease
+    ├── OutcomeUnknown            exit 5   an earlier run died or was interrupted
+    ├── PayloadMismatch           exit 5   a key was used again with a different payload
+    ├── PreviousRunFailed         exit 5   an earlier run with this key failed for good, by the policy of its task
+    ├── ResultExpired             exit 1   the effect has happened, but its result was too large to store or has expired
+    ├── RecordNotFound            exit 1   there is no idempotency record for this key, or it has expired
+    ├── RecordUnreadable          exit 1   the value stored under this key is not an idempotency record
+    ├── InvalidMessage            exit 1   a message names a task but cannot be handed to the process that would run it
+    ├── DeliveryLimitReached      exit 1   a message was delivered too often to workers that died with it
+    ├── DeadLetterNotFound        exit 1   there is no such dead letter
+    ├── Unroutable                exit 1   a message has no queue to go to, or its queue is full
+    ├── ReservationLost           exit 5   a reservation of messages has ended
+    ├── PublishUnconfirmed        exit 3   the broker refused tasks of a confirm window, or did not confirm them
+    ├── ScopeConflict             exit 5   a scope has an active job already
+    ├── JobNotFound               exit 1   the job does not exist, or belongs to another tenant
+    ├── NotJobOwner               exit 8   a job cannot be cancelled
+    ├── JobEnded                  exit 5   a job that has ended cannot be cancelled
+    ├── SubmissionFailed          exit 3   a job could not be sent
+    ├── ExperimentFailed          exit 1   an experiment could not be carried out, so it has no verdict
+    ├── NotApplicable             exit 2   an experiment does not apply to this broker or this task
+    ├── VerdictUnexpected         exit 4   a verdict differs from the table of expectations
+    └── Interrupted               exit 130 the user asked to stop
 
-Exit codes of the command: 0 done, 1 failed, 2 usage, 3 broker unreachable,
-4 a check or a verdict said no, 5 a claim or a job stands against it, 6 application not found, 7 application fails on
-import, 8 access refused, 9 TLS failed, 130 interrupted, 141 the reader of a pipe left.
+Exit codes of the command: 0 success, 1 failure, 2 usage or settings, 3 broker unreachable, 4 check failed, 5 conflict,
+6 application not found, 7 application fails on import, 8 access refused, 9 TLS failed, 130 interrupted, 141 output pipe
+closed.
 
-Names say what happened and carry no `Error` suffix.
+A name says what happened; it has no `Error` suffix.
 """
 
 from __future__ import annotations
@@ -65,23 +66,23 @@ if TYPE_CHECKING:
 
 
 class RepotError(Exception):
-    """Something repot can explain: a message, and what to do next."""
+    """An error that repot can explain: a message, and what to do next."""
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        """Keep `message` for the person, and `hint`, the next step to take."""
+        """Keep the message, and a hint: the next step to take."""
         super().__init__(message)
         self.message = message
         self.hint = hint
 
     def __str__(self) -> str:
-        """Message and hint, for whoever prints the exception itself."""
+        """Return message and hint, for programs that print the exception itself."""
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
 
 class ConfigInvalid(RepotError):
-    """A setting is wrong; nothing was started."""
+    """A setting is invalid; nothing was started."""
 
     exit_code = 2
 
@@ -93,7 +94,7 @@ class AppUnusable(RepotError):
 
 
 class AppNotFound(AppUnusable):
-    """There is no such module, or no such name in it."""
+    """The application's module does not exist, or has no such name."""
 
     exit_code = 6
 
@@ -109,11 +110,11 @@ class ProgramMissing(RepotError):
 
 
 class ServerFailed(RepotError):
-    """A private server did not come up, or died."""
+    """A private server did not start, or died."""
 
 
 class BrokerUnreachable(RepotError):
-    """A broker did not answer in time."""
+    """The broker did not answer in time."""
 
     exit_code = 3
 
@@ -129,73 +130,73 @@ class AccessRefused(BrokerUnreachable):
 
 
 class TlsFailed(BrokerUnreachable):
-    """No trusted TLS connection to the broker came about."""
+    """A trusted TLS connection to the broker could not be established."""
 
     exit_code = 9
 
 
 class FactUnknown(RepotError):
-    """Something that a check needs could not be had; the hint says how it could."""
+    """A fact that a check needs is not available; the hint says how to provide it."""
 
 
 class RuleUnknown(RepotError):
-    """There is no such rule, or one that a plugin names cannot be loaded."""
+    """A rule does not exist, or a plugin's rule cannot be loaded."""
 
     exit_code = 2
 
 
 class FindingsFound(RepotError):
-    """The doctor found what it was told to fail on."""
+    """The doctor has findings at least as severe as `--fail-on`."""
 
     exit_code = 4
 
 
-class PulseUnreadable(RepotError):
-    """A worker's pulse is there and cannot be read."""
+class StatusFileUnreadable(RepotError):
+    """A worker's status file exists but cannot be read."""
 
 
 class AddressTaken(RepotError):
-    """Nothing can listen on an address: it is taken, or none of this machine's."""
+    """An address cannot be listened on: it is in use, or not one of this machine."""
 
     exit_code = 2
 
 
 class WorkerUnhealthy(RepotError):
-    """A probe of a worker said no."""
+    """A probe of a worker failed."""
 
     exit_code = 4
 
 
 class DeadlineExceeded(RepotError):
-    """Something that was waited for did not happen in time."""
+    """A condition was not met before its deadline."""
 
 
 class ReportUnwritable(RepotError):
-    """A report's file cannot be written."""
+    """A report cannot be written to its file."""
 
     exit_code = 2
 
 
 class ReportUnreadable(RepotError):
-    """A report's file cannot be read, or holds something else."""
+    """A report's file cannot be read, or is not a report."""
 
     exit_code = 2
 
 
 class FilesExist(RepotError):
-    """Files that would be written are there already; nothing was written."""
+    """Files to be written exist already; nothing was written."""
 
     exit_code = 2
 
 
-class FolderUnusable(RepotError):
-    """A folder that files should go into, or a file in it, cannot be read or written."""
+class DirectoryUnusable(RepotError):
+    """A directory for files, or a file in it, cannot be read or written."""
 
     exit_code = 2
 
 
-class KeyUnusable(RepotError):
-    """No idempotency key can be made of the arguments of a call."""
+class InvalidIdempotencyKey(RepotError):
+    """An idempotency key cannot be made from the arguments of a call."""
 
     exit_code = 2
 
@@ -213,44 +214,44 @@ class StoreRefused(StoreUnreachable):
 
 
 class StoreMisconfigured(RepotError):
-    """The server that the settings name as the lease store cannot serve: no retry helps."""
+    """The configured lease store cannot serve; a retry does not help."""
 
     exit_code = 2
 
 
 class AlreadyRunning(RepotError):
-    """Another run holds the claim on this key; `retry_after_s` says when it could be free."""
+    """Another run holds the lease on this key; `retry_after_s` says when it may be free."""
 
     exit_code = 5
     retry_after_s: float = 0
 
 
 class LeaseLost(RepotError):
-    """The claim of this run is not its own any more: its lease ran out."""
+    """This run no longer holds its lease: it has expired."""
 
     exit_code = 5
 
 
 class OutcomeUnknown(RepotError):
-    """An earlier run died or was cut short; nobody knows whether it had its effect."""
+    """An earlier run died or was interrupted; whether its effect happened is unknown."""
 
     exit_code = 5
 
 
 class PayloadMismatch(RepotError):
-    """A key that was used before came again with another payload."""
+    """A key was used again with a different payload."""
 
     exit_code = 5
 
 
-class FailedBefore(RepotError):
+class PreviousRunFailed(RepotError):
     """An earlier run with this key failed for good, by the policy of its task."""
 
     exit_code = 5
 
 
 class ResultExpired(RepotError):
-    """The effect is done; its result was too large to keep, or is not kept any more.
+    """The effect has happened, but its result was too large to store or has expired.
 
     `own` if it was the very message that had the effect: what should follow it has not been sent.
     """
@@ -258,28 +259,40 @@ class ResultExpired(RepotError):
     own: bool = False
 
 
-class ClaimNotFound(RepotError):
-    """Nobody has claimed this key, or it is forgotten."""
+class RecordNotFound(RepotError):
+    """There is no idempotency record for this key, or it has expired."""
 
 
-class ClaimUnreadable(RepotError):
-    """What stands at a claim's name in the store is none."""
+class RecordUnreadable(RepotError):
+    """The value stored under this key is not an idempotency record."""
 
 
-class MessageUnusable(RepotError):
-    """A message names a task, and cannot be handed to the process that would run it."""
+class InvalidMessage(RepotError):
+    """A message names a task but cannot be handed to the process that would run it."""
 
 
 class DeliveryLimitReached(RepotError):
     """A message was delivered too often to workers that died with it."""
 
 
-class LetterNotFound(RepotError):
+class DeadLetterNotFound(RepotError):
     """There is no such dead letter."""
 
 
 class Unroutable(RepotError):
-    """There is no queue to send a message to, or it takes no more."""
+    """A message has no queue to go to, or its queue is full."""
+
+
+class ReservationLost(RepotError):
+    """A reservation of messages has ended; they are in their queue again."""
+
+    exit_code = 5
+
+    @classmethod
+    def of(cls, count: int) -> ReservationLost:
+        """Return the error for so many messages."""
+        message = f"the reservation of {count} messages has ended before they were committed"
+        return cls(message, hint="They are in the queue again, and may be delivered a second time.")
 
 
 class PublishUnconfirmed(RepotError):
@@ -288,7 +301,7 @@ class PublishUnconfirmed(RepotError):
     exit_code = 3
 
     def __init__(self, refused: Sequence[str], unknown: Sequence[str]) -> None:
-        """Keep the ids of tasks that no queue took, and of those that a queue may hold or not."""
+        """Keep the ids of refused tasks, and of tasks that a queue may or may not hold."""
         super().__init__(
             f"of the tasks sent, the broker refused {len(refused)} and did not confirm {len(unknown)}",
             hint="Send those in `refused` once a queue takes them; those in `unknown` again under the same task_id, "
@@ -298,18 +311,18 @@ class PublishUnconfirmed(RepotError):
         self.unknown = tuple(unknown)
 
     def __reduce__(self) -> tuple[type[PublishUnconfirmed], tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Pickle it by its ids: it may be what a task fails with."""
+        """Pickle it by its ids: a task may fail with it."""
         return type(self), (self.refused, self.unknown)
 
 
-class ScopeTaken(RepotError):
-    """A scope has an active job already: `job`, in a `status` and perhaps a `stage`, accepted `age_s` ago.
+class ScopeConflict(RepotError):
+    """A scope has an active job already: `job_id`, with `status` and `stage`, accepted `age_s` seconds ago.
 
     After `retry_after_s` its scope can be free: that is when its lease runs out if its worker died.
     """
 
     exit_code = 5
-    job: str = ""
+    job_id: str = ""
     status: str = ""
     stage: str = ""
     age_s: float = 0
@@ -317,11 +330,11 @@ class ScopeTaken(RepotError):
 
 
 class JobNotFound(RepotError):
-    """There is no such job, or it is another tenant's."""
+    """The job does not exist, or belongs to another tenant."""
 
 
 class NotJobOwner(RepotError):
-    """A job was submitted by another owner, or by none that is on record, and is not this one's to cancel."""
+    """A job cannot be cancelled: another owner submitted it, or its owner is not recorded."""
 
     exit_code = 8
 
@@ -342,19 +355,19 @@ class ExperimentFailed(RepotError):
     """An experiment could not be carried out, so it has no verdict."""
 
 
-class Inapplicable(RepotError):
-    """An experiment means nothing here: this broker has no such thing, or this task never comes to that point."""
+class NotApplicable(RepotError):
+    """An experiment does not apply to this broker or this task."""
 
     exit_code = 2
 
 
 class VerdictUnexpected(RepotError):
-    """An experiment found something else than its table expects."""
+    """A verdict differs from the table of expectations."""
 
     exit_code = 4
 
 
 class Interrupted(RepotError):
-    """Somebody asked to stop."""
+    """The user asked to stop."""
 
     exit_code = 130

@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline: the only way anything here waits."""
+"""Wait for a condition with a deadline; no other code of repot waits by polling."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds between two looks at a condition.
+#: Seconds between two checks of a condition.
 POLL_S = 0.02
 
 
 @contextmanager
 def stop_on_signal(stop: Event) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `stop`, in the main thread; put the old handlers back.
+    """Set `stop` on SIGINT and SIGTERM, in the main thread; restore the old handlers afterwards.
 
-    Asked a second time they are put back at once, so that whoever has no patience
-    with an orderly end can have another.
+    The second signal already restores them, so a third one ends the process at once.
     """
     asked = False
 
     def ask(*_: object) -> None:
         nonlocal asked
         if asked:
-            put_back()
+            restore()
         asked = True
         stop.set()
 
-    def put_back() -> None:
+    def restore() -> None:
         for number, handler in old.items():
             signal.signal(number, handler)
 
@@ -43,7 +42,7 @@ def stop_on_signal(stop: Event) -> Iterator[None]:
     try:
         yield
     finally:
-        put_back()
+        restore()
 
 
 def wait_until(
@@ -54,11 +53,13 @@ def wait_until(
     poll_s: float = POLL_S,
     stop: Event | None = None,
 ) -> T:
-    """Return the first true answer of `condition`; what it raises ends the wait.
+    """Return the first true result of `condition`; its exceptions propagate.
+
+    `what` names the condition in errors.
 
     Raises:
-        DeadlineExceeded: `what` did not come true in `within_s` seconds.
-        Interrupted: `stop` was set meanwhile.
+        DeadlineExceeded: the condition did not come true within `within_s` seconds.
+        Interrupted: `stop` was set.
     """
     stop = stop or Event()
     deadline = monotonic() + within_s

@@ -1,4 +1,4 @@
-"""Downloads one file of a release and checks it against the release's checksums.txt."""
+"""Download one file of a release and check it against the release's checksums.txt."""
 
 import hashlib
 import sys
@@ -7,9 +7,9 @@ from urllib.request import urlopen
 
 
 def main(base: str, name: str, target: str) -> str:
-    """Return what went wrong, or nothing."""
+    """Download the file; return an error text, empty on success."""
     try:
-        with urlopen(f"{base}/{name}", timeout=60) as answer:  # noqa: S310 - the address is in scripts/setup
+        with urlopen(f"{base}/{name}", timeout=60) as answer:  # noqa: S310 - the URL is in scripts/setup
             content = answer.read()
         with urlopen(f"{base}/checksums.txt", timeout=60) as answer:  # noqa: S310
             checksums = answer.read().decode()

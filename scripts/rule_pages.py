@@ -1,4 +1,4 @@
-"""Writes docs/rules/, a page for each rule of the doctor and a list of them, from the rules themselves: `make docs`."""
+"""Write docs/rules/, a page for each rule of the doctor and a list, from the rules themselves: `make docs`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repot.doctor.catalogue import own_rules
+from repot.doctor.registry import own_rules
 
 if TYPE_CHECKING:
     from repot.doctor.rule import Rule
 
 GROUPS = {
     "RPT0": "Waivers",
-    "RPT1": "Runs twice",
-    "RPT2": "Gets lost",
-    "RPT3": "Stops or hangs",
-    "RPT4": "Lets others in",
-    "RPT5": "Does not do what it says",
-    "RPT6": "Changes with the broker",
-    "RPT7": "How the Redis is set up",
-    "RPT8": "How the RabbitMQ is set up",
+    "RPT1": "Duplicates",
+    "RPT2": "Message loss",
+    "RPT3": "Availability",
+    "RPT4": "Security",
+    "RPT5": "Misconfiguration",
+    "RPT6": "Migration",
+    "RPT7": "Redis server",
+    "RPT8": "RabbitMQ server",
 }
 
 
 def pages() -> dict[str, str]:
-    """File name and text of each page."""
+    """Return the file name and text of each page."""
     rules = own_rules()
     return {f"{rule.id}.md": _page(rule) for rule in rules.values()} | {"README.md": _index(rules)}
 
@@ -35,8 +35,8 @@ def _index(rules: dict[str, Rule]) -> str:
         "# Rules of the doctor",
         "",
         f"{len(rules)} rules; `repot doctor rules` prints this list, `repot doctor explain RPT101` a page.",
-        "Those marked *live* need `--live`, and are *not judged* without it.",
-        "[doctor.md](../doctor.md) says how to use them.",
+        "Rules marked *live* need `--live`, and are *not judged* without it.",
+        "[doctor.md](../doctor.md) describes how to use them, [write-a-rule.md](../write-a-rule.md) how to write one.",
     ]
     for prefix, title in GROUPS.items():
         lines += ["", f"## {title}", "", "| rule | severity | broker | |", "| --- | --- | --- | --- |"]
@@ -74,7 +74,7 @@ def _page(rule: Rule) -> str:
 
 
 def _brokers(rule: Rule) -> str:
-    return "both" if len(rule.brokers) > 1 else rule.brokers[0].value
+    return "both" if len(rule.brokers) > 1 else rule.brokers[0].name
 
 
 def _evidence(one: str) -> str:
@@ -86,13 +86,13 @@ def _evidence(one: str) -> str:
     return one if one.startswith(("measured", "tested")) else f"`{one}`"
 
 
-def write(folder: Path) -> None:
-    """Write every page, and take away those of rules that are gone."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(directory: Path) -> None:
+    """Write every page, and delete those of removed rules."""
+    directory.mkdir(parents=True, exist_ok=True)
     made = pages()
     for name, text in made.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    for path in folder.glob("*.md"):
+        (directory / name).write_text(text, encoding="utf-8")
+    for path in directory.glob("*.md"):
         if path.name not in made:
             path.unlink()
 

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/scenarios.md anew: scenarios, profiles, scaled times and versions, from the code."""
+"""Write the tables of docs/scenarios.md from the code: scenarios, profiles, scaled times and versions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repot.chaos.expectations import table
-from repot.chaos.profiles import PROFILES, SCALED
-from repot.chaos.scenarios import SCENARIOS, Scenario
+from repot.chaos.scenarios.catalogue import SCENARIOS
+from repot.chaos.scenarios.expectations import table
+from repot.chaos.scenarios.profiles import PROFILES, SCALED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from repot.chaos.scenarios.scenario import Scenario
 
 _DEFAULTS = {
     "visibility_timeout": "7200 s",
@@ -29,15 +31,15 @@ def _fault(scenario: Scenario) -> str:
     if scenario.fault is None:
         return "none"
     if scenario.lasts_s is None:
-        return f"{scenario.fault.what}, until all is settled"
-    return scenario.fault.what + (f", for {scenario.lasts_s:g} s" if scenario.lasts_s else ", and at once mended")
+        return f"{scenario.fault.description}, until the task has ended"
+    return scenario.fault.description + (f", for {scenario.lasts_s:g} s" if scenario.lasts_s else ", for a moment")
 
 
 def tables() -> list[list[str]]:
-    """Each as its lines of Markdown."""
+    """Return each table as lines of Markdown."""
     return [
         [
-            "| scenario | what happens | phase | fault | what it teaches |",
+            "| scenario | what happens | phase | fault | lesson |",
             "| --- | --- | --- | --- | --- |",
             *(
                 f"| `{one.name}` | {one.title} | {one.phase or ''} | {_fault(one)} | {one.lesson} |"
@@ -59,7 +61,7 @@ def tables() -> list[list[str]]:
 
 
 def _versions(scenario: str) -> Iterator[str]:
-    """What is expected otherwise from some version on."""
+    """Yield the entries for versions: the cells that differ from a version on."""
     entries = {(cell.profile, cell.guard): " or ".join(map(str, found)) for cell, found in table(scenario).items()}
     for key in dict.fromkeys(profile for profile, _ in entries):
         profile, _, version = key.partition(" @ ")
@@ -69,7 +71,7 @@ def _versions(scenario: str) -> Iterator[str]:
 
 
 def page(text: str) -> str:
-    """The page with its tables as they are to be."""
+    """Return the page with current tables."""
     for lines in tables():
         written = "\n".join([*lines, ""]).replace("\\", r"\\")
         text = re.sub(rf"(?m)^{re.escape(lines[0])}\n(\|.*\n)+", written, text)

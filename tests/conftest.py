@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from installed import require
-from repot.brokers.local import programs, rabbitmq_server, redis_server, toxiproxy_server
+from repot.testbed import executables, rabbitmq_server, redis_server, toxiproxy_server
+from support.installed import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 
 # a shared machine pauses for longer than a deadline for one example allows
@@ -36,7 +36,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def redis() -> Iterator[Server]:
     """A private Redis for the whole session."""
-    require(programs.REDIS)
+    require(executables.REDIS)
     with redis_server() as server:
         yield server
 
@@ -44,7 +44,7 @@ def redis() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[Server]:
     """A private RabbitMQ for the whole session."""
-    require(programs.RABBITMQ)
+    require(executables.RABBITMQ)
     with rabbitmq_server() as server:
         yield server
 
@@ -52,7 +52,7 @@ def rabbitmq() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def toxiproxy() -> Iterator[Server]:
     """A private Toxiproxy for the whole session."""
-    require(programs.TOXIPROXY)
+    require(executables.TOXIPROXY)
     with toxiproxy_server() as server:
         yield server
 

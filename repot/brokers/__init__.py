@@ -1,12 +1,16 @@
-"""The port to a broker, its two adapters, what brokers say of themselves, and private servers for experiments."""
+"""The port to a broker, the registry of its adapters, and repot's two adapters."""
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+# repot's adapters register themselves; others are entry points (`repot/config/broker_kinds.py`)
+import repot.brokers.rabbitmq
+import repot.brokers.redis  # noqa: F401
 from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known
 from repot.brokers.port import Broker, Depth
-from repot.config.endpoints import BrokerKind
+from repot.brokers.registry import BrokerFacts, ConnectOptions, InspectOptions, adapter_for
 from repot.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
     from repot.config import BrokerUrl
     from repot.config.endpoints import Endpoint
 
-__all__ = ["Broker", "Depth", "RabbitFacts", "RedisFacts", "Unknown", "known", "open_broker", "survey"]
+__all__ = ["Broker", "BrokerFacts", "Depth", "RabbitFacts", "RedisFacts", "Unknown", "inspect", "known", "open_broker"]
 
 
 def open_broker(
@@ -27,30 +31,16 @@ def open_broker(
     transport_options: Mapping[str, Any] | None = None,
     timeout_s: float = 5,
 ) -> Broker:
-    """Open the adapter for an address; its scheme decides which.
-
-    `management_url` is the address of RabbitMQ's management API, port 15672 of the
-    broker without it, and `depth_lag_s` the age its counts may have; both mean
-    nothing to Redis. `tls` is Celery's `broker_use_ssl`, `transport_options` its
-    `broker_transport_options`: on Redis they name the keys.
+    """Connect to a broker by the adapter for its address; the options are those of `ConnectOptions`.
 
     Raises:
-        BrokerUnreachable: it does not answer.
+        BrokerUnreachable: it does not answer, or the address has no server.
     """
-    if url.is_serverless:
-        message = f"{url} has no server that could be asked"
-        raise BrokerUnreachable(message, hint="Such an address is for an application's own tests.")
-    if url.is_redis:
-        from repot.brokers.redis import RedisBroker
-
-        return RedisBroker(url, tls=tls, transport_options=transport_options, timeout_s=timeout_s)
-    from repot.brokers.rabbitmq import DEFAULT_DEPTH_LAG_S, RabbitBroker
-
-    lag_s = DEFAULT_DEPTH_LAG_S if depth_lag_s is None else depth_lag_s
-    return RabbitBroker(url, management_url, lag_s, tls=tls, timeout_s=timeout_s)
+    options = ConnectOptions(tls, transport_options, management_url, depth_lag_s, timeout_s)
+    return adapter_for(url.kind, url).open(url, options)
 
 
-def survey(
+def inspect(
     servers: Iterable[Endpoint],
     *,
     tls: Mapping[str, Any] | None = None,
@@ -58,48 +48,25 @@ def survey(
     queues: Iterable[str] = (),
     key_prefix: str = "",
     transport_options: Mapping[str, Any] | None = None,
-    passes_over_replicas: bool = False,
-) -> RedisFacts | RabbitFacts:
-    """Ask the first server that answers what it is and how it is set up; change nothing.
+    skip_replicas: bool = False,
+) -> Any:  # noqa: ANN401 - `RedisFacts`, `RabbitFacts`, or the class of an added adapter
+    """Return the facts of the first server that answers; change nothing there.
 
-    `tls` is Celery's `broker_use_ssl`, empty where that is True. On Redis the messages of `queues` are
-    measured, under `key_prefix`; `management_url` is RabbitMQ's. `transport_options` are kombu's: Sentinel's
-    master is named there. With `passes_over_replicas` a Redis that is a replica is the answer only where no later
-    server of the list is a primary, as for an application that repot configured (`repot/brokers/primary.py`).
+    The options are those of `ConnectOptions` and `InspectOptions`.
 
     Raises:
-        BrokerUnreachable: none answers; the last one's reason.
-        AccessRefused, TlsFailed: one answers, and does not let us in.
+        BrokerUnreachable: no server answers; with the last one's reason.
+        AccessRefused, TlsFailed: a server answers but lets no one in with these credentials or certificates.
     """
-    failure: BrokerUnreachable | None = None
-    replica: RedisFacts | None = None
-    servers = tuple(servers)
-    # sentinels are asked together for one master
-    for server in servers[:1] if servers and servers[0].scheme == "sentinel" else servers:
+    connect = ConnectOptions(tls, transport_options, management_url)
+    options = InspectOptions(tuple(queues), key_prefix, skip_replicas)
+    failure = BrokerUnreachable("the address names no server")
+    for kind, group in groupby(servers, lambda one: one.kind):
+        of_kind = tuple(group)
         try:
-            if server.kind is BrokerKind.REDIS:
-                from repot.brokers import redis_survey
-
-                lists = [f"{key_prefix}{queue}" for queue in queues]
-                found = redis_survey.survey(
-                    server,
-                    tls=tls,
-                    lists=lists,
-                    prefix=key_prefix,
-                    transport_options=transport_options,
-                    sentinels=servers,
-                )
-                if not (passes_over_replicas and found.is_replica):
-                    return found
-                replica = replica or found
-                continue
-            from repot.brokers import rabbitmq_survey
-
-            return rabbitmq_survey.survey(server, tls=tls, management_url=management_url)
+            return adapter_for(kind, of_kind[0]).inspect(of_kind, connect, options)
         except BrokerUnreachable as error:
             if type(error) is not BrokerUnreachable:
                 raise
             failure = error
-    if replica is not None:
-        return replica
-    raise failure or BrokerUnreachable("the address names no server")
+    raise failure

@@ -1,4 +1,4 @@
-"""What brokers say of themselves, as data; what they would not say is `Unknown`, never empty."""
+"""The facts that live brokers state, as data. A fact that could not be read is `Unknown`, never empty."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A fact that could not be had: why, and what would make it known."""
+    """A fact that could not be read: the reason, and the remedy."""
 
     reason: str
     remedy: str = ""
 
 
 def known(fact: Value | Unknown) -> Value:
-    """The fact itself.
+    """Return the fact itself.
 
     Raises:
-        FactUnknown: it could not be had.
+        FactUnknown: it could not be read.
     """
     if isinstance(fact, Unknown):
         raise FactUnknown(fact.reason, hint=fact.remedy)
     return fact
 
 
-#: Parameters that INFO shows, and what it calls them: a managed Redis refuses CONFIG.
+#: Parameters that INFO also shows, by its names: a managed Redis refuses CONFIG.
 _ALSO_IN_INFO = {
     "appendonly": "aof_enabled",
     "maxclients": "maxclients",
@@ -44,11 +44,14 @@ _ALSO_IN_INFO = {
 
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
-    """What a Redis or Valkey says.
+    """The facts of a Redis or Valkey.
 
-    `info` is INFO; `config` what CONFIG GET answered. `clock_ahead_s` is how far the
-    server's clock is ahead of this one. `exchanges` are those with queues in this
-    database; `largest_message_bytes` is of the asked queues.
+    Attributes:
+        info: the answer to INFO.
+        config: the answers to CONFIG GET.
+        clock_ahead_s: how far the server's clock is ahead of this machine's.
+        exchanges: kombu's exchanges with queues in this database.
+        largest_message_bytes: of the queues that were measured.
     """
 
     product: str
@@ -61,26 +64,26 @@ class RedisFacts:
 
     @property
     def is_replica(self) -> bool:
-        """Return whether it says that it is a replica; False where it does not say."""
+        """Return whether it states that it is a replica; False where INFO is refused."""
         return not isinstance(self.info, Unknown) and self.info.get("role") in ("slave", "replica")
 
     def parameter(self, name: str) -> str:
-        """A parameter of its configuration; by INFO where CONFIG GET is refused and INFO tells, too.
+        """Return a parameter of its configuration; from INFO where CONFIG GET is refused.
 
         Raises:
-            FactUnknown: neither tells.
+            FactUnknown: neither shows it.
         """
         if isinstance(self.config, Unknown):
-            told = _ALSO_IN_INFO.get(name)
-            if told and not isinstance(self.info, Unknown) and told in self.info:
-                value = self.info[told]
+            field_name = _ALSO_IN_INFO.get(name)
+            if field_name and not isinstance(self.info, Unknown) and field_name in self.info:
+                value = self.info[field_name]
                 return {"0": "no", "1": "yes"}[str(value)] if name == "appendonly" else str(value)
         return known(self.config).get(name, "")
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """A policy, an operator's too: what it applies to and what it sets."""
+class DeclaredPolicy:
+    """A policy or operator policy: what it applies to and what it sets."""
 
     name: str
     pattern: str
@@ -90,18 +93,18 @@ class Policy:
     operator: bool = False
 
     def concerns(self, queue: str, kind: str) -> bool:
-        """Whether it is meant for queues of this name and kind (`quorum` or `classic`)."""
+        """Return whether it applies to queues of this name and kind (`quorum` or `classic`)."""
         if self.apply_to not in ("all", "queues", f"{kind}_queues"):
             return False
         try:
             return re.search(self.pattern, queue) is not None
-        except re.error:  # a pattern that only Erlang's dialect knows
+        except re.error:  # a pattern that only Erlang's regular expressions accept
             return True
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredQueue:
-    """A queue as the broker has it. `held_for_dead_letter` counts messages that found no way on (`messages_dlx`)."""
+    """A declared queue. `held_for_dead_letter` counts messages that wait for a dead-letter target (`messages_dlx`)."""
 
     name: str
     kind: str
@@ -120,7 +123,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The regular expressions of what a user may configure, write and read."""
+    """The regular expressions of the names that a user may configure, write and read."""
 
     configure: str
     write: str
@@ -132,17 +135,18 @@ _NOT_ASKED = Unknown("the management API was not asked")
 
 @dataclass(frozen=True, slots=True)
 class RabbitFacts:
-    """What a RabbitMQ says: version and mechanisms on AMQP, everything else by its management API.
+    """The facts of a RabbitMQ: version and login mechanisms by AMQP, the others by its management API.
 
-    `deprecated` maps a deprecated feature to its state (`permitted`, `denied`, ...);
-    empty where the server has no such notion. `exchanges` maps names to types.
+    Attributes:
+        deprecated: the state of each deprecated feature (`permitted`, `denied`, ...); empty before 3.11.
+        exchanges: the type of each exchange.
     """
 
     version: str
     mechanisms: tuple[str, ...]
     deprecated: Mapping[str, str] | Unknown = _NOT_ASKED
     deprecated_in_use: tuple[str, ...] | Unknown = _NOT_ASKED
-    policies: tuple[Policy, ...] | Unknown = _NOT_ASKED
+    policies: tuple[DeclaredPolicy, ...] | Unknown = _NOT_ASKED
     queues: Mapping[str, DeclaredQueue] | Unknown = _NOT_ASKED
     exchanges: Mapping[str, str] | Unknown = _NOT_ASKED
     bindings: tuple[Binding, ...] | Unknown = _NOT_ASKED
@@ -154,11 +158,11 @@ class RabbitFacts:
 
     @property
     def release(self) -> tuple[int, int]:
-        """Major and minor version."""
+        """Return the major and minor version."""
         return release_of(self.version)
 
 
 def release_of(version: str) -> tuple[int, int]:
-    """Major and minor number of a version such as `4.0.5`."""
+    """Return the major and minor number of a version such as `4.0.5`."""
     numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
     return (numbers[0], numbers[1]) if len(numbers) > 1 else (numbers[0] if numbers else 0, 0)

@@ -1,4 +1,4 @@
-"""A message as any broker keeps it, and how it is written in Redis and in RabbitMQ.
+"""A message, independent of its broker, and its encoding on Redis and on RabbitMQ.
 
 On RabbitMQ a message is an AMQP frame; on Redis kombu keeps a JSON envelope in a list
 (`kombu/transport/virtual/base.py`). Bodies are bytes and are never decoded here.
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from kombu.message import Message as KombuMessage
 
-#: AMQP's code for a message that comes back because no queue takes it.
+#: AMQP's code for a returned message: no queue is bound to its key.
 _NO_ROUTE = 312
 
-#: Of one broker and one delivery, not of the message.
+#: Properties of one delivery on one broker, not of the message.
 _OF_THE_BROKER = ("delivery_tag", "delivery_info", "body_encoding", "redelivered")
 
-#: AMQP's own properties, but those that have a field; RabbitMQ can keep no others (amqp/basic_message.py).
+#: AMQP's properties except those that have a field of their own; RabbitMQ keeps no others (amqp/basic_message.py).
 _AMQP_PROPERTIES = (
     "delivery_mode",
     "priority",
@@ -47,10 +47,10 @@ _AMQP_PROPERTIES = (
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What was sent, byte for byte.
+    """A message, byte for byte as it was sent.
 
-    `properties` are AMQP's (priority, expiration in milliseconds as text,
-    correlation_id, ...) but those that have a field here.
+    `properties` are AMQP's (priority, expiration in milliseconds as text, correlation_id, ...) except those that have a
+    field here.
     """
 
     body: bytes
@@ -61,17 +61,26 @@ class Message:
 
 
 def from_redis(envelope: str) -> Message:
-    """Read kombu's envelope. The mark of a redelivery is Redis's, not the message's, and left out.
+    """Read kombu's envelope; the mark of a redelivery is Redis's, not the message's, and left out.
 
     Raises:
-        ValueError: it is no envelope.
+        ValueError: it is not an envelope of kombu's.
+    """
+    return read_redis(envelope)[0]
+
+
+def read_redis(envelope: str) -> tuple[Message, bool]:
+    """Read kombu's envelope, and whether it is marked as redelivered.
+
+    Raises:
+        ValueError: it is not an envelope of kombu's.
     """
     try:
         read = json.loads(envelope)
         properties = _mapping(read["properties"])
         headers = _mapping(read.get("headers") or {})
         body = _unpacked(read.get("body") or "", properties.get("body_encoding"))
-        is_redelivered = _mapping(properties.get("delivery_info") or {}).get("redelivered")
+        is_redelivered = bool(_mapping(properties.get("delivery_info") or {}).get("redelivered"))
     except (TypeError, KeyError, AttributeError, binascii.Error, RecursionError) as error:
         message = "this is not an envelope of kombu's"
         raise ValueError(message) from error
@@ -79,11 +88,12 @@ def from_redis(envelope: str) -> Message:
         headers.pop("redelivered", None)
     for name in _OF_THE_BROKER:
         properties.pop(name, None)
-    return Message(body, read.get("content-type"), read.get("content-encoding"), headers, properties)
+    found = Message(body, read.get("content-type"), read.get("content-encoding"), headers, properties)
+    return found, is_redelivered
 
 
 def to_redis(message: Message, queue: str, tag: str) -> str:
-    """Write kombu's envelope, for a queue and under a delivery tag that nothing else has."""
+    """Write kombu's envelope, for a queue and with a unique delivery tag."""
     return str(
         json.dumps(
             {
@@ -103,7 +113,7 @@ def to_redis(message: Message, queue: str, tag: str) -> str:
 
 
 def from_amqp(found: Any) -> Message:  # noqa: ANN401 - amqp.Message
-    """Read a message that a channel of py-amqp's delivered."""
+    """Read a message that a channel of py-amqp delivered."""
     properties = dict(found.properties)
     content_type, content_encoding = properties.pop("content_type", None), properties.pop("content_encoding", None)
     headers = properties.pop("application_headers", None) or {}
@@ -111,7 +121,7 @@ def from_amqp(found: Any) -> Message:  # noqa: ANN401 - amqp.Message
 
 
 def to_amqp(message: Message) -> amqp.Message:
-    """Write a message that py-amqp publishes; what AMQP has no property for is left out."""
+    """Write a message that py-amqp publishes, without properties that AMQP does not have."""
     known = {name: message.properties[name] for name in _AMQP_PROPERTIES if message.properties.get(name) is not None}
     written = amqp.Message(
         message.body,
@@ -120,7 +130,7 @@ def to_amqp(message: Message) -> amqp.Message:
         application_headers=dict(message.headers),
         **known,
     )
-    # py-amqp would state an encoding of its own
+    # py-amqp would add an encoding
     written.properties = {name: value for name, value in written.properties.items() if value is not None}
     return written
 
@@ -128,8 +138,8 @@ def to_amqp(message: Message) -> amqp.Message:
 def from_kombu(delivered: KombuMessage) -> Message:
     """Read a message that a worker holds, of any transport.
 
-    kombu unpacks a compressed body on arrival and leaves the header: it is packed
-    again, which gives the same bytes for those that kombu packed.
+    kombu decompresses a body on arrival and leaves the header: the body is compressed again, which gives the same bytes
+    if kombu compressed it.
     """
     headers = dict(delivered.headers or {})
     body = _encoded(delivered.body, delivered.content_encoding)
@@ -143,16 +153,15 @@ def from_kombu(delivered: KombuMessage) -> Message:
 
 
 def publish(channel: Any, message: Message, queue: str) -> None:  # noqa: ANN401 - kombu's StdChannel
-    """Send to a queue by its name, over an open channel of any of kombu's transports.
+    """Send one message to a queue by its name, over an open channel of any of kombu's transports.
 
-    kombu's own producer would serialise a body without a content type. On RabbitMQ
-    the connection has to have `confirm_publish`: this returns when the broker has the
-    message. A channel that raised must not publish again: a confirm that comes late
-    would be taken for the next message's.
+    kombu's own producer would serialise a body without a content type. On RabbitMQ the connection needs
+    `confirm_publish`: then this returns when the broker has the message. Do not publish again on a channel that raised:
+    a late confirm would be taken for the next message's.
 
     Raises:
-        Unroutable: there is no such queue, or it takes no more.
-        amqp.AMQPError, redis.RedisError, OSError: it was not sent, or nobody can tell.
+        Unroutable: there is no such queue, or it takes no more messages.
+        amqp.AMQPError, redis.RedisError, OSError: it was not sent, or the outcome is unknown.
     """
     properties = {name: value for name, value in message.properties.items() if name != "priority"}
     prepared = channel.prepare_message(
@@ -172,30 +181,30 @@ def publish(channel: Any, message: Message, queue: str) -> None:  # noqa: ANN401
         if getattr(error, "reply_code", 0) != _NO_ROUTE:
             raise
         why = f"there is no queue {queue!r} to put a message into"
-        raise Unroutable(why, hint="A worker that starts declares its queues; or name another one.") from error
+        raise Unroutable(why, hint="A worker declares its queues when it starts; or name another queue.") from error
 
 
 def _mapping(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
     if not isinstance(value, dict):
-        message = "no object"
+        message = "not an object"
         raise TypeError(message)
     return dict(value)
 
 
 def _unpacked(body: Any, encoding: str | None) -> bytes:  # noqa: ANN401 - JSON
     if not isinstance(body, str | bytes):
-        # `bytes` of a number is as many zeros
-        message = "no text"
+        # `bytes(5)` would be five zeros
+        message = "not a text"
         raise TypeError(message)
     return base64.b64decode(body) if encoding == "base64" else _encoded(body, "utf-8")
 
 
 def _encoded(body: Any, encoding: str | None) -> bytes:  # noqa: ANN401 - str, bytes or a buffer
-    """py-amqp decodes a body whose encoding it knows; `utf-8` and ASCII come out as they went in."""
+    """Return a body as bytes: py-amqp decodes one whose encoding it knows; `utf-8` and ASCII survive that unchanged."""
     if not isinstance(body, str):
         return bytes(body)
     try:
         return body.encode(encoding or "utf-8")
     except LookupError:
-        # `binary`, of an empty body
+        # `binary`, for an empty body
         return body.encode()

@@ -1,24 +1,33 @@
-"""What repot asks of a broker, whichever it is."""
+"""The broker port: what repot does with a broker, whichever it is. `docs/write-a-broker-adapter.md` has an example."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from repot.brokers.sweep import Decide, Swept
-    from repot.brokers.wire import Requests
+    from collections.abc import Sequence
+
+    from repot.brokers.browse import Browsed, Decide
+    from repot.brokers.message import Message
+    from repot.brokers.publishing import Receipt
+    from repot.brokers.reservation import Reservation
+
+#: How long taken messages stay reserved after the taker's last sign of life, in seconds.
+DEFAULT_LEASE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """The messages of a queue: waiting, and delivered but not yet acknowledged.
+    """The number of messages of a queue: waiting, and delivered but not yet acknowledged.
 
-    `delayed` are those that the broker holds until they are due and that may be the queue's: RabbitMQ keeps those of
-    all queues together. On Redis workers hold them, and they are unacknowledged.
-
-    `oldest_sent_at` is when the oldest waiting one was sent, in seconds since 1970 by
-    its sender's clock; None if none waits or nobody can tell.
+    Attributes:
+        ready: waiting in the queue.
+        unacked: held by workers, or reserved by `Broker.take`.
+        oldest_sent_at: when the oldest waiting message was sent, in seconds since 1970 by its sender's clock; None if
+            no message waits or the broker cannot tell.
+        delayed: held by the broker until they are due, and perhaps this queue's: RabbitMQ keeps those of all queues
+            together. On Redis workers hold them, and they count as unacknowledged.
     """
 
     ready: int
@@ -28,24 +37,24 @@ class Depth:
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing waits, nothing is in a worker's hands, and nothing is still to come."""
+        """Return whether no message waits, none is held by a worker or reserved, and none is delayed."""
         return self.ready == self.unacked == self.delayed == 0
 
 
 class Broker(Protocol):
-    """A connection for looking at a broker. It changes nothing there that it is not asked to."""
+    """A connection to a broker, for one thread. It changes only what its methods are asked to change."""
 
-    #: What people call it: Redis, Valkey or RabbitMQ.
+    #: The product's name: Redis, Valkey or RabbitMQ.
     product: str
-    #: The version the server states.
+    #: The version that the server states.
     version: str
-    #: Tells this server from another on the same address: process id or node name.
+    #: Distinguishes this server from another on the same address: process id or node name.
     identity: str
-    #: A count may be this many seconds old: believe "drained" only when it stays so for longer.
+    #: Maximum age of a count, in seconds: believe "drained" only if it lasts for longer.
     depth_lag_s: float
 
     def depth(self, queue: str) -> Depth:
-        """Count a queue's messages; a queue nobody declared yet holds none.
+        """Count a queue's messages; a queue that is not declared holds none.
 
         Raises:
             BrokerUnreachable: the broker did not answer, so the count is unknown.
@@ -53,12 +62,12 @@ class Broker(Protocol):
         """
         ...
 
-    def sweep(self, queue: str, decide: Decide) -> Swept:
-        """Go through the messages that wait in a queue, oldest first, and do with each what `decide` says of it.
+    def browse(self, queue: str, decide: Decide) -> Browsed:
+        """Visit the messages that wait in a queue, oldest first; keep, discard or forward each as `decide` returns.
 
-        Whoever dies in the middle loses none: at most one message is both forwarded and
-        still there. What `decide` raises ends the sweep; what was not decided stays. On
-        RabbitMQ nobody else sees the messages meanwhile.
+        No message is lost if this process dies: at most one is both forwarded and still in the queue. An exception of
+        `decide` ends the visit; the messages not decided on stay. On RabbitMQ no other client sees the messages
+        meanwhile.
 
         Raises:
             Unroutable: there is no queue to forward to.
@@ -66,10 +75,46 @@ class Broker(Protocol):
         """
         ...
 
-    def requests(self) -> Requests:
-        """Begin to cut into requests what one client sends to this broker; asks the broker nothing."""
+    def take(self, queue: str, limit: int, *, lease_s: float = DEFAULT_LEASE_S) -> Reservation:
+        """Reserve up to `limit` messages that wait in a queue, oldest first, until they are committed or given back.
+
+        The reservation ends `lease_s` seconds (on RabbitMQ up to twice as many) after its last `commit`, or earlier
+        with its connection; its messages are then in the queue again, none lost. Empty if none waits. On RabbitMQ a
+        message that comes back while the batch is received follows younger ones.
+
+        Raises:
+            FactUnknown: the name does not belong to a queue.
+            BrokerUnreachable: the broker did not answer; what it may have reserved comes back.
+        """
+        ...
+
+    def publish(self, queue: str, messages: Sequence[Message]) -> tuple[Receipt, ...]:
+        """Send messages to a queue by its name; return one receipt for each, in order.
+
+        A receipt says whether the broker has the message, certainly does not have it, or may have it. Never publish a
+        message with an unknown outcome again unless its consumers tolerate duplicates.
+
+        Raises:
+            BrokerUnreachable: the broker did not answer, and no message was sent.
+        """
         ...
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connections; what is still reserved goes back."""
+        ...
+
+
+@runtime_checkable
+class RecoversReservations(Protocol):
+    """A broker on which reservations outlive their taker's connection (Redis). RabbitMQ ends them itself."""
+
+    def recover(self, queue: str, *, even_live: bool = False) -> int:
+        """Put the messages of expired reservations back into the queue; return how many.
+
+        `take` does this first. `even_live` also ends reservations whose lease has not expired: only safe once their
+        takers are known to have ended.
+
+        Raises:
+            BrokerUnreachable: the broker did not answer.
+        """
         ...

@@ -1,6 +1,6 @@
-"""The pytest plugin: private brokers, and scenarios that strike one's own tasks.
+"""The pytest plugin: private brokers, and scenarios for a user's own tasks.
 
-It starts nothing and imports nothing heavy before a test asks for a fixture of its own.
+It starts no server and imports no heavy module before a test requests one of its fixtures.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from repot.chaos.bench import Bench
-    from repot.chaos.testing import Brokers, Chaos
+    from repot.chaos.fixtures import Brokers, Chaos
+    from repot.chaos.runner.session import Session
 
 _MARKERS = (
-    "chaos_app(name): the Celery application whose tasks `chaos` strikes, as for `celery -A`.",
+    "chaos_app(name): the Celery application of the tasks under test, as for `celery -A`.",
     "chaos_profile(*names): run the test once under each of these profiles; `repot chaos list` names them.",
     "chaos_scenario(*names): run the test once with each of these scenarios; `repot chaos list` names them.",
 )
@@ -27,7 +27,7 @@ _MARKERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What a parameter of `chaos` says; empty where the test says it itself."""
+    """The parameter of a `chaos` fixture; empty where the call names scenario or profile."""
 
     scenario: str = ""
     profile: str = ""
@@ -38,12 +38,12 @@ class _Choice:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare what can be set."""
+    """Declare options."""
     group = parser.getgroup("repot", "scenarios of repot")
-    group.addoption("--repot-seed", type=int, help="What scenarios leave to chance follows it; default: 0.")
-    parser.addini("repot_chaos_app", "The Celery application whose tasks `chaos` strikes, as for `celery -A`.")
-    parser.addini("repot_chaos_profiles", "Profiles for tests that name none themselves.", type="args", default=[])
-    parser.addini("repot_chaos_seed", "What scenarios leave to chance follows it.", default="0")
+    group.addoption("--repot-seed", type=int, help="Random seed; default: 0.")
+    parser.addini("repot_chaos_app", "The Celery application of the tasks under test, as for `celery -A`.")
+    parser.addini("repot_chaos_profiles", "Profiles of tests that name no profile.", type="args", default=[])
+    parser.addini("repot_chaos_seed", "Random seed.", default="0")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,9 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one test for each scenario and profile that marks or the configuration name.
+    """Create one test for each scenario and profile that marks or the configuration name.
 
-    One that nobody knows is an error of the collection: no test runs. (A `UsageError` would crash pytest-xdist.)
+    An unknown name is an error of the collection: no test runs. (A `UsageError` would crash pytest-xdist.)
     """
     if "chaos" not in metafunc.fixturenames:
         return
@@ -69,41 +69,41 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def repot_brokers() -> Iterator[Brokers]:
-    """Private servers, each started when it is first asked for: `redis`, `rabbitmq`, `toxiproxy`."""
+    """Private servers that start on first use: `redis`, `rabbitmq`, `toxiproxy`."""
     with _extra():
-        from repot.chaos.testing import Brokers
+        from repot.chaos.fixtures import Brokers
     with Brokers() as brokers:
         yield brokers
 
 
 @pytest.fixture(scope="session")
-def _repot_bench() -> Iterator[Bench]:
-    """What all scenarios of a session share."""
+def _repot_session() -> Iterator[Session]:
+    """The servers that all scenarios of a test session share."""
     with _extra():
-        from repot.chaos.testing import bench
-    with bench() as found:
+        from repot.chaos.fixtures import running_session
+    with running_session() as found:
         yield found
 
 
 @pytest.fixture
-def chaos(request: pytest.FixtureRequest, _repot_bench: Bench, tmp_path: Path) -> Chaos:
-    """Strikes a task on private servers: `chaos.survives("killed-running", task="shop.charge", args=[1])`."""
-    from repot.chaos.testing import Chaos
+def chaos(request: pytest.FixtureRequest, _repot_session: Session, tmp_path: Path) -> Chaos:
+    """Runs a task under a scenario: `chaos.survives("killed-running", task="shop.charge", args=[1])`."""
+    from repot.chaos.fixtures import Chaos
 
     choice = getattr(request, "param", None) or _Choice()
     app = _marked(request.node, "chaos_app") or [request.config.getini("repot_chaos_app")]
-    return Chaos(_repot_bench, tmp_path / "chaos", app[0], choice.scenario, choice.profile, _seed(request.config))
+    return Chaos(_repot_session, tmp_path / "chaos", app[0], choice.scenario, choice.profile, _seed(request.config))
 
 
 def _marked(node: pytest.Item | pytest.Collector, name: str) -> list[str]:
-    """What the nearest mark of that name says."""
+    """Return the arguments of the nearest mark of this name."""
     found = node.get_closest_marker(name)
     return [str(one) for one in found.args] if found else []
 
 
 def _require_known(scenarios: Iterable[str], profiles: Iterable[str]) -> None:
     with _extra():
-        from repot.chaos import planning
+        from repot.chaos.runner import planning
     from repot.errors import ConfigInvalid
 
     try:
@@ -113,19 +113,19 @@ def _require_known(scenarios: Iterable[str], profiles: Iterable[str]) -> None:
 
 
 def _seed(config: pytest.Config) -> int:
-    """The seed that the command line or else the configuration names."""
+    """Return the seed of the command line, or else of the configuration."""
     given = config.getoption("repot_seed")
     text = config.getini("repot_chaos_seed")
     try:
         return int(text) if given is None else int(given)
     except ValueError:
-        message = f"repot_chaos_seed is no number: {text!r}"
+        message = f"repot_chaos_seed is not a number: {text!r}"
         raise pytest.fail.Exception(message, pytrace=False) from None
 
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Say what to install where an import fails for want of it."""
+    """Name the extra to install if an import fails."""
     try:
         yield
     except ModuleNotFoundError as error:

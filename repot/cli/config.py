@@ -9,37 +9,38 @@ import click
 
 @click.group()
 def config() -> None:
-    """Show settings and what they make of Celery."""
+    """Show settings and the Celery configuration they produce."""
 
 
 @config.command()
-@click.option("--all", "everything", is_flag=True, help="Also what stands at Celery's default.")
-@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+@click.option("--all", "everything", is_flag=True, help="Include settings that have Celery's default.")
+@click.option("--json", "as_json", is_flag=True, help="Print all settings as JSON.")
 def show(*, everything: bool, as_json: bool) -> None:
-    """Show the effective Celery configuration of WORKER_APP, and where each value comes from.
+    """Show the effective Celery configuration of WORKER_APP and the origin of each value.
 
-    Passwords are masked. Variables that look like settings and are none are named on standard error.
+    Passwords are masked. WORKER_* and HEALTHCHECK_* variables that are not settings of
+    repot are listed on standard error.
     """
-    from repot.config import foreign_variables, load
-    from repot.worker.apps import load_app
-    from repot.worker.effective import CELERY_DEFAULT, effective_config
+    from repot.config import load, unknown_variables
+    from repot.worker.app_loader import load_app
+    from repot.worker.effective_config import CELERY_DEFAULT, effective_config
 
     settings = load()
     found = list(effective_config(load_app(settings.app)))
-    for line in foreign_variables():
+    for line in unknown_variables():
         click.echo(line, err=True)
     if as_json:
-        lines = {line.key: {"value": line.shown, "origin": line.origin} for line in found}
+        lines = {line.key: {"value": line.masked_value, "origin": line.origin} for line in found}
         click.echo(json.dumps({"app": settings.app, "settings": lines}, indent=2))
         return
     shown = [line for line in found if everything or line.origin != CELERY_DEFAULT]
-    _columns([(line.key, json.dumps(line.shown), line.origin) for line in shown], ("setting", "value", "from"))
+    _columns([(line.key, json.dumps(line.masked_value), line.origin) for line in shown], ("setting", "value", "from"))
     if len(shown) < len(found):
-        click.echo(f"{len(found) - len(shown)} more stand at Celery's default; --all shows them", err=True)
+        click.echo(f"{len(found) - len(shown)} more have Celery's default; --all shows them", err=True)
 
 
 @config.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def variables(*, as_json: bool) -> None:
     """List every WORKER_* and HEALTHCHECK_* variable with its default and meaning."""
     from repot.config import HealthcheckSettings, WorkerSettings
@@ -55,7 +56,7 @@ def variables(*, as_json: bool) -> None:
 
 
 def _columns(rows: list[tuple[str, str, str]], heads: tuple[str, str, str]) -> None:
-    """Columns that stay greppable: one line a row, nothing cut."""
+    """Print one line per row, nothing cut, so that `grep` works."""
     first, second = (max(len(row[place]) for row in (heads, *rows)) for place in (0, 1))
     second = min(second, 48)
     for number, row in enumerate((heads, *rows)):

@@ -1,7 +1,8 @@
-"""`repot demo`."""
+"""`repot demo`: the duplicated task on both brokers."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -11,7 +12,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from repot.chaos.demo import Claim
+    from repot.chaos.demo import Statement
+    from repot.chaos.report.result import Campaign
 
 
 @click.command()
@@ -20,61 +22,77 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("repot-demo.html"),
     show_default=True,
-    help="Where to write the page with timelines.",
+    help="Write the page with timelines to this file.",
 )
-def demo(html: Path) -> None:
-    """Tell the story of the task that ran twice, on both brokers, in under two minutes.
+@click.option("--json", "as_json", is_flag=True, help="Print statements and results as JSON; messages go to stderr.")
+def demo(html: Path, *, as_json: bool) -> None:
+    """Show on both brokers how a task is run twice, and what prevents it, in under two minutes.
 
-    Everything runs on private servers on this machine and is gone afterwards.
+    Private servers on this machine are started for it and removed afterwards. Exit code
+    4: a verdict is not the expected one.
     """
+    from dataclasses import asdict
+
+    from repot.chaos.demo import ADVICE, HEADINGS, INCIDENT, Evidence
+    from repot.chaos.report import files
+    from repot.chaos.runner import campaign
+
+    files.require_writable(html)
+    begun = monotonic()
+    click.echo(INCIDENT, err=as_json)
+    found = _combined(*(_run(half, show=not as_json) for half in range(len(HEADINGS))))
+    statements = Evidence(found.results).statements()
+    files.write(files.as_html(found), html)
+    if as_json:
+        listed = {heading: [asdict(one) for one in ones] for heading, ones in statements.items()}
+        click.echo(json.dumps({"statements": listed} | json.loads(files.as_json(found)), indent=1))
+    else:
+        _print(statements)
+        click.echo(f"\n{ADVICE}\n\nTimelines of every run: {html.resolve()}")
+    click.echo(f"{monotonic() - begun:.0f} s; all private servers are stopped", err=True)
+    campaign.require_expected(found)
+
+
+def _run(half: int, *, show: bool) -> Campaign:
+    from repot.chaos.demo import HEADINGS, cases
+    from repot.chaos.runner import campaign
+    from repot.cli import tables
+
+    _heading(HEADINGS[half], err=not show)
+    plan = campaign.Plan(cases(half))
+    with tables.CampaignProgress(len(plan.cases), addresses=True, quiet_steps=True) as progress:
+        found = campaign.run(plan, jobs=len(plan.cases), progress=progress)
+    # the statements need every result
+    campaign.require_measured(found)
+    if show:
+        tables.results(found)
+    return found
+
+
+def _combined(first: Campaign, second: Campaign) -> Campaign:
     from dataclasses import replace
 
-    from repot.chaos import campaign, report
-    from repot.chaos.demo import ADVICE, INCIDENT, Evidence, cases
-    from repot.cli import show
-
-    report.require_writable(html)
-    begun = monotonic()
-    click.echo(INCIDENT)
-    parts = []
-    for heading, broker in (("Redis is the broker", "redis"), ("The flip: RabbitMQ is the broker", "amqp")):
-        _heading(heading)
-        plan = campaign.Plan(cases(broker))
-        with show.CampaignProgress(len(plan.cases), variable="WORKER_BROKER_URL", quiet_steps=True) as progress:
-            found = campaign.run(plan, jobs=len(plan.cases), progress=progress)
-        # a story with gaps is none
-        campaign.require_measured(found)
-        show.results(found)
-        parts.append(found)
-    first, second = parts
-    whole = replace(
+    return replace(
         second,
+        created=first.created,
         versions=first.versions | second.versions,
-        scenarios=first.scenarios,
         profiles=first.profiles + second.profiles,
         results=first.results + second.results,
         took_s=first.took_s + second.took_s,
     )
-    evidence = Evidence(whole.results)
-    for heading, claims in (
-        ("What moving to RabbitMQ fixes", evidence.fixed()),
-        ("What it does not fix", evidence.not_fixed()),
-        ("What the guard does", evidence.guarded()),
-    ):
+
+
+def _heading(text: str, *, err: bool = False) -> None:
+    click.echo("\n" + click.style(text, bold=True), err=err)
+
+
+def _print(statements: dict[str, list[Statement]]) -> None:
+    for heading, ones in statements.items():
         _heading(heading)
-        _claims(claims)
-    click.echo(f"\n{ADVICE}")
-    report.write(report.as_html(whole), html)
-    click.echo(f"\nTimelines of every run: {html.resolve()}")
-    click.echo(f"{monotonic() - begun:.0f} s; all private servers are stopped", err=True)
-    campaign.require_expected(whole)
+        _paragraphs(ones)
 
 
-def _heading(text: str) -> None:
-    click.echo("\n" + click.style(text, bold=True))
-
-
-def _claims(claims: Iterable[Claim]) -> None:
-    for claim in claims:
-        mark = click.style("+", fg="green") if claim.shown else click.style("? not shown by this run:", fg="red")
-        click.echo(click.wrap_text(f"{mark} {claim.text}", width=100, subsequent_indent="  "))
+def _paragraphs(statements: Iterable[Statement]) -> None:
+    for statement in statements:
+        mark = click.style("+", fg="green") if statement.proved else click.style("? not proved by this run:", fg="red")
+        click.echo(click.wrap_text(f"{mark} {statement.text}", width=100, subsequent_indent="  "))

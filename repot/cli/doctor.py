@@ -1,4 +1,4 @@
-"""`repot doctor`, and the same as `celery -A app repot doctor`."""
+"""`repot doctor`, also available as `celery -A app repot doctor`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from repot.doctor.policy import Policy
+    from repot.doctor.config import DoctorConfig
 
 
 def _rule_names(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    from repot.doctor.policy import rule_names
+    from repot.doctor.config import rule_names
 
     return rule_names(given)
 
@@ -29,10 +29,10 @@ def _rule_names(_context: click.Context, _option: click.Parameter, given: tuple[
     "apps",
     multiple=True,
     metavar="APP",
-    help="The application, as for `celery -A`; several are compared. Default: WORKER_APP.",
+    help="Application, as for `celery -A`; several are compared. Default: WORKER_APP.",
 )
-@click.option("--live", is_flag=True, help="Ask the broker, too; it is only read.")
-@click.option("--target", metavar="URL", help="Judge as if it already ran on this broker: what the move would break.")
+@click.option("--live", is_flag=True, help="Also read the broker; nothing changes there.")
+@click.option("--target", metavar="URL", help="Judge the application as if it already ran on this broker.")
 @click.option(
     "--management-url",
     metavar="URL",
@@ -43,11 +43,13 @@ def _rule_names(_context: click.Context, _option: click.Parameter, given: tuple[
     multiple=True,
     callback=_rule_names,
     metavar="IDS",
-    help="Only these rules: RPT101,RPT2 (RPT2: all that begin so).",
+    help="Only these rules: RPT101,RPT2 (a prefix selects all its rules).",
 )
 @click.option("--ignore", multiple=True, callback=_rule_names, metavar="IDS", help="Not these rules.")
 @click.option(
-    "--fail-on", type=click.Choice(["error", "warning"]), help="What ends with exit code 4.  [default: error]"
+    "--fail-on",
+    type=click.Choice(["error", "warning"]),
+    help="Lowest severity that ends with exit code 4.  [default: error]",
 )
 @click.option(
     "--format",
@@ -58,7 +60,10 @@ def _rule_names(_context: click.Context, _option: click.Parameter, given: tuple[
     help="How to print the findings.",
 )
 @click.option(
-    "--verbose", "-v", is_flag=True, help="Every task of a finding, what was waived, and what could not be judged."
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="List every task of a finding, waived findings and rules that were not judged.",
 )
 @click.pass_context
 def doctor(
@@ -73,42 +78,41 @@ def doctor(
     form: str,
     **switches: bool,
 ) -> None:
-    """Find what will run twice, get lost or stop, before it does.
+    """Find tasks that can run twice, get lost or stop.
 
-    Reads an application's configuration and tasks and, with --live, what its broker
-    says. Exit code 4: something at least as bad as --fail-on was found. What is known
-    and accepted is waived in pyproject.toml or beside a task (docs/doctor.md).
+    Reads an application's configuration and tasks and, with --live, its broker. Exit code 4: there are findings of at
+    least the severity --fail-on. Waive a finding in pyproject.toml or beside a task (docs/doctor.md).
     """
     if context.invoked_subcommand:
         return
-    from repot.doctor.catalogue import all_rules, chosen
-    from repot.doctor.examine import examine, require_none
-    from repot.doctor.policy import read_policy
+    from repot.doctor.config import read_config
+    from repot.doctor.registry import all_rules, select_rules
     from repot.doctor.reports import FORMATS, text
+    from repot.doctor.runner import require_none, run_rules
 
-    policy = read_policy(Path.cwd())
+    config = read_config(Path.cwd())
     rules = all_rules()
-    in_use = chosen(rules, select or policy.select, ignore or policy.ignore)
-    facts = _gather(context, apps, policy, target=target, live=switches["live"], management_url=management_url or "")
-    reports = [examine(one, in_use, policy, rules) for one in facts]
+    in_use = select_rules(rules, select or config.select, ignore or config.ignore)
+    facts = _collect(context, apps, config, target=target, live=switches["live"], management_url=management_url or "")
+    reports = [run_rules(one, in_use, config, rules) for one in facts]
     if form == "text":
         click.echo(text.render(reports, verbose=switches["verbose"]))
     else:
         found = FORMATS[form](reports)
         click.echo(found, nl=bool(found))
         click.echo(text.not_judged(reports), err=True)
-    require_none(reports, fail_on or policy.fail_on)
+    require_none(reports, fail_on or config.fail_on)
 
 
 @doctor.command()
 @click.argument("rule")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def explain(rule: str, *, as_json: bool) -> None:
-    """Say why a rule matters, and what to write instead."""
-    from repot.doctor.catalogue import rule_named
+    """Show the reason and the fix of a rule."""
+    from repot.doctor.registry import get_rule
     from repot.doctor.reports import data, text
 
-    found = rule_named(rule)
+    found = get_rule(rule)
     click.echo(json.dumps(data.rule(found), indent=2) if as_json else text.explain(found))
 
 
@@ -116,24 +120,24 @@ def explain(rule: str, *, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def rules(*, as_json: bool) -> None:
     """List every rule."""
-    from repot.doctor.catalogue import all_rules
+    from repot.doctor.registry import all_rules
     from repot.doctor.reports import data, text
 
     found = all_rules().values()
-    click.echo(json.dumps([data.rule(one) for one in found], indent=2) if as_json else text.catalogue(found))
+    click.echo(json.dumps([data.rule(one) for one in found], indent=2) if as_json else text.rule_table(found))
 
 
-def _gather(context: click.Context, apps: Sequence[str], policy: Policy, **wanted: Any) -> list[Any]:  # noqa: ANN401
-    """Facts of each application; mounted under `celery -A`, of the one that is loaded there."""
+def _collect(context: click.Context, apps: Sequence[str], config: DoctorConfig, **wanted: Any) -> list[Any]:  # noqa: ANN401
+    """Return the facts of each application; under `celery -A`, of the application loaded there."""
     from repot.config import app_name
-    from repot.doctor.gather import Request, compare, gather, gather_from
+    from repot.doctor.collect import DoctorRequest, collect_facts, collect_from, compare
 
     mounted = _mounted(context)
     if mounted is not None and not apps:
         given = context.find_root().params.get("app")
         name = given if isinstance(given, str) else str(getattr(mounted, "main", "") or "the application")
-        return [gather_from(mounted, Request(name, **wanted), policy)]
-    return compare([gather(Request(name, **wanted), policy) for name in apps or [app_name()]])
+        return [collect_from(mounted, DoctorRequest(name, **wanted), config)]
+    return compare([collect_facts(DoctorRequest(name, **wanted), config) for name in apps or [app_name()]])
 
 
 def _mounted(context: click.Context) -> Celery | None:

@@ -8,91 +8,92 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from repot.healthcheck.answer import Answer
+    from repot.healthcheck.probe_result import ProbeResult
 
 
 @click.group()
 def healthcheck() -> None:
-    """Tell whether a worker lives and takes tasks: the sidecar, and the probes without it.
+    """Check whether a worker is alive and takes tasks: run a sidecar, or probe once.
 
-    Both read what the worker says of itself once a second in WORKER_PULSE_FOLDER.
-    HEALTHCHECK_* variables set them up; `repot config variables` lists them.
+    Both read the status file that the worker writes once a second to WORKER_STATUS_DIR.
+    HEALTHCHECK_* variables configure them; `repot config variables` lists these.
     """
 
 
 _HINTS = {
-    "no_worker": "Has it started, with repot.configure(app)? Both need the same user, WORKER_APP and WORKER_BROKER_URL"
-    ", or WORKER_PULSE_FOLDER; a systemd unit with PrivateTmp=yes needs WORKER_PULSE_FOLDER, too (RuntimeDirectory=).",
-    "misconfigured": "`repot config show` shows the address in use here.",
+    "no_worker": "Has the worker started, with repot.configure(app)? It and the probe need the same user, and the same "
+    "WORKER_APP and WORKER_BROKER_URL or WORKER_STATUS_DIR; a systemd unit with PrivateTmp=yes always needs "
+    "WORKER_STATUS_DIR (RuntimeDirectory=).",
+    "misconfigured": "`repot config show` prints the address in use here.",
 }
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 @healthcheck.command()
 def serve() -> None:
     """Serve /live, /ready, /startup, /health and /metrics for one worker, until SIGTERM.
 
-    It needs the WORKER_* variables of its worker, and listens on HEALTHCHECK_HOST and
+    Needs the WORKER_* variables of its worker. Listens on HEALTHCHECK_HOST and
     HEALTHCHECK_PORT: 127.0.0.1, port 9000.
     """
     from repot.config import load, load_healthcheck
-    from repot.healthcheck.liveness import expanded
+    from repot.healthcheck.liveness import full_node_name
     from repot.healthcheck.serve import serve as run
 
     worker = load()
     health = load_healthcheck(worker)
 
     def announce() -> None:
-        node = expanded(health.node) if health.node else "the only worker here"
+        node = full_node_name(health.node) if health.node else "the only worker here"
         click.echo(f"serving http://{health.host}:{health.port} for {node}", err=True)
 
     run(worker, health, announce)
 
 
 @healthcheck.command()
-@click.option("--live/--ready", default=True, help="Is the worker alive?  [default]  Does it take tasks?")
+@click.option("--live/--ready", default=True, help="Check that the worker is alive [default], or that it takes tasks.")
 @_JSON
 def probe(*, live: bool, as_json: bool) -> None:
-    """Look once, without the sidecar; exit code 0 for yes, 4 for no.
+    """Probe once, without a sidecar; exit code 0 for yes, 4 for no.
 
-    --live reads the worker's pulse and asks no broker. --ready asks the worker over
-    its broker, which takes a connection each time: the sidecar's /ready costs less.
+    --live reads the worker's status file and asks no broker. --ready pings the worker
+    over its broker, with a new connection each time: the sidecar's /ready costs less.
     """
     if live:
         _probe_live(as_json=as_json)
         return
     from repot.config import load, load_healthcheck
-    from repot.healthcheck.watch import Watch, ask_once
+    from repot.healthcheck.worker_probe import WorkerProbe, check_readiness_once
 
     worker = load()
     health = load_healthcheck(worker)
-    _say("ready", ask_once(Watch(worker, health), health.deadline_s), as_json=as_json)
+    _report("ready", check_readiness_once(WorkerProbe(worker, health), health.deadline_s), as_json=as_json)
 
 
 @healthcheck.command()
 @_JSON
 def live(*, as_json: bool) -> None:
-    """Is the worker alive? The same as `probe --live`."""
+    """Check that the worker is alive; the same as `probe --live`."""
     _probe_live(as_json=as_json)
 
 
 def _probe_live(*, as_json: bool) -> None:
     from repot.config.probe import probe_settings
-    from repot.healthcheck.liveness import find_pulse, liveness
+    from repot.healthcheck.liveness import find_status, liveness
 
     settings = probe_settings()
-    found = find_pulse(settings.folder, settings.node)
-    _say("live", liveness(found, settings.pulse_timeout_s), as_json=as_json)
+    found = find_status(settings.status_dir, settings.node)
+    _report("live", liveness(found, settings.status_timeout_s), as_json=as_json)
 
 
-def _say(question: str, answer: Answer, *, as_json: bool) -> None:
+def _report(question: str, result: ProbeResult, *, as_json: bool) -> None:
     from repot.errors import WorkerUnhealthy
 
     if as_json:
-        click.echo(json.dumps({question: answer.ok, "state": answer.state, "reason": answer.reason}))
-    elif answer.ok:
-        click.echo(f"{question}: {answer.reason}")
-    if not answer.ok:
-        message = f"not {question}: {answer.reason}"
-        raise WorkerUnhealthy(message, hint=_HINTS.get(answer.state, ""))
+        click.echo(json.dumps({question: result.ok, "state": result.state, "reason": result.reason}))
+    elif result.ok:
+        click.echo(f"{question}: {result.reason}")
+    if not result.ok:
+        message = f"not {question}: {result.reason}"
+        raise WorkerUnhealthy(message, hint=_HINTS.get(result.state, ""))

@@ -1,4 +1,4 @@
-"""`repot init`."""
+"""`repot init`: write configuration files for a new deployment."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _APP = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_][\w.]*)?", re.ASCII)
 
 def _application(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     if not _APP.fullmatch(value):
-        message = f"{value!r} does not name a Celery application; write a module as in shop.celery:app"
+        message = f"{value!r} is not the name of a Celery application; write it as in shop.celery:app"
         raise click.BadParameter(message, ctx=ctx, param=parameter)
     return value
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path), default=".")
-@click.option("--broker", type=click.Choice(BROKERS), required=True, help="The broker that tasks are sent to.")
+@click.option("--broker", type=click.Choice(BROKERS), required=True, help="The kind of broker that tasks are sent to.")
 @click.option(
     "--app",
     default="repot.worker.app",
@@ -35,15 +35,15 @@ def _application(ctx: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option(
     "--force",
     is_flag=True,
-    help="Replace files that exist; .env keeps its credentials, and variables that repot does not set.",
+    help="Replace existing files; .env keeps its credentials and the variables that repot does not set.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was written and kept as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the written files and kept variables as JSON.")
 def init(directory: Path, broker: str, app: str, *, force: bool, as_json: bool) -> None:
-    """Write a starting .env, compose.yaml, supervisord.conf and systemd/worker.service.
+    """Write .env, compose.yaml, supervisord.conf and systemd/worker.service to start from.
 
-    They go into DIRECTORY, the current one by default. The credentials are
-    generated, and .env is readable by its owner alone. Comments in the files say
-    why each line is there. Files that exist stay as they are without --force.
+    DIRECTORY is the current directory by default. Credentials are generated; only the
+    owner can read .env. Comments in the files explain each line. Without --force,
+    existing files are not changed.
     """
     written = initialize(directory, broker=broker, app=app, force=force)
     paths = [str(path) for path in written.files]
@@ -52,17 +52,17 @@ def init(directory: Path, broker: str, app: str, *, force: bool, as_json: bool) 
     else:
         click.echo("\n".join(paths))
     if written.kept:
-        click.echo(f"kept from the .env before: {', '.join(written.kept)}", err=True)
+        click.echo(f"kept from the previous .env: {', '.join(written.kept)}", err=True)
     if not is_ignored_by_git(directory):
-        click.echo("git does not ignore .env, which holds passwords: add a line `.env` to .gitignore", err=True)
-    _say_what_is_next(directory, app)
+        click.echo("git does not ignore .env, which contains passwords: add the line `.env` to .gitignore", err=True)
+    _print_next_steps(directory, app)
 
 
-def _say_what_is_next(directory: Path, app: str) -> None:
+def _print_next_steps(directory: Path, app: str) -> None:
     steps = [
         ("docker compose up -d --wait", "the servers"),
         ("set -a; . ./.env; set +a", "the settings, for this shell"),
-        ("repot config show", "what they make of Celery"),
+        ("repot config show", "the resulting Celery configuration"),
         (f"celery -A {app} worker --loglevel INFO", "a worker"),
     ]
     if directory.resolve() != Path.cwd():

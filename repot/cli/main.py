@@ -1,26 +1,27 @@
-"""`repot`: the group, and what becomes of an error."""
+"""`repot`: the command group, and how it reports an error."""
 
 from __future__ import annotations
 
 import traceback
 from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.chaos import chaos
-from repot.cli.completion import completion
-from repot.cli.config import config
-from repot.cli.dead import dead
-from repot.cli.demo import demo
-from repot.cli.doctor import doctor
-from repot.cli.healthcheck import healthcheck
-from repot.cli.init import init
-from repot.cli.locks import locks
-from repot.cli.mounting import explain_refusals
-from repot.cli.output import reader_may_leave
-from repot.cli.up import up
+from repot.cli.celery_command import explain_refusals
+from repot.cli.output import closed_pipe_is_no_error
 from repot.errors import Interrupted, RepotError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Each is a module of this package that defines a click command of the same name. It is imported when it is used.
+COMMANDS = (
+    "chaos", "completion", "config", "demo", "dlq", "doctor", "healthcheck", "init", "leases", "up",
+)  # fmt: skip
+#: Former names of commands, each with the name that replaced it.
+RENAMED = {"dead": "dlq", "locks": "leases"}
 
 #: Modules that come with an extra, not with repot alone.
 _EXTRA = dict.fromkeys(
@@ -29,29 +30,52 @@ _EXTRA = dict.fromkeys(
 
 
 class _Repot(click.Group):
-    """Turns a `RepotError` into a message, a hint and its exit code; a reader that leaves is no error."""
+    """Import a command when it is used, and print a `RepotError` as a message, a hint and its exit code.
+
+    A reader that closes the pipe is not an error.
+    """
+
+    def __init__(self, *args: Any, modules: Iterable[str] = (), **extra: Any) -> None:  # noqa: ANN401 - click's signature
+        super().__init__(*args, **extra)
+        self._modules = tuple(modules)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return sorted(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        if cmd_name not in self._modules:
+            return None
+        found: click.Command = getattr(import_module(f"repot.cli.{cmd_name}"), cmd_name)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in RENAMED and not ctx.resilient_parsing:
+            ctx.fail(f"`repot {args[0]}` is now `repot {RENAMED[args[0]]}`.")
+        return super().resolve_command(ctx, args)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401 - click's signature
-        with reader_may_leave():
+        with closed_pipe_is_no_error():
             # the help is printed here
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         try:
-            with reader_may_leave():
+            with closed_pipe_is_no_error():
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(Interrupted.exit_code)
-        except Exception as error:  # noqa: BLE001 - the last frame: what nobody foresaw must show no password either
-            with reader_may_leave():
-                ctx.exit(_tell(error, with_traceback=bool(ctx.params.get("traceback"))))
+        except Exception as error:  # noqa: BLE001 - the last frame: an unforeseen error must not show a password either
+            with closed_pipe_is_no_error():
+                ctx.exit(_report(error, with_traceback=bool(ctx.params.get("traceback"))))
 
 
-def _tell(error: Exception, *, with_traceback: bool) -> int:
-    """Say what went wrong and what to do next; return the exit code."""
+def _report(error: Exception, *, with_traceback: bool) -> int:
+    """Print what failed and what to do next; return the exit code."""
     from repot.config.masking import masked
 
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRA:
@@ -63,7 +87,7 @@ def _tell(error: Exception, *, with_traceback: bool) -> int:
     if not isinstance(error, RepotError):
         click.echo("error: repot itself failed; please report the lines above", err=True)
         return RepotError.exit_code
-    # an application's own words are part of some messages
+    # some messages contain text of an application
     click.echo(f"error: {masked(error.message)}", err=True)
     if error.hint:
         click.echo(f"hint: {masked(error.hint)}", err=True)
@@ -75,12 +99,11 @@ _TRACEBACK = click.option("--traceback", is_flag=True, help="Show Python's trace
 
 @click.group(
     cls=_Repot,
+    modules=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 failed, 2 usage or settings, 3 broker unreachable, "
-    "4 a check or a verdict said no, 5 a claim or a job stands against it, 6 application not found, "
-    "7 application fails on import, 8 access refused, 9 TLS failed, 130 interrupted, "
-    "141 the reader of a pipe left. "
-    "Data goes to standard output, messages to standard error.",
+    epilog="Exit codes: 0 success, 1 failure, 2 usage or settings, 3 broker unreachable, 4 check failed, 5 conflict, "
+    "6 application not found, 7 application fails on import, 8 access refused, 9 TLS failed, 130 interrupted, "
+    "141 output pipe closed. Data goes to standard output, messages to standard error.",
 )
 @click.version_option(package_name="repot", prog_name="repot")
 @_TRACEBACK
@@ -91,17 +114,11 @@ def main(**_: bool) -> None:
     """
 
 
-for _command in (chaos, completion, config, dead, demo, doctor, healthcheck, init, locks, up):
-    main.add_command(_command)
-
-
-@click.group(cls=_Repot, name="repot")
+@click.group(cls=_Repot, modules=("doctor",), name="repot")
 @_TRACEBACK
 def mounted(**_: bool) -> None:
-    """Look after this application: as `repot`, with the application that -A names."""
+    """Run repot on the application that -A names."""
 
 
-mounted.add_command(doctor)
-
-# loaded by Celery's own command, as one of its plugins
-explain_refusals(partial(_tell, with_traceback=False))
+# Celery's own command loads this module as one of its plugins
+explain_refusals(partial(_report, with_traceback=False))

@@ -1,4 +1,4 @@
-"""The matrix of a campaign on a terminal: side by side where it fits, else a line for each cell."""
+"""The matrix on a terminal: a table if it fits the width, else one line per cell."""
 
 from __future__ import annotations
 
@@ -10,81 +10,81 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from repot.chaos.matrix import Tone
-from repot.cli.printable import printable
+from repot.chaos.report.matrix import CellStatus
+from repot.sanitize import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from repot.chaos.matrix import Column, Matrix, Square
-    from repot.chaos.result import Cell
+    from repot.chaos.report.matrix import CellSummary, Column, Matrix
+    from repot.chaos.report.result import Cell
 
 _ANY_WIDTH = 10_000
 _STYLES = {
-    Tone.GOOD: "green",
-    Tone.NOTE: "yellow",
-    Tone.BAD: "red",
-    Tone.FAILED: "bold magenta",
-    Tone.INAPPLICABLE: "dim",
-    Tone.UNMEASURED: "dim",
+    CellStatus.GOOD: "green",
+    CellStatus.NOTE: "yellow",
+    CellStatus.BAD: "red",
+    CellStatus.FAILED: "bold magenta",
+    CellStatus.INAPPLICABLE: "dim",
+    CellStatus.UNMEASURED: "dim",
 }
 
 
 def side_by_side(laid_out: Matrix) -> Table:
-    """A row for each scenario; no column is narrower than its longest word."""
+    """Return a table with a row for each scenario; no column is narrower than its longest word."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("scenario", no_wrap=True)
     for column in laid_out.columns:
-        head = Text(f"{printable(column.profile.name)}\n{column.guarded}")
+        head = Text(f"{sanitize(column.profile.name)}\n{column.guarded}")
         table.add_column(head, min_width=_longest_word(laid_out, column))
     for row in laid_out.rows:
-        squares = laid_out.row(row)
-        table.add_row(printable(row.name), *(_verdict(square.tone, _words(square)) for square in squares))
+        summaries = laid_out.row(row)
+        table.add_row(sanitize(row.name), *(_verdict(summary.status, _text(summary)) for summary in summaries))
     return table
 
 
 def width(table: Table) -> int:
-    """How wide it is without a word cut; a console measures no wider than it is itself."""
+    """Return the width of a table without a cut word. A console measures at most its own width."""
     console = Console(width=_ANY_WIDTH)
     return Measurement.get(console, console.options, table).minimum
 
 
 def cell_by_cell(laid_out: Matrix) -> Iterator[Text | Table]:
-    """The cells of each scenario under its name."""
+    """Yield the name of each scenario, then the lines of its cells."""
     for row in laid_out.rows:
-        yield Text(printable(row.name), style="bold")
-        known = (square for square in laid_out.row(row) if square.cell in laid_out.squares)
-        yield lines((square.cell, square.tone, _words(square)) for square in known)
+        yield Text(sanitize(row.name), style="bold")
+        known = (summary for summary in laid_out.row(row) if summary.cell in laid_out.summaries)
+        yield lines((summary.cell, summary.status, _text(summary)) for summary in known)
 
 
-def lines(cells: Iterable[tuple[Cell, Tone, str]]) -> Table:
-    """A line for each: names whole, and the words wrapped between two of them if they must be."""
+def lines(cells: Iterable[tuple[Cell, CellStatus, str]]) -> Table:
+    """Return one line per cell; names are never cut, verdicts wrap between words."""
     table = Table(box=None, show_header=False, pad_edge=True)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for cell, how, words in cells:
-        table.add_row(printable(cell.profile), "guarded" if cell.guard else "plain", _verdict(how, words))
+    for cell, status, text in cells:
+        table.add_row(sanitize(cell.profile), "guarded" if cell.guard else "plain", _verdict(status, text))
     return table
 
 
 def legend(laid_out: Matrix) -> str:
-    """The signs that were used, and what they mean."""
-    used = {square.tone for row in laid_out.rows for square in laid_out.row(row)}
-    signs = [f"{how.sign} {how.meaning}" for how in Tone if how in used]
-    return "; ".join((*signs, "≠ not as expected"))
+    """Return the meaning of the symbols in use."""
+    used = {summary.status for row in laid_out.rows for summary in laid_out.row(row)}
+    symbols = [f"{how.symbol} {how.meaning}" for how in CellStatus if how in used]
+    return "; ".join((*symbols, "≠ not as expected"))
 
 
 def _longest_word(laid_out: Matrix, column: Column) -> int:
-    """The sign of a square stands beside its first word."""
-    squares = (laid_out.square(row, column) for row in laid_out.rows)
-    texts = [_verdict(square.tone, _words(square)).plain.replace(" ", "_", 1) for square in squares]
+    """Return the width of a column; a status symbol belongs to the first word."""
+    summaries = (laid_out.summary(row, column) for row in laid_out.rows)
+    texts = [_verdict(summary.status, _text(summary)).plain.replace(" ", "_", 1) for summary in summaries]
     return max(cell_len(word) for text in (column.profile.name, column.guarded, *texts) for word in text.split())
 
 
-def _words(square: Square) -> str:
-    return square.words + (" ≠" if square.unexpected else "")
+def _text(summary: CellSummary) -> str:
+    return summary.text + (" ≠" if summary.unexpected else "")
 
 
-def _verdict(how: Tone, words: str) -> Text:
-    return Text(f"{how.sign} {words}".rstrip(), style=_STYLES[how])
+def _verdict(status: CellStatus, text: str) -> Text:
+    return Text(f"{status.symbol} {text}".rstrip(), style=_STYLES[status])

@@ -1,4 +1,4 @@
-"""What happens when the reader of a pipe leaves, as `head` does, or the output cannot be written."""
+"""End a command cleanly when its output pipe is closed, as by `head`, or its output cannot be written."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from repot.errors import RepotError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What a shell reports for a program that ended because its reader left: 128 and the number of SIGPIPE.
-READER_LEFT = 141
+#: The exit code of a program that SIGPIPE ended, as a shell reports it: 128 and the number of the signal.
+PIPE_CLOSED = 141
 
 
 @contextmanager
-def reader_may_leave() -> Iterator[None]:
-    """End the process without a traceback when standard output or error cannot be written any more.
+def closed_pipe_is_no_error() -> Iterator[None]:
+    """End the process without a traceback when standard output or standard error cannot be written.
 
-    An error of any other file or socket passes through: a broker's broken pipe is not the reader's.
+    Errors of other files and sockets pass through, such as a broken connection to a broker.
 
     Raises:
-        SystemExit: 141 when the reader of a pipe left, 1 when the output could not be written for another reason.
+        SystemExit: with 141 if the pipe was closed, with 1 if the output cannot be written for another reason.
     """
     try:
         yield
@@ -35,20 +35,20 @@ def reader_may_leave() -> Iterator[None]:
         if not _silenced():
             raise
         if error.errno == errno.EPIPE:
-            sys.exit(READER_LEFT)
+            sys.exit(PIPE_CLOSED)
         click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
         sys.exit(RepotError.exit_code)
     except SystemExit as end:
         # rich ends the process itself, with 1: rich/console.py, Console.on_broken_pipe
         if isinstance(end.__context__, BrokenPipeError):
-            sys.exit(READER_LEFT)
+            sys.exit(PIPE_CLOSED)
         raise
 
 
 def _silenced() -> list[TextIO]:
-    """The standard streams that cannot be written; from now on what they are given is dropped.
+    """Find the standard streams that cannot be written, and drop what is written to them from now on.
 
-    Python writes at its end what a stream still holds, and would report the error once more.
+    At exit Python flushes its streams and would report the error again.
     """
     found = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and not _is_writable(stream)]
     for stream in found:
@@ -59,7 +59,7 @@ def _silenced() -> list[TextIO]:
 
 
 def _is_writable(stream: TextIO) -> bool:
-    """Whether a stream takes more: not the pipe of a reader that left, nor one that cannot get rid of what it holds."""
+    """Return whether a stream can be written: its pipe is open, and its buffer can be flushed."""
     try:
         stream.flush()
         readers = select.poll()

@@ -1,7 +1,6 @@
-"""From the environment to one frozen settings tree to a Celery configuration.
+"""Read the environment into one frozen settings tree, and the settings into a Celery configuration.
 
-What stands here is imported on first use: a probe of liveness needs next to nothing,
-and must be quick.
+Every name is imported on first use: a liveness probe needs few of them and must be quick.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
         as_environment,
         child_environment,
         explain,
-        foreign_variables,
         inherited_environment,
         load,
         load_healthcheck,
         overriding_variable,
         refuse_overriding,
+        unknown_variables,
     )
     from repot.config.healthcheck import HealthcheckSettings
     from repot.config.settings import ExplicitSettings, WorkerSettings, variable
@@ -42,12 +41,12 @@ __all__ = [
     "child_environment",
     "entries",
     "explain",
-    "foreign_variables",
     "inherited_environment",
     "load",
     "load_healthcheck",
     "overriding_variable",
     "refuse_overriding",
+    "unknown_variables",
     "variable",
 ]
 

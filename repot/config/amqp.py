@@ -1,4 +1,4 @@
-"""What a RabbitMQ broker needs to run long tasks."""
+"""Celery settings for RabbitMQ with long tasks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 from repot.config.entry import TLS_FIELDS, entry, transport_option
+from repot.upstream.tls_hostname import PerHostTls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
-    """How to connect: options that py-amqp takes as they are, TLS, and the heartbeat that only workers keep."""
+    """Yield the connection settings: options for py-amqp, TLS, and the heartbeat, which only workers send."""
     yield transport_option("confirm_publish", settings.publisher_confirms, "publisher_confirms")
-    # without them a publish into a dead link waits for its confirm for ever
+    # without them a publish into a dead connection waits for its confirm for ever
     yield transport_option("read_timeout", settings.socket_timeout, "socket_timeout")
     yield transport_option("write_timeout", settings.socket_timeout, "socket_timeout")
     user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux only
@@ -34,26 +35,26 @@ def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
 
 
 def control_entries() -> Iterator[Entry]:
-    """A control queue that survives a half-open connection.
+    """Yield settings for a control queue that survives a half-open connection.
 
-    Celery's exclusive one belongs to the connection: while the broker still holds
-    the dead one, the worker gets 405 RESOURCE_LOCKED on reconnecting and exits.
+    Celery's exclusive queue belongs to the connection: while the broker still holds the dead connection, the worker
+    receives 405 RESOURCE_LOCKED on reconnecting and exits.
     """
     yield entry("control_queue_exclusive", False)
     yield entry("control_queue_durable", True)
 
 
 def queue_entries(settings: WorkerSettings) -> Iterator[Entry]:
-    """Queues whose kind, delays and dead letters are said once, when they are made."""
+    """Yield the queues; their type, delays and dead-letter target are fixed when they are declared."""
     yield entry("task_default_queue_type", settings.queue_type, "queue_type")
     yield entry("task_create_missing_queue_type", settings.queue_type, "queue_type")
     yield entry("task_queues", queues(settings), "queue_names", "queue_type", "dead_letter_queue")
 
 
 def queues(settings: WorkerSettings) -> tuple[Queue, ...]:
-    """The task queues, each with a key of its own on Celery's default exchange.
+    """Return the task queues, each with its own key on Celery's default exchange.
 
-    The first has Celery's default key, which is its name unless the application says otherwise.
+    The first has Celery's default key: its name, unless the application sets `task_default_routing_key`.
     """
     from repot.config.queues import TaskQueue
 
@@ -65,7 +66,7 @@ def queues(settings: WorkerSettings) -> tuple[Queue, ...]:
 
 
 def queue_arguments(settings: WorkerSettings, name: str, kind: str = "") -> dict[str, str]:
-    """What is said of a queue when it is made; `kind` is another one than the settings'."""
+    """Return the arguments with which a queue is declared; `kind` replaces the queue type of the settings."""
     quorum = (kind or settings.queue_type) == "quorum"
     arguments = {"x-queue-type": "quorum"} if quorum else {}
     if settings.dead_letter_queue:
@@ -77,23 +78,10 @@ def queue_arguments(settings: WorkerSettings, name: str, kind: str = "") -> dict
     return arguments
 
 
-class _PerHostTls(dict[str, Any]):
-    """TLS options that name the host of the connection being made.
-
-    kombu puts the host name into `server_hostname` when it reads None there, once,
-    into the dictionary that all connections share (`kombu/transport/pyamqp.py`,
-    `establish_connection`): the second server of a failover list would be checked
-    against the first one's name. Reading None each time lets it write each time.
-    """
-
-    def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - values of any kind
-        return None if key == "server_hostname" else super().__getitem__(key)
-
-
 def _tls(settings: WorkerSettings) -> dict[str, Any]:
     options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
     if settings.tls_verify:
-        options = _PerHostTls(cert_reqs=ssl.CERT_REQUIRED, server_hostname=None)
+        options = PerHostTls(cert_reqs=ssl.CERT_REQUIRED, server_hostname=None)
     if settings.tls_ca_certs:
         options["ca_certs"] = str(settings.tls_ca_certs)
     if settings.tls_certificate and settings.tls_key:

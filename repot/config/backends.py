@@ -1,21 +1,21 @@
-"""Which result backends Celery knows: asked when the settings are read, not when the first task ends."""
+"""Check result backends when the settings are read, not when the first task ends."""
 
 from __future__ import annotations
 
 import difflib
 from typing import Any
 
-#: They come with django-celery-results. A sidecar or a doctor installed without it reads the worker's variables, too.
+#: They come with django-celery-results, which a sidecar or a doctor that reads the worker's variables may lack.
 _OF_PLUGINS = ("django-cache", "django-db")
 
 
 def require_backend(backend: str) -> None:
-    """Refuse a backend by a name that Celery does not know (`celery/app/backends.py`, `by_url`).
+    """Raise an error for a backend name that Celery does not know (`celery/app/backends.py`, `by_url`).
 
-    A class by its path, as in `shop.results:Store`, is not imported here: its module may be importing us.
+    A class path such as `shop.results:Store` is not imported here: its module may be importing repot.
 
     Raises:
-        ValueError: with the names there are.
+        ValueError: the name is unknown; with the known names.
     """
     from celery.app.backends import BACKEND_ALIASES
     from celery.utils.imports import load_extension_class_names
@@ -31,7 +31,7 @@ def require_backend(backend: str) -> None:
     near = difflib.get_close_matches(name, known, n=1)
     guess = f"did you mean {near[0]}? " if near else ""
     message = (
-        f"names the backend {name!r}, which Celery does not know; {guess}there are {', '.join(sorted(known))}, those "
-        "that installed packages add, and classes by their path"
+        f"names the backend {name!r}, which Celery does not know; {guess}it knows {', '.join(sorted(known))}, "
+        "backends of installed packages, and class paths"
     )
     raise ValueError(message)

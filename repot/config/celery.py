@@ -1,4 +1,4 @@
-"""Settings in, Celery configuration out: pure, and decided by the URL's scheme alone."""
+"""Turn settings into a Celery configuration; only the scheme of the broker URL selects the broker."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 class Role(Enum):
-    """Who connects."""
+    """The role of the connecting process."""
 
     WORKER = "worker"
-    #: A producer, a probe, an experiment: keeps Celery's exclusive reply queue, as a
-    #: durable one would stay behind for 10 s after each ping.
+    #: A producer, a probe, an experiment: keeps Celery's exclusive reply queue, because a durable one would remain for
+    #: 10 s after each ping.
     CLIENT = "client"
 
 
 def celery_config(settings: WorkerSettings, role: Role = Role.WORKER) -> dict[str, Any]:
-    """The Celery configuration of `entries`, ready for `app.conf.update`."""
+    """Return the Celery configuration of `entries`, ready for `app.conf.update`."""
     return fold(entries(settings, role))
 
 
 def fold(found: Iterable[Entry]) -> dict[str, Any]:
-    """Put entries together; those with a dot into dictionaries."""
+    """Merge entries into a configuration; a key with a dot names an option of a dictionary."""
     config: dict[str, Any] = {}
     for key, value, _ in found:
         name, dot, option = key.partition(".")
@@ -43,17 +43,16 @@ def fold(found: Iterable[Entry]) -> dict[str, Any]:
 
 
 def entries(settings: WorkerSettings, role: Role = Role.WORKER) -> tuple[Entry, ...]:
-    """Every value repot sets, with the setting it follows.
+    """Return every value that repot sets, with the settings that it follows.
 
-    A bridge worker gets the options of both brokers: each transport ignores the
-    other's.
+    A bridge worker gets the options of both brokers: each transport ignores those of the other.
     """
     read, write = settings.read_url, settings.write_url
     found = [*_addresses(settings), *_tasks(settings)]
     if settings.result_backend.scheme in REDIS_SCHEMES:
         found += redis.result_entries(settings)
     if read.is_serverless:
-        # in an application's own tests; what is about a broker stays as it is
+        # an application's own tests: its broker settings stay unchanged
         return (*found, *_plain_queues(settings))
     found += _connections(settings)
     if read.is_redis or write.is_redis:
@@ -62,7 +61,7 @@ def entries(settings: WorkerSettings, role: Role = Role.WORKER) -> tuple[Entry, 
         found += amqp.transport_entries(settings)
         if role is Role.WORKER:
             found += amqp.control_entries()
-    # a bridge declares its queues on both sides; Redis ignores what is RabbitMQ's
+    # a bridge declares its queues on both sides; Redis ignores RabbitMQ's arguments
     found += amqp.queue_entries(settings) if read.is_rabbitmq or write.is_rabbitmq else _plain_queues(settings)
     return tuple(found)
 
@@ -72,7 +71,7 @@ def _addresses(settings: WorkerSettings) -> Iterator[Entry]:
         return entry(key, redis.with_tls(getattr(settings, field), settings).reveal(), field)
 
     if settings.broker_write_url:
-        # also as broker_url, because Celery declares its delayed delivery there
+        # also broker_url, where Celery declares its delayed delivery
         yield address("broker_url", "broker_write_url")
         yield address("broker_read_url", "broker_read_url")
         yield address("broker_write_url", "broker_write_url")
@@ -107,7 +106,7 @@ def _tasks(settings: WorkerSettings) -> Iterator[Entry]:
 def _connections(settings: WorkerSettings) -> Iterator[Entry]:
     yield entry("broker_connection_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
     yield entry("broker_connection_retry_on_startup", True)
-    # Celery's 100 attempts are over after about 46 minutes; then the worker exits
+    # with Celery's default of 100 attempts a worker exits after about 46 minutes
     yield entry("broker_connection_max_retries", None)
 
 

@@ -1,11 +1,11 @@
-"""Delays that RabbitMQ keeps: how a message waits, and comes out at the one queue it was sent to.
+"""Delayed delivery by RabbitMQ: routing keys and bindings that return a message to its own queue.
 
 kombu's queues `celery_delayed_27` to `celery_delayed_0` read the delay from the first 28 words of the routing key, one
-bit each, and put a message into the exchange `celery_delayed_delivery` when it is over
+bit each, and send a message to the exchange `celery_delayed_delivery` when it is due
 (`kombu/transport/native_delayed_delivery.py`). From there kombu binds `#.<routing key>` to the queue's own exchange,
-and with the same pattern the queue to that: `#.other` matches what is sent to `a.other`, delayed or not, and a direct
-exchange has no patterns. So the queues that repot declares are bound to the exit themselves, with 28 times
-`*` and their name as a single word: no other key matches.
+and with the same pattern the queue to that: `#.other` also matches messages to `a.other`, delayed or not, and a direct
+exchange has no patterns. Therefore repot binds the queues that it declares to the exit directly, with 28 times `*` and
+their name as a single word: no other key matches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import amqp
-from kombu.abstract import MaybeChannelBound
 from kombu.common import Broadcast
 from kombu.transport.native_delayed_delivery import (
     CELERY_DELAYED_DELIVERY_EXCHANGE,
@@ -29,6 +28,7 @@ from kombu.transport.native_delayed_delivery import (
 )
 
 from repot.config.queues import is_delayed
+from repot.upstream.declarable import Declarable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The exchange that delayed messages are sent to.
+#: The exchange to which delayed messages are sent.
 ENTRY = level_name(MAX_LEVEL)
-#: The exchange they leave by.
+#: The exchange from which they leave.
 EXIT = CELERY_DELAYED_DELIVERY_EXCHANGE
 #: The longest delay in seconds, some eight years.
 LONGEST_S = 2**MAX_NUMBER_OF_BITS_TO_USE - 1
 
-#: The last word of our keys: no `#.<routing key>` that kombu binds for another application's queue ends with it.
+#: The last word of repot's keys: no `#.<routing key>` that kombu binds for another queue ends with it.
 _LAST = "repot-delayed"
 #: RabbitMQ's limit of a routing key.
 _KEY_BYTES = 255
@@ -53,21 +53,21 @@ _DELAYED = re.compile(rf"(?:[01]\.){{{MAX_NUMBER_OF_BITS_TO_USE}}}([^.]+)\.{_LAS
 
 
 def delayed_key(queue: str, seconds: int) -> str:
-    """The key with which a message sent to `ENTRY` reaches `queue` after so many seconds; at least one.
+    """Return the routing key with which a message sent to `ENTRY` reaches `queue` after this many seconds, at least 1.
 
-    Empty where the queue's name is too long for one.
+    Empty if the queue's name is too long.
     """
     key: str = calculate_routing_key(min(seconds, LONGEST_S), _words(queue))
     return key if len(key) <= _KEY_BYTES else ""
 
 
 def native_key(key: str, seconds: int) -> str:
-    """The same in kombu's way, for queues that kombu binds to the exit."""
+    """Return kombu's key for the same delay, for queues that kombu binds to the exit."""
     return str(calculate_routing_key(min(seconds, LONGEST_S), key))
 
 
 def queue_of(key: str) -> str:
-    """The queue that `delayed_key` was made for; empty for any other key."""
+    """Return the queue of a key made by `delayed_key`; empty for any other key."""
     found = _DELAYED.fullmatch(key)
     return unquote(found[1]) if found else ""
 
@@ -77,25 +77,25 @@ def _words(queue: str) -> str:
 
 
 def bind(connection: Any, queue: Queue, native: Collection[str] = ()) -> None:  # noqa: ANN401 - kombu's or py-amqp's
-    """Bind a queue to the exit; in kombu's way where its exchange is `native`.
+    """Bind a queue to the exit; as kombu does if its exchange is in `native`.
 
     Raises:
-        amqp.NotFound: one of them does not exist.
+        amqp.NotFound: the queue or an exchange does not exist.
     """
     if is_delayed(queue):
         pattern = f"{'*.' * MAX_NUMBER_OF_BITS_TO_USE}{_words(queue.name)}"
-        # the broker closes the channel on which it says no
+        # the broker closes the channel on an error
         with connection.channel() as own:
             own.queue_bind(queue=queue.name, exchange=EXIT, routing_key=pattern)
     if queue.exchange and queue.exchange.name in native and not isinstance(queue, Broadcast):
         bind_queue_to_native_delayed_delivery_exchange(connection, queue)
 
 
-class DelayExit(MaybeChannelBound):  # type: ignore[misc,unused-ignore]
-    """The way out of the delays for queues that exist: bound by who sends, so that no message waits for a worker.
+class DelayExit(Declarable):
+    """The exit of the delays for existing queues: the sender binds them, and no message waits for a worker.
 
-    What delays is made where it is missing. `name` is the queue or exchange that is sent to, `kind` the `x-queue-type`
-    of what delays. With `native`, the queues' exchange is kombu's to bind, and has to exist.
+    Missing delay queues are declared. `name` is the queue or exchange that receives the messages, `kind` the
+    `x-queue-type` of the delay queues. `native` is the queues' exchange if kombu binds it; it must exist.
     """
 
     name: str
@@ -103,35 +103,37 @@ class DelayExit(MaybeChannelBound):  # type: ignore[misc,unused-ignore]
     native: str
     kind: str
     attrs = (("name", None), ("queues", None), ("native", None), ("kind", None))
-    can_cache_declaration = True
 
-    def __hash__(self) -> int:
-        """What kombu remembers to have declared on a connection: beside the queue itself."""
-        return hash(f"delay exit|{self.native}|{self.name}")
+    def identity(self) -> str:
+        """Return the identity of an exit."""
+        return f"delay exit|{self.native}|{self.name}"
 
-    def declare(self, nowait: bool = False, channel: Any = None) -> str:  # noqa: ANN401, ARG002, FBT001, FBT002 - kombu's signature
-        """Bind; a process without the right leaves that to the workers, which bind what they consume.
+    def declare_on(self, channel: Any) -> None:  # noqa: ANN401 - py-amqp's
+        """Bind; without the right to, leave it to the workers, which bind the queues they consume.
 
         Raises:
-            amqp.NotFound: the native exchange does not exist, so that a message without a delay would fail, too.
+            amqp.NotFound: the native exchange does not exist; a message without a delay would fail as well.
         """
-        used: Any = channel or self.channel
         if self.native:
-            used.exchange_declare(self.native, "", passive=True)
+            channel.exchange_declare(self.native, "", passive=True)
         try:
-            with used.connection.channel() as own:
+            with channel.connection.channel() as own:
                 own.exchange_declare(EXIT, "", passive=True)
         except amqp.NotFound:
-            declare_native_delayed_delivery_exchanges_and_queues(used.connection, self.kind)
+            declare_native_delayed_delivery_exchanges_and_queues(channel.connection, self.kind)
         except amqp.AccessRefused as error:
-            # RabbitMQ 4.3 asks for a right on it even to look
-            log.debug("the delays' exit is left to the workers: %s", error)
+            # RabbitMQ 4.3 requires a right even for a passive declaration
+            log.debug("the workers have to bind the delays' exit: %s", error)
         for queue in self.queues:
-            self._bind(used.connection, queue)
-        return self.name
+            self._bind(channel.connection, queue)
 
     def _bind(self, connection: Any, queue: Queue) -> None:  # noqa: ANN401 - py-amqp's
         try:
             bind(connection, queue, (self.native,) if self.native else ())
         except (amqp.AccessRefused, amqp.NotFound) as error:
-            log.debug("the delays of %r are left to its worker: %s", queue.name, error)
+            log.debug("the worker of %r has to bind its delays: %s", queue.name, error)
+
+
+def can_hold(connection: Any) -> bool:  # noqa: ANN401 - kombu's Connection
+    """Return whether the broker of a connection can hold a message until it is due: RabbitMQ can."""
+    return bool(connection.transport.driver_type == "amqp")

@@ -1,42 +1,31 @@
-"""A broker's address taken apart as kombu takes it apart, right or wrong.
+"""Split a broker's URL as kombu does, valid or not.
 
-`BrokerUrl` refuses what does harm; whoever judges somebody else's configuration has
-to read that, too.
+`BrokerUrl` rejects harmful URLs; the doctor has to read them as well.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from repot.config.broker_kinds import kind_of
 from repot.config.masking import masked
-from repot.config.urls import REDIS_SCHEMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
-class BrokerKind(Enum):
-    """The brokers repot knows."""
-
-    REDIS = "Redis"
-    RABBITMQ = "RabbitMQ"
-
-
-_KINDS = dict.fromkeys((*REDIS_SCHEMES, "redis+socket", "valkey", "valkeys"), BrokerKind.REDIS) | dict.fromkeys(
-    ("amqp", "amqps", "pyamqp", "py-amqp", "librabbitmq"), BrokerKind.RABBITMQ
-)
+    from repot.config.broker_kinds import BrokerKind
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One server of a broker's address; prints itself without the password.
+    """One server of a broker's URL; its text form masks the password.
 
-    `path` is a database on Redis, a virtual host on RabbitMQ; `options` stood behind
-    the `?`; `tls` are the TLS options among them.
+    Attributes:
+        path: a database on Redis, a virtual host on RabbitMQ.
+        options: the options after the `?`, without those for TLS in `tls`.
     """
 
     url: str = field(repr=False)
@@ -51,17 +40,17 @@ class Endpoint:
 
     @property
     def kind(self) -> BrokerKind | None:
-        """Which broker serves it; None for one that repot does not know."""
-        return _KINDS.get(self.scheme)
+        """Return the kind of broker; None for an unknown one."""
+        return kind_of(self.scheme)
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the scheme asks for TLS."""
+        """Return whether the scheme requires TLS."""
         return self.scheme in ("rediss", "amqps", "valkeys")
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine: a loopback address or a socket file."""
+        """Return whether it is on this machine: a loopback address or a socket file."""
         if self.host in ("", "localhost") or self.scheme == "redis+socket":
             return True
         try:
@@ -70,17 +59,17 @@ class Endpoint:
             return False
 
     def __str__(self) -> str:
-        """The address without its password."""
+        """Return the URL without its password."""
         return str(masked(self.url))
 
 
 def endpoints(address: object) -> tuple[Endpoint, ...]:
-    """The servers of an address as Celery accepts it: one, a list, or separated by semicolons.
+    """Return the servers of a URL as Celery accepts it: one, a list, or separated by semicolons.
 
     Raises:
-        ValueError: it names no server, or a part is no address; with a text that is safe to show.
+        ValueError: it names no server, or a part is not a URL; the text shows no secret.
     """
-    # without any, Celery connects to a RabbitMQ on this machine
+    # without a URL Celery connects to a RabbitMQ on this machine
     given = "amqp://guest:guest@localhost//" if address is None or address == "" else address
     listed = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
     if not all(isinstance(one, str) for one in listed):
@@ -96,15 +85,15 @@ def _endpoint(url: str) -> Endpoint:
     from kombu.utils.url import parse_url
 
     if "://" not in url:
-        # a transport alone, or what the old BROKER_HOST said
-        url = f"{url}://" if url in _KINDS else f"amqp://{url}"
+        # a transport only, or the value of the old BROKER_HOST
+        url = f"{url}://" if kind_of(url) else f"amqp://{url}"
     if url.startswith("redis+socket://"):
         return _socket(url)
     try:
         parts = parse_url(url)
     except (ValueError, KeyError, TypeError):
         message = "the broker's address cannot be read; percent-encode special characters in user name and password"
-        # not the cause: it may show a part of the password
+        # without the cause, which may show a part of the password
         raise ValueError(message) from None
     known = ("transport", "hostname", "port", "userid", "password", "virtual_host")
     options = {name: value for name, value in parts.items() if name not in (*known, "ssl")}
@@ -122,9 +111,9 @@ def _endpoint(url: str) -> Endpoint:
 
 
 def _socket(url: str) -> Endpoint:
-    """A Redis behind a socket file: the path is the file's, `?virtual_host=` the database, as in kombu."""
+    """Return a Redis behind a socket file: the path is the file, `?virtual_host=` the database, as in kombu."""
     parts = urlsplit(url)
-    words = dict(parse_qsl(parts.query))
+    options = dict(parse_qsl(parts.query))
     return Endpoint(
         url=url,
         scheme="redis+socket",
@@ -132,7 +121,7 @@ def _socket(url: str) -> Endpoint:
         port=None,
         user=unquote(parts.username or ""),
         password=unquote(parts.password or ""),
-        path=words.get("virtual_host", ""),
+        path=options.get("virtual_host", ""),
         options={},
         tls=None,
     )

@@ -1,19 +1,19 @@
-"""One entry of a Celery configuration, and where it comes from."""
+"""One entry of a Celery configuration with its origin."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-#: What every TLS option follows.
+#: The settings that every TLS option follows.
 TLS_FIELDS = ("tls_verify", "tls_ca_certs", "tls_certificate", "tls_key")
 
 
 class Entry(NamedTuple):
-    """A Celery setting's key, its value, and the fields of the settings it follows.
+    """A Celery setting's key, its value, and the names of repot's settings that it follows.
 
     A key with a dot names one option of a dictionary, as in
-    `broker_transport_options.visibility_timeout`. Without `fields` repot chose the
-    value; no variable changes it.
+    `broker_transport_options.visibility_timeout`. Without `fields` repot sets a
+    fixed value that no variable changes.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""The environment is read here and nowhere else."""
+"""Read the environment; no other module does, except `repot/config/probe.py`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from repot.config.healthcheck import HealthcheckSettings
-from repot.config.probe import impatience
+from repot.config.probe import status_timeout_problem
+from repot.config.renamed import RENAMED, renamed
 from repot.config.settings import PREFIX, EnvironmentSettings, ExplicitSettings, WorkerSettings, variable
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-#: Variables that beat any configuration (celery/app/utils.py: Settings), so that
-#: flipping WORKER_BROKER_URL would change nothing, and what to use instead.
+#: Variables that override any configuration (celery/app/utils.py: Settings): with one of them, WORKER_BROKER_URL would
+#: have no effect. The value is the setting to use instead.
 _OVERRIDING = {
     "CELERY_BROKER_URL": "WORKER_BROKER_URL",
     "CELERY_BROKER_READ_URL": "WORKER_BROKER_READ_URL",
@@ -26,25 +27,25 @@ _OVERRIDING = {
     "CELERY_RESULT_BACKEND": "WORKER_RESULT_BACKEND",
 }
 
-#: What deployments call the list behind `celery worker -Q`.
+#: The usual variable for the list behind `celery worker -Q`.
 _QUEUE_NAMES = "CELERY_QUEUE_NAMES"
-#: What deployments call the pair behind `celery worker --autoscale`: the most processes, and the fewest.
+#: The usual variable for the pair behind `celery worker --autoscale`: maximum and minimum of processes.
 _AUTOSCALE = "CELERY_WORKER_AUTOSCALE"
 
-#: What Kubernetes puts into every container beside a Service called `worker`, behind that prefix.
+#: Variables, without prefix, that Kubernetes sets in every container for a Service called `worker`.
 _SERVICE_LINK = re.compile(r"^(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?)$")
 
-#: Names of so many letters, without their prefix, are recognized with two letters wrong; shorter ones with one.
+#: From this length on, without the prefix, a name may differ in two characters from a setting; a shorter one in one.
 _LONG_NAME = 6
 
 Settings = TypeVar("Settings", bound=EnvironmentSettings)
 
 
 def load() -> WorkerSettings:
-    """Make the settings from the environment.
+    """Return the settings of a worker from the environment.
 
     Raises:
-        ConfigInvalid: naming every variable that is wrong and what would be right.
+        ConfigInvalid: with every invalid variable and how to correct it.
     """
     given = {}
     if os.environ.get(_QUEUE_NAMES) and not any(name.upper() == variable("queue_names") for name in os.environ):
@@ -53,17 +54,17 @@ def load() -> WorkerSettings:
 
 
 def load_healthcheck(worker: WorkerSettings) -> HealthcheckSettings:
-    """Make the settings of a sidecar for this worker from the environment.
+    """Return the settings of this worker's sidecar from the environment.
 
     Raises:
-        ConfigInvalid: naming every variable that is wrong and what would be right.
+        ConfigInvalid: with every invalid variable and how to correct it.
     """
 
-    def too_impatient(health: HealthcheckSettings) -> list[str]:
-        problem = impatience(health.pulse_timeout, worker.socket_timeout)
+    def short_timeout(health: HealthcheckSettings) -> list[str]:
+        problem = status_timeout_problem(health.status_timeout, worker.socket_timeout)
         return [problem] if problem else []
 
-    return _load(HealthcheckSettings, contradictions=too_impatient)
+    return _load(HealthcheckSettings, contradictions=short_timeout)
 
 
 def _load(
@@ -72,7 +73,7 @@ def _load(
     given: Mapping[str, Any] | None = None,
     contradictions: Callable[[Settings], Iterable[str]] = lambda _: (),
 ) -> Settings:
-    problems = [*problems, *_mistyped(settings)]
+    problems = [*problems, *renamed(name for name, _ in _unknown(settings)), *_mistyped(settings)]
     try:
         loaded = settings(**given or {})
         problems += contradictions(loaded)
@@ -88,10 +89,10 @@ def _load(
 
 
 def refuse_overriding() -> None:
-    """Refuse variables that would silently win over any settings.
+    """Raise an error for variables that override all settings.
 
     Raises:
-        ConfigInvalid: naming them.
+        ConfigInvalid: with their names.
     """
     problems = _overridden()
     if problems:
@@ -99,29 +100,29 @@ def refuse_overriding() -> None:
 
 
 def overriding_variable(key: str) -> str:
-    """The variable that beats the configuration of this Celery setting at this moment, or an empty string."""
+    """Return the variable that overrides a Celery setting in this environment; empty if it is not set."""
     name = f"CELERY_{key.upper()}"
     return name if name in _OVERRIDING and os.environ.get(name) else ""
 
 
 def app_name() -> str:
-    """The application that `WORKER_APP` names, whatever else is wrong with the environment."""
+    """Return the application that `WORKER_APP` names, even if the environment is invalid."""
     return os.environ.get(variable("app")) or ExplicitSettings().app
 
 
 def as_environment(settings: WorkerSettings) -> dict[str, str]:
-    """The variables that make `load` return these settings; holds passwords."""
+    """Return the variables from which `load` returns these settings; they hold passwords."""
     values: dict[str, Any] = settings.model_dump(mode="json", include=settings.model_fields_set)
     return {variable(name): _text(value) for name, value in values.items() if value is not None}
 
 
 def child_environment(settings: WorkerSettings) -> dict[str, str]:
-    """The environment for a worker process with these settings and no others."""
+    """Return the environment for a worker process with these settings and no others."""
     return inherited_environment(without=(PREFIX, "CELERY_")) | as_environment(settings)
 
 
 def inherited_environment(*, without: Iterable[str]) -> dict[str, str]:
-    """This process' environment less the variables that begin with `without`."""
+    """Return this process' environment without the variables that start with one of `without`."""
     return {name: value for name, value in os.environ.items() if not name.startswith(tuple(without))}
 
 
@@ -131,72 +132,74 @@ def _text(value: object) -> str:
 
 def _overridden() -> list[str]:
     return [
-        f"{name} is set and would silently win over {instead}; unset it (`unset {name}`) and set {instead} instead"
+        f"{name} is set and would override {instead}; unset it (`unset {name}`) and set {instead} instead"
         for name, instead in _OVERRIDING.items()
         if os.environ.get(name)
     ]
 
 
 def _autoscale_problems(settings: WorkerSettings) -> list[str]:
-    """Autoscale changes the prefetch with the pool, which RabbitMQ's quorum queues do not allow."""
+    """Return the problem if autoscale is used with quorum queues, which cannot change the prefetch with the pool."""
     text = os.environ.get(_AUTOSCALE, "")
     most, _, fewest = (part.strip() for part in text.partition(","))
     if not text or not settings.read_url.is_rabbitmq or settings.queue_type != "quorum" or most == fewest:
         return []
     because = "the prefetch of quorum queues cannot grow with the pool"
-    instead = f"write {most},{most} for a pool of one size, or set WORKER_QUEUE_TYPE=classic before the queues are made"
+    instead = (
+        f"write {most},{most} for a pool of one size, or set WORKER_QUEUE_TYPE=classic before the queues are declared"
+    )
     return [f"{_AUTOSCALE} is {text!r}, but {because}; {instead}"]
 
 
-def foreign_variables() -> list[str]:
-    """One line for each variable with a prefix of ours that is not a setting, but another program's."""
+def unknown_variables() -> list[str]:
+    """Return one line for each variable with repot's prefixes that is not a setting but another program's."""
     return [
-        f"{name} is set, but is not a setting of repot; it is left to whichever program reads it{_guess(name, known)}"
+        f"{name} is set, but is not a setting of repot; another program may read it{_guess(name, known)}"
         for name, known in _unknown(WorkerSettings) + _unknown(HealthcheckSettings)
-        if not _meant(name, known)
+        if name.upper() not in RENAMED and not _intended(name, known)
     ]
 
 
 def _mistyped(settings: type[EnvironmentSettings]) -> list[str]:
     return [
-        f"{name} is not a setting; did you mean {meant}?"
+        f"{name} is not a setting; did you mean {intended}?"
         for name, known in _unknown(settings)
-        if (meant := _meant(name, known))
+        if name.upper() not in RENAMED and (intended := _intended(name, known))
     ]
 
 
 def _unknown(settings: type[EnvironmentSettings]) -> list[tuple[str, list[str]]]:
-    """Variables with the settings' prefix that are none of them, each with what would be."""
+    """Return variables with the settings' prefix that are not settings, each with the names of all settings."""
     prefix = settings.model_config["env_prefix"]
     known = [variable(field, settings) for field in settings.model_fields]
     return [
         (name, known)
         for name in sorted(os.environ)
-        # as pydantic-settings does: whatever the case
+        # in any case, as pydantic-settings reads them
         if name.upper().startswith(prefix)
         and name.upper() not in known
         and not _SERVICE_LINK.match(name.removeprefix(prefix))
     ]
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
-    """The setting of which `name` is a typing error; empty for a name of its own, which another program may read."""
+def _intended(name: str, known: Iterable[str]) -> str:
+    """Return the setting of which `name` is a typing error; empty for any other name."""
     return next((one for one in known if _edits(name.upper(), one) <= _edits_allowed(one)), "")
 
 
 def _edits_allowed(name: str) -> int:
-    """A name with more letters wrong is not a typing error, but a name of its own."""
+    """Return how many characters of a name may differ in a typing error."""
     return 2 if len(name.partition("_")[2]) >= _LONG_NAME else 1
 
 
 def _edits(one: str, other: str) -> int:
-    """Letters to insert, drop, replace or swap with their neighbour: the optimal string alignment distance."""
+    """Return the optimal string alignment distance: insertions, deletions, replacements, swaps of neighbours."""
     rows = [list(range(len(other) + 1))]
-    for at, letter in enumerate(one, 1):
+    for at, char in enumerate(one, 1):
         above, row = rows[-1], [at]
         for to, goal in enumerate(other, 1):
-            least = min(above[to] + 1, row[-1] + 1, above[to - 1] + (letter != goal))
-            if at > 1 and to > 1 and (letter, one[at - 2]) == (other[to - 2], goal):
+            least = min(above[to] + 1, row[-1] + 1, above[to - 1] + (char != goal))
+            if at > 1 and to > 1 and (char, one[at - 2]) == (other[to - 2], goal):
                 least = min(least, rows[-2][to - 2] + 1)
             row.append(least)
         rows.append(row)
@@ -209,7 +212,7 @@ def _guess(name: str, known: list[str]) -> str:
 
 
 def explain(error: ValidationError, settings: type[EnvironmentSettings] = WorkerSettings) -> list[str]:
-    """One line a problem; never the rejected value, which may be a password."""
+    """Return one line for each problem, without the rejected value, which may be a password."""
     lines = []
     for detail in error.errors(include_input=False, include_url=False):
         text = detail["msg"].removeprefix("Value error, ")
@@ -219,6 +222,6 @@ def explain(error: ValidationError, settings: type[EnvironmentSettings] = Worker
         field = str(detail["loc"][0])
         if detail["type"] != "value_error":
             meaning = settings.model_fields[field].description
-            text = f"is wrong: {text[:1].lower()}{text[1:]}. It means: {meaning}"
+            text = f"is invalid: {text[:1].lower()}{text[1:]}. Meaning: {meaning}"
         lines.append(f"{variable(field, settings)} {text}")
     return lines

@@ -1,13 +1,13 @@
-"""Hiding secrets in whatever is shown."""
+"""Mask secrets in output."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-#: Keys whose values are secrets, whatever they look like; Celery's own report uses such a list too.
+#: Keys whose values are secrets; Celery's own report has a similar list.
 _SECRET_KEY = re.compile(r"pass|secret|token|signature|credential|api_?key|private", re.IGNORECASE)
-#: Credentials in anything that looks like an address: up to its last @, whatever stands before it.
+#: Credentials in a URL: all text before its last @.
 _CREDENTIALS = re.compile(r"(?<=://)(?:(?!://).)*@", re.DOTALL)
 _SECRET_OPTION = re.compile(r"([?&;][^=&;\s]*(?:pass|secret|token|key)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE)
 
@@ -15,7 +15,7 @@ MASK = "**"
 
 
 def masked(value: object, key: str = "") -> object:
-    """The same value with secrets replaced: by the name of their key, and inside addresses."""
+    """Return a value with secrets masked: values under secret keys, and passwords in URLs."""
     if key and _SECRET_KEY.search(key) and value:
         return MASK
     if isinstance(value, str):

@@ -1,14 +1,14 @@
-"""What a Redis broker needs to run long tasks.
+"""Celery settings for Redis with long tasks.
 
-kombu's Redis transport takes a fixed list of options and silently ignores any
-other (`kombu/transport/redis.py`, `Channel.from_transport_options`).
+kombu's Redis transport reads a fixed list of options and ignores all others (`kombu/transport/redis.py`,
+`Channel.from_transport_options`).
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from repot.config.entry import TLS_FIELDS, entry, transport_option
 from repot.config.urls import REDIS_SCHEMES
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from repot.config.settings import WorkerSettings
     from repot.config.urls import ServiceUrl
 
+Address = TypeVar("Address", bound="ServiceUrl")
 
-#: Scans that are missed at most when the worker that scans dies or its link falls silent.
+#: Number of scans that are missed if the scanning worker dies or its connection goes silent.
 _SCANS_MISSED = 3
 
 _KEEPALIVE_FIELDS = ("keepalive_idle", "keepalive_interval", "keepalive_count")
 
 
 def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
-    """Options for the broker connection, the same for every process on that Redis."""
+    """Yield options for the broker connection, the same for every process on that Redis."""
     yield transport_option("visibility_timeout", settings.visibility_timeout, "visibility_timeout")
-    # Celery's manual names two more places. kombu reads the first alone, but a reader of the others must find the same
+    # Celery's manual names two more places; kombu does not read them, but a person must find the same value there
     yield entry("visibility_timeout", settings.visibility_timeout, "visibility_timeout")
     if settings.result_backend.scheme in REDIS_SCHEMES:
         yield entry(
@@ -40,11 +41,11 @@ def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
     # defaults, 10 and 10, mean every 100 s
     yield transport_option("unacked_restore_interval", settings.restore_interval, "restore_interval")
     yield transport_option("unacked_restore_throttle", 1)
-    # who scans holds a lock, for 300 s by kombu's default: a worker that dies in that moment, or whose link falls
-    # silent, keeps all others from it for so long. A scan takes far less than an interval, and two at once do no harm:
-    # each message is put back in a transaction that watches the hash
+    # the scanning process holds a lock, by kombu's default for 300 s: if it dies or goes silent meanwhile, no other
+    # process scans for that long. A scan takes far less than an interval, and two at once do no harm: each message is
+    # restored in a transaction that watches the hash
     yield transport_option("unacked_mutex_expire", _SCANS_MISSED * settings.restore_interval, "restore_interval")
-    # kombu passes None for what is not given, which turns redis-py's own defaults off
+    # kombu passes None for a missing option, which turns redis-py's default off
     yield transport_option("socket_timeout", settings.socket_timeout, "socket_timeout")
     yield transport_option("socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
     yield transport_option("socket_keepalive", settings.socket_keepalive, "socket_keepalive")
@@ -57,7 +58,7 @@ def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
 
 
 def result_entries(settings: WorkerSettings) -> Iterator[Entry]:
-    """Options for a Redis result backend, whichever broker is used."""
+    """Yield options for a Redis result backend, on any broker."""
     yield entry("redis_socket_timeout", settings.socket_timeout, "socket_timeout")
     yield entry("redis_socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")
     if settings.result_backend.scheme != "redis+socket":
@@ -70,12 +71,11 @@ def result_entries(settings: WorkerSettings) -> Iterator[Entry]:
         yield entry("redis_backend_use_ssl", client_tls(settings), *TLS_FIELDS)
 
 
-def with_tls(url: ServiceUrl, settings: WorkerSettings) -> ServiceUrl:
-    """Put the TLS options into the address of a `rediss://` broker.
+def with_tls(url: Address, settings: WorkerSettings) -> Address:
+    """Return the URL of a `rediss://` server with TLS options; any other URL unchanged.
 
-    In the address, because `broker_use_ssl` serves both sides of a bridge and its
-    keys differ between the brokers. Without any, kombu does not verify at all
-    (`kombu/connection.py`, `_init_params`).
+    They go into the URL because `broker_use_ssl` serves both sides of a bridge and its keys differ between the brokers.
+    Without options kombu does not verify (`kombu/connection.py`, `_init_params`).
     """
     if url.scheme != "rediss":
         return url
@@ -92,7 +92,7 @@ def with_tls(url: ServiceUrl, settings: WorkerSettings) -> ServiceUrl:
 
 
 def keepalive(settings: WorkerSettings) -> dict[int, int]:
-    """Keepalive options; the keys must be the integers of the socket module.
+    """Return keepalive options; their keys must be the integers of the socket module.
 
     macOS calls the first one TCP_KEEPALIVE.
     """
@@ -105,7 +105,7 @@ def keepalive(settings: WorkerSettings) -> dict[int, int]:
 
 
 def client_tls(settings: WorkerSettings) -> dict[str, object]:
-    """redis-py's TLS options."""
+    """Return redis-py's TLS options."""
     options: dict[str, object] = {
         "ssl_cert_reqs": ssl.CERT_REQUIRED if settings.tls_verify else ssl.CERT_NONE,
         "ssl_check_hostname": settings.tls_verify,

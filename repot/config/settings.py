@@ -1,7 +1,7 @@
-"""The settings: one frozen tree, filled from `WORKER_*` and nothing else.
+"""The settings: one frozen tree, read from `WORKER_*` only.
 
-The defaults suit tasks that run for minutes: late acks, a prefetch of one, results
-kept, a visibility timeout of two hours. `docs/settings.md` is made from this model.
+The defaults suit tasks that run for minutes: late acks, a prefetch of one, stored results, a visibility timeout of two
+hours. A new setting is one `Field` here; `make docs` writes it into `docs/settings.md`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from repot.config.backends import require_backend
 from repot.config.probe import DEFAULT_SOCKET_TIMEOUT_S
 from repot.config.urls import STORE_SCHEMES, BrokerUrl, ServiceUrl, is_redis
 
-#: What every variable's name begins with.
+#: The prefix of every variable.
 PREFIX = "WORKER_"
 
 
 def _broker_url(value: object) -> BrokerUrl:
     if value is None:
-        # an application's own: Celery connects to a RabbitMQ on this machine then
+        # without an address Celery connects to a RabbitMQ on this machine
         value = "amqp://"
     if isinstance(value, list | tuple):
-        # an application may configure a failover list so
+        # an application may configure a failover list as a list
         value = ";".join(map(str, value))
     return value if isinstance(value, BrokerUrl) else BrokerUrl.parse(str(value))
 
@@ -42,14 +42,14 @@ def _result_url(value: object) -> ServiceUrl:
     if isinstance(value, ServiceUrl):
         return value
     if isinstance(value, type):
-        # a class of the application's own
+        # the application's own class
         return ServiceUrl((f"{value.__module__}:{value.__qualname__}",))
-    # an application that keeps no results may say None
+    # an application without results may set None
     text = "disabled" if value is None else str(value)
     if text in ("redis", "rediss"):
         text = f"{text}://"
     if not is_redis(text):
-        # one of Celery's many other backends, each with a form of its own
+        # another Celery backend, whose address has its own form
         require_backend(text)
         return ServiceUrl((text,))
     url = ServiceUrl.parse(text)
@@ -64,7 +64,7 @@ def _store_url(value: object) -> ServiceUrl:
         return value
     url = ServiceUrl.parse(str(value))
     if url.scheme not in STORE_SCHEMES:
-        message = f"has the scheme {url.scheme!r}; claims are kept on one of {', '.join(STORE_SCHEMES)}"
+        message = f"has the scheme {url.scheme!r}; the lease store is one of {', '.join(STORE_SCHEMES)}"
         raise ValueError(message)
     if len(url.servers) > 1 and url.scheme in ("redis", "rediss", "redis+socket"):
         message = "lists several servers; a list is for sentinel:// and redis+cluster:// only"
@@ -89,7 +89,7 @@ def _names(value: object) -> object:
 
 
 def empty_is_none(value: object) -> object:
-    """Compose files hand an unset variable on as an empty one."""
+    """Return None for an empty text: Compose passes an unset variable as empty."""
     return None if value == "" else value
 
 
@@ -105,7 +105,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names), PlainSerializer(",".
 
 
 class EnvironmentSettings(BaseSettings):
-    """Frozen settings whose every value is given to the constructor or stands in the environment."""
+    """Frozen settings whose values come from the constructor or the environment."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -128,75 +128,75 @@ class EnvironmentSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take what the constructor is given, then the environment; no files."""
+        """Read the constructor's arguments, then the environment; no files."""
         del settings_cls, dotenv_settings, file_secret_settings
         return (init_settings, env_settings) if cls.reads_environment else (init_settings,)
 
 
 class WorkerSettings(EnvironmentSettings):
-    """How a worker, and everything that talks to its broker, is configured.
+    """Settings of a worker and of every process that uses its broker.
 
-    `repot.config.load` makes it and explains what is wrong. Durations are seconds.
+    `repot.config.load` reads them and explains errors. Durations are seconds.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX)
 
-    app: str = Field("repot.worker.app", description="The Celery application, as for `celery -A`.")
+    app: str = Field("repot.worker.app", description="Celery application, as for `celery -A`.")
 
     broker_url: Broker = Field(
         "redis://localhost:6379/0",  # type: ignore[assignment]
-        description="The broker; its scheme alone decides between Redis and RabbitMQ. A failover list is separated by "
+        description="URL of the broker; its scheme decides between Redis and RabbitMQ. Separate a failover list by "
         "semicolons.",
     )
     broker_read_url: OptionalBroker = Field(
-        None, description="A bridge worker consumes from here; needs the write URL too."
+        None, description="Broker that a bridge worker consumes from; needs WORKER_BROKER_WRITE_URL."
     )
     broker_write_url: OptionalBroker = Field(
-        None, description="A bridge worker publishes to here: retries, chain steps, callbacks."
+        None, description="Broker that a bridge worker publishes to: retries, chain steps, callbacks."
     )
     management_url: ManagementUrl = Field(
         None,
-        description="RabbitMQ: address of the management API, with a user of its own if the broker's may not ask; "
-        "without it http://<broker's host>:15672.",
+        description="RabbitMQ: URL of the management API, with another user if the broker's lacks the right. "
+        "Default: http://<broker's host>:15672.",
     )
     result_backend: Results = Field(
         "redis://localhost:6379/1",  # type: ignore[assignment]
-        description="Where results are kept. Moving the broker does not move results.",
+        description="URL of the result backend. Moving the broker does not move results.",
     )
-    result_expires: PositiveFloat = Field(86400, description="How long a result is kept.")
+    result_expires: PositiveFloat = Field(86400, description="Delete a result after this time.")
 
     queue_names: Names = Field(
         ("celery",),
         min_length=1,
-        description="Queues, separated by commas; the first is where tasks go by default. Where it is not set, "
-        "CELERY_QUEUE_NAMES is taken.",
+        description="Queues, separated by commas; the first is the default queue. If unset, CELERY_QUEUE_NAMES "
+        "applies.",
     )
     queue_type: Literal["quorum", "classic"] = Field(
         "quorum",
-        description="RabbitMQ's kind of queue. It cannot be changed for a queue that exists. Quorum queues delay ETA "
-        "tasks in the broker, but cannot be combined with --autoscale.",
+        description="RabbitMQ: queue type. An existing queue keeps its type. Quorum queues delay ETA tasks in the "
+        "broker, but do not work with --autoscale.",
     )
     dead_letter_queue: str = Field(
         "{queue}.dead",
-        description="Where messages go that failed for good, are rejected, cannot be read or were delivered too often; "
-        "{queue} stands for the name of the queue they were in. Empty for nowhere: they vanish.",
+        description="Dead-letter queue for messages that failed for good, were rejected, cannot be read or were "
+        "delivered too often; {queue} is the name of their queue. Empty: such messages are deleted.",
     )
     dead_letter_failures: bool = Field(
         True,
-        description="Keep the message of a task that failed for good as a dead letter, on either broker; tasks with "
-        "`dead_letter = False` are left out.",
+        description="Store the message of a task that failed for good as a dead letter, on either broker, except for "
+        "tasks with `dead_letter = False`.",
     )
     max_deliveries: int = Field(
         10,
         ge=0,
-        description="Deliver a message at most so often to workers that die with it; the next time it is a dead "
-        "letter and its task has failed. Deliveries that a worker gave back when it left or lost its link do not "
-        "count. The lease store counts them. 0 for no limit.",
+        description="Maximum number of deliveries of a message to workers that die with it; the next one makes it a "
+        "dead letter and its task fails. Deliveries that a worker returned when it stopped or lost its connection do "
+        "not count. The lease store keeps the count. 0: no limit.",
     )
     redact: Names = Field(
         (),
-        description="`repot dead` shows these arguments, and values under these keys at any depth, as **; separated by "
-        "commas. Arguments without a name are hidden then, as a message does not say what they are called.",
+        description="Names of arguments and keys, at any depth, whose values `repot dlq` shows as **; separated by "
+        "commas. If set, positional arguments are hidden as well, because a message does not contain their names.",
     )
 
     task_acks_late: bool = Field(True, description="Acknowledge a task after it ran, not before.")
@@ -206,157 +206,161 @@ class WorkerSettings(EnvironmentSettings):
     )
     retry_lost_workers: bool = Field(
         True,
-        description="Run a task again when its process was killed, at most max_retries times and after its "
-        "default_retry_delay (180 s unless the task sets it). Off: the task is lost.",
+        description="Retry a task whose process was killed, at most max_retries times, after its default_retry_delay "
+        "(180 s by default). Off: the task is lost.",
     )
     deduplicate_successful_tasks: bool = Field(
         True,
-        description="Skip a redelivered task whose success is stored. Helps after a dropped ACK, never when both runs "
+        description="Skip a redelivered task whose success is stored. Helps after a dropped ACK, not if both runs "
         "overlap.",
     )
     cancel_tasks_on_connection_loss: bool = Field(
-        False, description="Kill running late-ack tasks when the broker connection is lost, as they will run again."
+        False, description="Kill running late-ack tasks if the broker connection is lost, because they run again."
     )
     prefetch_multiplier: PositiveInt = Field(1, description="Messages reserved for each process of the pool.")
     soft_shutdown_timeout: NonNegativeFloat = Field(
         15,
-        description="On soft shutdown, how long running tasks may go on before they are put back. No heartbeats are "
-        "sent meanwhile: keep it below two of them.",
+        description="On soft shutdown, time for running tasks before they are requeued. The worker sends no "
+        "heartbeat meanwhile: keep it below two heartbeats.",
     )
     send_task_events: bool = Field(False, description="Send the events that Flower and exporters read.")
 
     socket_timeout: PositiveFloat = Field(
         DEFAULT_SOCKET_TIMEOUT_S,
-        description="Give up a read or a write on a broker connection after this long. Without it one ACK into a dead "
-        "link freezes the worker.",
+        description="Timeout of a read or a write on a broker connection. Without it one ACK into a dead connection "
+        "freezes the worker.",
     )
-    socket_connect_timeout: PositiveFloat = Field(5, description="Give up connecting after this long.")
-    socket_keepalive: bool = Field(True, description="TCP keepalive on Redis connections; RabbitMQ's always have it.")
-    keepalive_idle: PositiveInt = Field(30, description="First keepalive probe after this much silence.")
-    keepalive_interval: PositiveInt = Field(5, description="Between two keepalive probes.")
-    keepalive_count: PositiveInt = Field(3, description="Unanswered keepalive probes after which the link is dead.")
+    socket_connect_timeout: PositiveFloat = Field(5, description="Timeout of connecting.")
+    socket_keepalive: bool = Field(True, description="TCP keepalive on Redis connections; always on for RabbitMQ.")
+    keepalive_idle: PositiveInt = Field(30, description="First keepalive probe after this idle time.")
+    keepalive_interval: PositiveInt = Field(5, description="Interval of keepalive probes.")
+    keepalive_count: PositiveInt = Field(
+        3, description="Close the connection after this many unanswered keepalive probes."
+    )
 
     visibility_timeout: PositiveInt = Field(
         7200,
-        description="Redis: hand out again what stays unacknowledged for longer. Must exceed the longest task, its "
-        "wait and any countdown; every process on that Redis needs the same value.",
+        description="Redis: deliver a message again if it stays unacknowledged for longer. Must exceed run time, "
+        "wait and countdown of every task; all processes on that Redis need the same value.",
     )
     restore_interval: PositiveInt = Field(
-        10, description="Redis: look this often for what exceeded the visibility timeout (Celery's own default: 100)."
+        10,
+        description="Redis: interval of the sweep for messages beyond the visibility timeout (Celery's default: 100).",
     )
     health_check_interval: PositiveInt = Field(
-        10, description="Redis: test a connection that was idle for this long before using it."
+        10, description="Redis: check a connection before use if it was idle for this long."
     )
-    client_name: str = Field("repot", pattern=r"^[!-~]+$", description="Redis: name shown by CLIENT LIST; no spaces.")
-    sentinel_master: str | None = Field(None, description="Sentinel: name of the master; needed with sentinel://.")
+    client_name: str = Field("repot", pattern=r"^[!-~]+$", description="Redis: name in CLIENT LIST; no spaces.")
+    sentinel_master: str | None = Field(None, description="Sentinel: name of the master; required with sentinel://.")
 
     heartbeat: PositiveInt = Field(
         10,
         le=3600,
-        description="RabbitMQ: heartbeat of worker connections. A dead peer is noticed, and its tasks delivered "
-        "again, after 2 to 3 of them.",
+        description="RabbitMQ: heartbeat interval of worker connections. A dead worker's tasks are delivered again "
+        "after 2 to 3 intervals.",
     )
     publisher_confirms: bool = Field(
-        True, description="RabbitMQ: wait until the broker has a message before calling it sent."
+        True, description="RabbitMQ: publish with confirms: a message counts as sent when the broker has it."
     )
     tcp_user_timeout: float = Field(
         15,
         gt=1,
         le=3600,
-        description="RabbitMQ: drop a connection whose data stays unacknowledged by TCP for this long (py-amqp's own "
-        "1 s turns a moment of packet loss into a mass redelivery).",
+        description="RabbitMQ: close a connection whose data TCP does not acknowledge for this long (with py-amqp's "
+        "default of 1 s, a moment of packet loss redelivers all messages of the connection).",
     )
 
     tls_verify: bool = Field(True, description="Verify certificates and host names of rediss:// and amqps://.")
-    tls_ca_certs: OptionalPath = Field(None, description="File of trusted CA certificates; the system's without it.")
+    tls_ca_certs: OptionalPath = Field(None, description="File of trusted CA certificates. Default: the system's.")
     tls_certificate: OptionalPath = Field(None, description="File of the client certificate.")
     tls_key: OptionalPath = Field(None, description="File of the client certificate's key.")
 
     guard: bool = Field(
-        True, description="Claim the key of an IdempotentTask before it runs. Off: such tasks run unguarded."
+        True, description="Claim the lease of an IdempotentTask before it runs. Off: such tasks run unguarded."
     )
     lease_store: OptionalStore = Field(
         None,
-        description="Redis or Valkey that keeps claims and jobs: redis://, rediss://, sentinel://, redis+cluster://, "
-        "rediss+cluster://. Without it the result backend's, which must be one then. It must not evict keys.",
+        description="URL of the Redis or Valkey for leases, idempotency records and jobs: redis://, rediss://, "
+        "sentinel://, redis+cluster://, rediss+cluster://. Default: the result backend, if it is one. It must not "
+        "evict keys.",
     )
     lease: float = Field(
         30,
         ge=0.2,
         le=86400,
-        description="How long a claim holds unless its worker renews it, which it does three times as often. A dead "
-        "worker's claim is in doubt after this long.",
+        description="Duration of a lease; its worker renews it three times in that time. When a dead worker's lease "
+        "ends, the outcome of its task is unknown.",
     )
-    lease_kept: PositiveFloat = Field(
+    idempotency_retention: PositiveFloat = Field(
         604800,
-        description="How long it is remembered that a task has been done, or may have been. Must exceed the longest "
-        "time in which a delivery or a submission can come again.",
+        description="Keep an idempotency record for this long after its task ended or its lease expired. Must exceed "
+        "the longest time until a redelivery or a repeated submission.",
     )
     lease_prefix: str = Field(
         "repot",
         pattern=r"^[A-Za-z0-9_.:/-]+$",
-        description="Beginning of all keys in the lease store; another for each deployment that shares it.",
+        description="Prefix of all keys in the lease store; use another for each deployment that shares it.",
     )
     result_limit: PositiveInt = Field(
-        65536, description="Keep the result of a guarded task with its claim up to so many bytes."
+        65536, description="Store the result of a guarded task in its idempotency record up to this size in bytes."
     )
 
-    pulse_folder: OptionalPath = Field(
+    status_dir: OptionalPath = Field(
         None,
-        description="Folder in which each worker says once a second that it lives, for `repot healthcheck`; without it "
-        "repot-<user id>-<mark of WORKER_APP and WORKER_BROKER_URL> among the temporary files.",
+        description="Directory in which each worker writes its status file every second, for `repot healthcheck`. "
+        "Default: repot-<user id>-<hash of WORKER_APP and WORKER_BROKER_URL> in the temporary directory.",
     )
     journal: OptionalPath = Field(
         None,
-        description="File to which deliveries, runs and effects are appended, a JSON object a line; experiments set "
-        "it.",
+        description="Experiments only: file to which deliveries, runs and effects are appended, one JSON object per "
+        "line.",
     )
 
     @model_validator(mode="after")
-    def _belongs_together(self) -> Self:
+    def _check_contradictions(self) -> Self:
         for problem in _contradictions(self):
             raise ValueError(problem)
         return self
 
     @property
     def read_url(self) -> BrokerUrl:
-        """The broker that a worker consumes from."""
+        """Return the broker that a worker consumes from."""
         return self.broker_read_url or self.broker_url
 
     @property
     def write_url(self) -> BrokerUrl:
-        """The broker that is published to."""
+        """Return the broker that is published to."""
         return self.broker_write_url or self.broker_url
 
     @property
     def store_url(self) -> ServiceUrl | None:
-        """Where claims are kept; None if no setting names a Redis for them."""
+        """Return the lease store; None if no setting names a Redis for it."""
         if self.lease_store or self.result_backend.scheme not in STORE_SCHEMES:
             return self.lease_store
         return self.result_backend
 
     def dead_letters_of(self, queue: str) -> str:
-        """The queue for the dead letters of another; empty if there is none."""
+        """Return the dead-letter queue of a queue; empty without one."""
         return self.dead_letter_queue.replace("{queue}", queue)
 
     def replace(self, **changes: Any) -> WorkerSettings:  # noqa: ANN401 - values of any field
-        """The same settings with some changed, checked again.
+        """Return the settings with some values changed and validated.
 
         Raises:
-            pydantic.ValidationError: a changed value is wrong.
+            pydantic.ValidationError: a changed value is invalid.
         """
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return ExplicitSettings(**given | changes)
 
 
 class ExplicitSettings(WorkerSettings):
-    """Settings whose values are those given to the constructor, whatever the environment says."""
+    """Settings from the constructor only, without the environment."""
 
     reads_environment = False
 
 
 class Variable(NamedTuple):
-    """A variable as people read about it."""
+    """The documentation of a variable."""
 
     name: str
     default: str
@@ -364,12 +368,12 @@ class Variable(NamedTuple):
 
 
 def variable(field: str, settings: type[EnvironmentSettings] = WorkerSettings) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return settings.model_config["env_prefix"] + field.upper()
 
 
 def describe(settings: type[EnvironmentSettings] = WorkerSettings) -> list[Variable]:
-    """Every variable of a model, in its order."""
+    """Return every variable of a model, in its order."""
     return [
         Variable(variable(name, settings), _default(settings, name), field.description or "")
         for name, field in settings.model_fields.items()
@@ -386,7 +390,7 @@ def _default(settings: type[EnvironmentSettings], name: str) -> str:
 
 
 def _contradictions(settings: WorkerSettings) -> list[str]:
-    """What is wrong between settings that are right by themselves."""
+    """Return the contradictions between settings that are valid one by one."""
     found = []
     reads, writes = settings.broker_read_url, settings.broker_write_url
     if (reads is None) != (writes is None):
@@ -400,7 +404,7 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
             "WORKER_BROKER_READ_URL and WORKER_BROKER_WRITE_URL: memory:// and filesystem:// cannot be bridged"
         )
     if any(url.scheme == "sentinel" for url in urls) and not settings.sentinel_master:
-        found.append("WORKER_SENTINEL_MASTER is missing; sentinel:// needs the name of the master to ask for")
+        found.append("WORKER_SENTINEL_MASTER is missing; sentinel:// needs the name of the master")
     if {url.scheme for url in urls} > {"amqps"} and not all(url.scheme in ("amqps", "rediss") for url in urls):
         found.append(
             "WORKER_BROKER_READ_URL and WORKER_BROKER_WRITE_URL: Celery has one TLS setting for both sides, so "
@@ -415,7 +419,7 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
         )
     hard, soft = settings.task_time_limit, settings.task_soft_time_limit
     if hard and soft and soft >= hard:
-        found.append("WORKER_TASK_SOFT_TIME_LIMIT is not below WORKER_TASK_TIME_LIMIT, so it would never act")
+        found.append("WORKER_TASK_SOFT_TIME_LIMIT is not below WORKER_TASK_TIME_LIMIT, so it would have no effect")
     found += _queue_name_problems(settings)
     return found
 
@@ -432,6 +436,6 @@ def _queue_name_problems(settings: WorkerSettings) -> list[str]:
         if settings.dead_letters_of(name) in names
     ]
     for name in names:
-        if any(word in ("*", "#") for word in name.split(".")):
+        if any(part in ("*", "#") for part in name.split(".")):
             found.append(f"WORKER_QUEUE_NAMES: {name!r} holds a wildcard of topic exchanges; use other characters")
     return found

@@ -1,7 +1,7 @@
-"""Broker and result addresses: checked once, masked everywhere.
+"""URLs of brokers and result backends: checked once, masked everywhere.
 
-An address may be a failover list, `amqp://one;amqp://two`, as in Celery. What is
-wrong with it is said without showing it, because it may hold a password.
+A URL may be a failover list, `amqp://one;amqp://two`, as in Celery. Errors do not show it, because it may hold a
+password.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
+from repot.config.broker_kinds import BrokerKind, kind_of
 from repot.config.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-REDIS_SCHEMES = ("redis", "rediss", "sentinel", "redis+socket")
-AMQP_SCHEMES = ("amqp", "amqps", "pyamqp")
+REDIS_SCHEMES = BrokerKind.REDIS.schemes
+AMQP_SCHEMES = BrokerKind.RABBITMQ.schemes
 #: kombu's transports without a server: an application's own tests use them.
 SERVERLESS_SCHEMES = ("memory", "filesystem")
 BROKER_SCHEMES = REDIS_SCHEMES + AMQP_SCHEMES + SERVERLESS_SCHEMES
-#: Where claims can be kept; Celery has no broker on a cluster.
+#: Schemes of lease stores; Celery has no broker on a cluster.
 STORE_SCHEMES = (*REDIS_SCHEMES, "redis+cluster", "rediss+cluster")
 
-#: Celery connects to this machine where these name no host.
+#: With these schemes and no host, Celery connects to this machine.
 _DEFAULT_HOST = ("redis", "rediss", *AMQP_SCHEMES)
 _DEFAULT_PORTS = {"amqps": 5671, "sentinel": 26379} | dict.fromkeys(
     ("redis", "rediss", "redis+socket", "redis+cluster", "rediss+cluster"), 6379
 )
 
-#: Celery knows no such scheme, but a Valkey speaks Redis' protocol: valkey, valkeys, valkey+socket, valkey+cluster ...
+#: Schemes that Celery does not know; Valkey uses Redis' protocol: valkey, valkeys, valkey+socket, valkey+cluster ...
 _VALKEY = re.compile(r"^valkey(s?)(?=(\+cluster|\+socket)?://)")
 
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*$")
 _BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
-#: Options people put behind a `?`, where they end a process or do harm, and the
-#: setting that does what they meant. A heartbeat in the URL also reaches
-#: producers, whose heartbeats nobody sends; kombu's Redis transport takes any
-#: unknown option as a Python argument and raises TypeError.
+#: URL options that end a process or do harm, with the setting to use instead. A heartbeat in the URL also applies to
+#: producers, and no code sends their heartbeats; kombu's Redis transport passes any unknown option as a Python argument
+#: and raises TypeError.
 _SETTING_FOR_OPTION = {
     "client_name": "WORKER_CLIENT_NAME",
     "connect_timeout": "WORKER_SOCKET_CONNECT_TIMEOUT",
@@ -51,12 +51,12 @@ _SETTING_FOR_OPTION = {
     "visibility_timeout": "WORKER_VISIBILITY_TIMEOUT",
 }
 
-#: What kombu understands behind a `?` of a Redis address (`kombu/utils/url.py`, `parse_url`).
+#: URL options that kombu reads for Redis (`kombu/utils/url.py`, `parse_url`).
 _TLS_OPTIONS = ("ssl_cert_reqs", "ssl_check_hostname", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _CERT_REQS = ("CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE", "required", "optional", "none")
 
 _HOW_TO_QUOTE = (
-    "percent-encode the characters of user name and password that mean something in a URL "
+    "percent-encode the characters of user name and password that have a meaning in a URL "
     "(@ is %40, : is %3A, / is %2F, # is %23, ? is %3F, ; is %3B, % is %25); "
     "python -c 'import getpass, urllib.parse as u; print(u.quote(getpass.getpass(), safe=\"\"))' does it"
 )
@@ -64,22 +64,22 @@ _HOW_TO_QUOTE = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServiceUrl:
-    """One address or a failover list of them; prints itself without passwords.
+    """One URL or a failover list of URLs; its text forms mask passwords.
 
-    A scheme of Valkey is read as Redis' own, and a broker that names no host is on this machine, as in Celery.
+    Valkey's schemes are read as those of Redis, and a URL without a host means this machine, as in Celery.
     """
 
     servers: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> ServiceUrl:
-        """Split a failover list; check that each part is an address at all.
+        """Split a failover list and check the form of each part.
 
         Raises:
-            ValueError: with a text that is safe to show.
+            ValueError: a part is not a URL; the text shows no secret.
         """
         if any(character.isspace() or not character.isprintable() for character in text.strip()):
-            message = f"holds a space or a character that no address has; if a password does, {_HOW_TO_QUOTE}"
+            message = f"holds a space or another invalid character; if the password does, {_HOW_TO_QUOTE}"
             raise ValueError(message)
         parts = tuple(part.strip() for part in text.split(";") if part.strip())
         if not parts:
@@ -92,67 +92,67 @@ class ServiceUrl:
 
     @property
     def scheme(self) -> str:
-        """The scheme of the first server, `redis` or `amqp` for example."""
+        """Return the scheme of the first server, for example `redis` or `amqp`."""
         return self.servers[0].partition("://")[0]
 
     def beginning_with(self, address: str) -> Self:
-        """The same servers, the one at `address` (host:port) first; as they are if it is none of them."""
+        """Return the servers with the one at `address` (host:port) first; unchanged if the list lacks it."""
         theirs = zip(self.servers, self.addresses, strict=True)
         first = [server for server, (host, port) in theirs if f"{host}:{port}" == address.lower()]
         return type(self)((*first, *(server for server in self.servers if server not in first)))
 
     @property
     def default_port(self) -> int:
-        """The port of a server that names none."""
+        """Return the port of a server whose URL has no port."""
         return _DEFAULT_PORTS.get(self.scheme, 5672)
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of each server; the host of a socket file is empty."""
+        """Return host and port of each server; the host of a socket file is empty."""
         parts = map(urlsplit, self.servers)
         return tuple((one.hostname or "", one.port or self.default_port) for one in parts)
 
     def reveal(self) -> str:
-        """The address as given, passwords included; for connecting only."""
+        """Return the URL with its passwords, for connecting only."""
         return ";".join(self.servers)
 
     def with_options(self, options: Mapping[str, str]) -> Self:
-        """The same servers with options added; those already there win."""
+        """Return the servers with options added; existing options take precedence."""
         return type(self)(tuple(_add_options(server, options) for server in self.servers))
 
     def masked(self) -> str:
-        """The address with `**` for each password."""
+        """Return the URL with `**` for each password."""
         return ";".join(str(masked(server)) for server in self.servers)
 
     __str__ = masked
 
     def __repr__(self) -> str:
-        """The masked address: a traceback or a log must not show a password."""
+        """Return the masked URL: a traceback or a log must not show a password."""
         return f"{type(self).__name__}({self.masked()!r})"
 
 
 class BrokerUrl(ServiceUrl):
-    """The address of a broker that repot knows: a Redis or a RabbitMQ."""
+    """The URL of a broker that repot knows."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> BrokerUrl:
-        """Check form, scheme, one transport for the whole list, and the options.
+        """Check form, scheme, options, and that the list has one transport.
 
         Raises:
-            ValueError: with a text that is safe to show.
+            ValueError: a check fails; the text shows no secret.
         """
         url = ServiceUrl.parse(re.sub(r";\s+", ";", text))
         schemes = [server.partition("://")[0] for server in url.servers]
         for scheme in schemes:
-            if scheme not in BROKER_SCHEMES:
+            if scheme not in BROKER_SCHEMES and not _is_of_added_kind(scheme):
                 message = f"has the scheme {scheme!r}; a broker is one of {', '.join((*BROKER_SCHEMES, 'valkey'))}"
                 raise ValueError(message)
         if len(set(schemes)) > 1:
             message = (
-                f"mixes the transports {', '.join(sorted(set(schemes)))} in one failover list, so that each process "
-                "picks its own broker; list servers of one scheme, and use WORKER_BROKER_READ_URL and "
+                f"mixes the transports {', '.join(sorted(set(schemes)))} in one failover list, so each process "
+                "would use another broker; list servers of one scheme, and use WORKER_BROKER_READ_URL and "
                 "WORKER_BROKER_WRITE_URL to work between two brokers"
             )
             raise ValueError(message)
@@ -164,33 +164,44 @@ class BrokerUrl(ServiceUrl):
         return cls(url.servers)
 
     @property
+    def kind(self) -> BrokerKind | None:
+        """Return the kind of broker at this URL; None without a server."""
+        return kind_of(self.scheme)
+
+    @property
     def is_redis(self) -> bool:
-        """Whether a Redis (or Valkey) serves this address."""
+        """Return whether the broker is a Redis (or Valkey)."""
         return self.scheme in REDIS_SCHEMES
 
     @property
     def is_rabbitmq(self) -> bool:
-        """Whether a RabbitMQ serves this address."""
+        """Return whether the broker is a RabbitMQ."""
         return self.scheme in AMQP_SCHEMES
 
     @property
     def is_serverless(self) -> bool:
-        """Whether no server is behind this address: a process' memory, or files."""
+        """Return whether the URL has no server: it names a process' memory, or files."""
         return self.scheme in SERVERLESS_SCHEMES
 
 
+def _is_of_added_kind(scheme: str) -> bool:
+    """Return whether an installed adapter has this scheme."""
+    kind = kind_of(scheme)
+    return kind is not None and scheme in kind.schemes
+
+
 def is_redis(text: str) -> bool:
-    """Whether the scheme of an address is one of Redis' or Valkey's; the address may be wrong otherwise."""
+    """Return whether the scheme of a URL is one of Redis' or Valkey's; the rest of the URL is not checked."""
     return _VALKEY.sub(r"redis\1", text).partition("://")[0] in REDIS_SCHEMES
 
 
 def is_valkey(value: object) -> bool:
-    """Whether an address has one of Valkey's schemes, which neither kombu nor Celery knows."""
+    """Return whether a URL has one of Valkey's schemes, which neither kombu nor Celery knows."""
     return isinstance(value, str) and _VALKEY.match(value) is not None
 
 
 def _complete(server: str) -> str:
-    """Put the host in that Celery takes where none is named."""
+    """Insert the host that Celery uses for a URL without a host."""
     scheme, separator, rest = server.partition("://")
     authority, slash, path = rest.partition("/")
     credentials, at, host = authority.rpartition("@")
@@ -232,8 +243,8 @@ def _check_host(server: str, where: str) -> None:
         message = f"{where}names no host; write sentinel://host:26379/0"
         raise ValueError(message)
     if parts.scheme == "redis+socket" and (host or not parts.path.strip("/")):
-        # kombu would take the first folder for a host, and open another file
-        message = f"{where}names no file; a socket's path begins with a third slash: redis+socket:///run/redis.sock"
+        # kombu would read the first directory as a host and open another file
+        message = f"{where}names no file; a socket's path starts with a third slash: redis+socket:///run/redis.sock"
         raise ValueError(message)
     if parts.fragment:
         message = f"{where}has a # in it: {_HOW_TO_QUOTE}"
@@ -257,11 +268,11 @@ def _check_server(parts: SplitResult) -> None:
 def _check_option(scheme: str, name: str, value: str) -> None:
     if name not in _TLS_OPTIONS or scheme not in ("rediss", "sentinel"):
         known = _SETTING_FOR_OPTION.get(name)
-        instead = f"set {known} instead" if known else "take it out"
+        instead = f"set {known} instead" if known else "remove it"
         message = f"has the option ?{name}=, which does not belong in a broker's address; {instead}"
         raise ValueError(message)
     if name == "ssl_cert_reqs" and value not in _CERT_REQS:
-        message = f"has an ssl_cert_reqs that is none of {', '.join(_CERT_REQS)}"
+        message = f"has an ssl_cert_reqs other than {', '.join(_CERT_REQS)}"
         raise ValueError(message)
 
 

@@ -1,1 +1,1 @@
-"""Where messages go that failed for good, on either broker: written whole, listed, replayed, discarded."""
+"""Dead letters on either broker: publish, list, replay and discard messages that failed permanently."""

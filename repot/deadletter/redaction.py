@@ -1,4 +1,4 @@
-"""What may be shown of a letter's payload. JSON alone is read; pickle and YAML can run code when they are loaded."""
+"""Redact a dead letter's payload. Only JSON is read: loading pickle or YAML can run code."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from repot.config.masking import MASK
 if TYPE_CHECKING:
     from repot.brokers.message import Message
 
-#: Shorter values stand in too many texts by chance.
-_SHORTEST_SECRET = 4
+#: Shorter values occur in too many texts by chance.
+_MIN_SECRET_LENGTH = 4
 
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """Hides the values of some names: in payloads, and wherever else they stand in what is shown."""
+    """Hides the values of some names: in payloads, and wherever else they occur in the output."""
 
     names: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, names: tuple[str, ...]) -> Redaction:
-        """Of these names, whatever their case."""
+        """Return the redaction of these names, ignoring case."""
         return cls(frozenset(name.lower() for name in names))
 
     def payload(self, message: Message) -> dict[str, Any]:
-        """The arguments of a task as far as they may be shown; for what is not JSON its kind and size."""
+        """Return the redacted arguments of a task; for a payload other than JSON its type and size."""
         found = _decoded(message)
-        if isinstance(found, _Sealed):
-            return {"hidden": found.why, "content_type": message.content_type, "bytes": len(message.body)}
+        if isinstance(found, _Unreadable):
+            return {"hidden": found.reason, "content_type": message.content_type, "bytes": len(message.body)}
         if _is_call(found):
-            return {"args": self._shown(found[0], named=False), "kwargs": self._shown(found[1], named=True)}
-        return {"body": self._shown(found, named=False)}
+            return {"args": self._redacted(found[0], named=False), "kwargs": self._redacted(found[1], named=True)}
+        return {"body": self._redacted(found, named=False)}
 
     def text(self, message: Message, text: str) -> str:
-        """What an exception said; nothing where nobody knows which of its words are to be hidden."""
-        return MASK if self.names and text and isinstance(_decoded(message), _Sealed) else text
+        """Return an exception's text; masked if the payload cannot be read, as any word may be secret then."""
+        return MASK if self.names and text and isinstance(_decoded(message), _Unreadable) else text
 
-    def scrubbed(self, message: Message, shown: dict[str, Any]) -> dict[str, Any]:
-        """The same data without the values that are hidden in the payload, whatever text they stand in."""
+    def scrubbed(self, message: Message, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data with the payload's hidden values masked in every text."""
         found = _decoded(message)
-        if not self.names or isinstance(found, _Sealed):
-            return shown
+        if not self.names or isinstance(found, _Unreadable):
+            return data
         parts = ((found[0], False), (found[1], True)) if _is_call(found) else ((found, False),)
-        secrets = {word for part, named in parts for word in _words(self._hidden(part, named=named))}
+        secrets = {word for part, named in parts for word in _secret_words(self._hidden_values(part, named=named))}
         longest_first = sorted(secrets, key=len, reverse=True)
 
         def scrub(value: object) -> object:
@@ -60,58 +60,58 @@ class Redaction:
                 return {name: scrub(inner) for name, inner in value.items()}
             return [scrub(inner) for inner in value] if isinstance(value, list) else value
 
-        return {name: value if name in _OUR_OWN else scrub(value) for name, value in shown.items()}
+        return {name: value if name in _EXEMPT else scrub(value) for name, value in data.items()}
 
-    def _shown(self, value: object, *, named: bool) -> object:
-        """With `named` False, an argument without a name may be any of those to hide."""
+    def _redacted(self, value: object, *, named: bool) -> object:
+        """Redact a value; with `named` False it has no name, so it may be one of those to hide."""
         if isinstance(value, Mapping):
             return {
-                key: MASK if str(key).lower() in self.names else self._shown(inner, named=True)
+                key: MASK if str(key).lower() in self.names else self._redacted(inner, named=True)
                 for key, inner in value.items()
             }
         if isinstance(value, list):
-            return [self._shown(one, named=named) for one in value]
+            return [self._redacted(one, named=named) for one in value]
         return value if named or not self.names or isinstance(value, bool | None) else MASK
 
-    def _hidden(self, value: object, *, named: bool) -> Iterator[object]:
+    def _hidden_values(self, value: object, *, named: bool) -> Iterator[object]:
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 if str(key).lower() in self.names:
                     yield inner
                 else:
-                    yield from self._hidden(inner, named=True)
+                    yield from self._hidden_values(inner, named=True)
         elif isinstance(value, list):
             for one in value:
-                yield from self._hidden(one, named=named)
+                yield from self._hidden_values(one, named=named)
         elif not named:
             yield value
 
 
-#: What a letter is found by, and what repot wrote itself.
-_OUR_OWN = ("id", "task", "reason", "queue", "dead_queue", "broker", "worker", "sent_at", "died_at", "content_type")
+#: Fields that identify a dead letter, or that repot wrote.
+_EXEMPT = ("id", "task", "reason", "queue", "dead_queue", "broker", "worker", "sent_at", "died_at", "content_type")
 
 
 @dataclass(frozen=True, slots=True)
-class _Sealed:
-    why: str
+class _Unreadable:
+    reason: str
 
 
 def _decoded(message: Message) -> Any:  # noqa: ANN401 - JSON
     if message.content_type != "application/json":
-        return _Sealed("not JSON, and nothing else is loaded")
+        return _Unreadable("not JSON; no other format is loaded")
     if message.headers.get("compression"):
-        return _Sealed("compressed")
+        return _Unreadable("compressed")
     try:
         found = json.loads(message.body)
     except (ValueError, RecursionError):
-        return _Sealed("not valid JSON")
-    return found if _is_shallow(found) else _Sealed("nested too deeply")
+        return _Unreadable("not valid JSON")
+    return found if _is_shallow(found) else _Unreadable("nested too deeply")
 
 
 def _is_shallow(found: object) -> bool:
-    """Whether it can be gone through; readers of JSON come deeper than functions that call themselves."""
+    """Whether it can be walked recursively; the JSON parser goes deeper than Python's recursion limit."""
     level = [found]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [
             inner
             for one in level
@@ -126,12 +126,12 @@ def _is_call(found: object) -> bool:
     return isinstance(found, list) and len(found) > 1 and isinstance(found[0], list) and isinstance(found[1], Mapping)
 
 
-def _words(values: Iterator[object]) -> Iterator[str]:
-    """All texts and numbers in these values that are long enough to be told from others."""
+def _secret_words(values: Iterator[object]) -> Iterator[str]:
+    """Return all strings and numbers in these values that are long enough to be searched for."""
     for value in values:
         if isinstance(value, Mapping):
-            yield from _words(iter(value.values()))
+            yield from _secret_words(iter(value.values()))
         elif isinstance(value, list):
-            yield from _words(iter(value))
-        elif len(str(value)) >= _SHORTEST_SECRET and not isinstance(value, bool | None):
+            yield from _secret_words(iter(value))
+        elif len(str(value)) >= _MIN_SECRET_LENGTH and not isinstance(value, bool | None):
             yield str(value)

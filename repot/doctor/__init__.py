@@ -1,13 +1,13 @@
-"""Judging an application: facts gathered once, rules over them, a report.
+"""The doctor: collect the facts of an application, run the rules over them, report.
 
-A plugin adds rules of its own with an entry point in the group `repot.doctor.rules`
-that names a module; every `Rule` in it is taken::
+A plugin adds rules with an entry point in the group `repot.doctor.rules` that names a module; every `Rule` in that
+module is run (docs/write-a-rule.md)::
 
     from repot.doctor import ERROR, Facts, Finding, rule
 
-    @rule("SHOP1", "Reports without a time limit", ERROR, fix="time_limit=600", evidence="https://...")
+    @rule("SHOP1", "A report has no time limit", ERROR, fix="time_limit=600", evidence="https://...")
     def reports_without_a_limit(facts: Facts):
-        '''A report that hangs holds its process for ever. ...'''
+        '''A report that hangs blocks its process for ever. ...'''
         ...
 """
 

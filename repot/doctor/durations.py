@@ -1,4 +1,4 @@
-"""Numbers and durations as people write them in a configuration."""
+"""Read numbers and durations of a configuration."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from repot.errors import FactUnknown
 
 
 def seconds(value: object, what: str = "a duration") -> float:
-    """A number of seconds; 0 for none. Texts of numbers and timedeltas count as what they say.
+    """Return a number of seconds from a number, a text with a number, or a timedelta; 0 for None.
 
     Raises:
-        FactUnknown: it is nothing of the kind.
+        FactUnknown: the value has another type.
     """
     if not value:
         return 0.0
@@ -20,5 +20,5 @@ def seconds(value: object, what: str = "a duration") -> float:
     try:
         return float(str(value)) if not isinstance(value, bool) else float(value)
     except ValueError as error:
-        message = f"{what} is {value!r}, which is no number"
+        message = f"{what} is {value!r}, which is not a number"
         raise FactUnknown(message, hint="Write it as a number of seconds.") from error

@@ -1,4 +1,4 @@
-"""Everything the rules judge, gathered once before any of them runs."""
+"""The facts that rules read, collected once before the first rule runs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known, release_of
-from repot.config.endpoints import BrokerKind
+from repot.config.capabilities import Capabilities, capabilities_of
 from repot.doctor.durations import seconds
 from repot.errors import FactUnknown
-from repot.worker.effective import CELERY_DEFAULT
+from repot.worker.effective_config import CELERY_DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from repot.config.broker_kinds import BrokerKind
     from repot.config.endpoints import Endpoint
-    from repot.doctor.policy import StandingWaiver
-    from repot.doctor.rule import Place
-    from repot.doctor.source import Call, Source
+    from repot.doctor.config import Waiver
+    from repot.doctor.rule import Location
+    from repot.doctor.static_analysis import Call, SourceFacts
 
-Said = TypeVar("Said", RedisFacts, RabbitFacts)
+LiveFacts = TypeVar("LiveFacts", RedisFacts, RabbitFacts)
 
-#: What kombu's Redis transport does without an option (`kombu/transport/redis.py`).
+#: The defaults of kombu's Redis transport (`kombu/transport/redis.py`).
 KOMBU_REDIS_DEFAULTS: Mapping[str, Any] = {
     "visibility_timeout": 3600,
     "unacked_restore_interval": 10,
@@ -36,36 +37,37 @@ KOMBU_REDIS_DEFAULTS: Mapping[str, Any] = {
     "global_keyprefix": "",
 }
 
-#: RabbitMQ's `consumer_timeout` unless somebody raised it.
+#: RabbitMQ's default `consumer_timeout`, in seconds.
 CONSUMER_TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting's value and where it comes from."""
+    """A setting's value and its origin."""
 
     key: str
     value: Any = field(repr=False)
     origin: str
-    place: Place | None = None
+    location: Location | None = None
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody set it."""
+        """Return whether it has Celery's default."""
         return self.origin == CELERY_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """A task's options as Celery will use them; durations in seconds.
+    """A task's options as Celery uses them; durations in seconds.
 
-    `countdown_s` is the longest delay with which it is known to be sent or retried;
-    `first_line` and `last_line` are those of its function or class. `strange` are
-    attributes that Celery does not know, with what was meant; `wrong` those whose
-    value is of a kind that Celery cannot use. `same_if_equal` says that equal
-    arguments make two calls the same work, as IdempotentTask has it by default;
-    `unguarded` that the task has a policy and no IdempotentTask to follow it;
-    `runs_later` what keeps a call from running its body: "async def", a generator.
+    Attributes:
+        countdown_s: the longest delay with which it is known to be sent or retried.
+        unknown_options: attributes that Celery does not know, with the likely option.
+        invalid_options: options with a value of a type that Celery cannot use, with the value.
+        keyed_by_arguments: equal arguments make two calls the same work, IdempotentTask's default.
+        unguarded: the task has a policy, but its class is not an IdempotentTask.
+        runs_later: why a call does not run the body: "async def", a generator; empty if it does.
+        first_line: of its function or class; `last_line` also.
     """
 
     name: str
@@ -82,24 +84,26 @@ class TaskFacts:
     queue: str
     priority: int | None
     countdown_s: float
-    strange: Mapping[str, str]
-    wrong: Mapping[str, str] = field(default_factory=dict)
+    unknown_options: Mapping[str, str]
+    invalid_options: Mapping[str, str] = field(default_factory=dict)
     serializer: str | None = None
-    same_if_equal: bool = False
+    keyed_by_arguments: bool = False
     unguarded: bool = False
     runs_later: str = ""
     calls: tuple[Call, ...] = ()
-    place: Place | None = None
+    location: Location | None = None
     first_line: int = 0
     last_line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """A queue the application declares; `kind` is quorum or classic.
+    """A queue that the application declares; `kind` is quorum or classic.
 
-    One that is not `configured` is made by Celery because tasks are routed to it. `delayed` says whether RabbitMQ keeps
-    its delays in an application that repot configured; None in any other, where Celery decides.
+    Attributes:
+        configured: False for a queue that Celery creates because tasks are routed to it.
+        delayed: whether RabbitMQ holds its delayed tasks, in an application that repot configured; None in any other,
+            where Celery decides.
     """
 
     name: str
@@ -116,49 +120,49 @@ class QueueFacts:
 
     @property
     def is_quorum(self) -> bool:
-        """Whether it is declared as a quorum queue."""
+        """Return whether it is declared as a quorum queue."""
         return self.kind == "quorum"
 
     @property
     def has_dead_letter_target(self) -> bool:
-        """Whether its own arguments say where dead letters go."""
+        """Return whether its own arguments name a dead-letter exchange."""
         return "x-dead-letter-exchange" in self.arguments
 
 
 @dataclass(frozen=True, slots=True)
 class StartCommand:
-    """A `celery ... worker` command of the project, and its options as given."""
+    """A `celery ... worker` command of the project with its options."""
 
     text: str
     options: Mapping[str, Any]
-    place: Place | None = None
+    location: Location | None = None
 
     def has(self, option: str) -> bool:
-        """Whether an option is given, and not switched off."""
+        """Return whether an option is given and not switched off."""
         return bool(self.options.get(option))
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What the project's start files do: workers, beat, probes and monitors."""
+    """Commands in the project's start files: workers, beat, probes and monitors."""
 
     workers: tuple[StartCommand, ...]
-    ping_probes: tuple[Place, ...]
-    event_readers: tuple[Place, ...]
-    beats: tuple[Place, ...]
+    ping_probes: tuple[Location, ...]
+    event_readers: tuple[Location, ...]
+    beats: tuple[Location, ...]
 
 
 class Delay(NamedTuple):
-    """How long a task is held back before it runs; `task`, `queue` and `place` where they are known."""
+    """A delay before a task runs; `task`, `queue` and `location` are empty or None if unknown."""
 
     seconds: float
     task: str
     queue: str
-    place: Place | None
+    location: Location | None
 
 
 class Versions(NamedTuple):
-    """Versions of the libraries that decide."""
+    """Versions of the libraries that rules depend on."""
 
     celery: str
     kombu: str
@@ -169,9 +173,13 @@ class Versions(NamedTuple):
 class Facts:
     """One application on one broker.
 
-    `moved_from` is the broker it runs on today, when it is judged as if it ran on
-    another; `source_live` what that one says. `bounds` are the user's own statements.
-    `foreign_tasks` belong to installed libraries and are not judged.
+    Attributes:
+        siblings: the other applications of the same run.
+        moved_from: today's broker, if the application is judged as if it ran on another.
+        live: the facts of the running broker; None without `--live`.
+        source_live: the same for today's broker, if `moved_from` is set.
+        bounds: the user's own statements.
+        library_tasks: tasks of installed libraries, which are not judged.
     """
 
     app: str
@@ -185,88 +193,96 @@ class Facts:
     overriding: Mapping[str, str]
     deployment: Deployment
     bounds: Bounds
-    source: Source = field(repr=False)
-    foreign_tasks: tuple[str, ...] = ()
+    source: SourceFacts = field(repr=False)
+    library_tasks: tuple[str, ...] = ()
     write_servers: tuple[Endpoint, ...] = ()
     result_servers: tuple[Endpoint, ...] = ()
     siblings: tuple[Facts, ...] = ()
-    waivers: tuple[StandingWaiver, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
     rule_ids: frozenset[str] = frozenset()
     moved_from: BrokerKind | None = None
     live: RedisFacts | RabbitFacts | None = None
     source_live: RedisFacts | RabbitFacts | None = None
-    #: What the user of the lease store lacks; None where no task needs a store, or it was not asked.
+    #: Rights that the lease store's user lacks; None if no task needs a store, or without `--live`.
     store_rights: tuple[str, ...] | Unknown | None = None
     #: Whether the lease store is a replica; None as for `store_rights`.
     store_is_replica: bool | Unknown | None = None
 
     @property
     def kind(self) -> BrokerKind:
-        """Which broker it is judged on."""
+        """Return the kind of broker that it is judged on."""
         found = self.servers[0].kind
         assert found is not None
         return found
 
     @property
+    def broker(self) -> Capabilities:
+        """Return what the broker does that it is judged on."""
+        return capabilities_of(self.kind)
+
+    @property
     def kinds(self) -> set[BrokerKind | None]:
-        """The brokers it reads from and writes to."""
+        """Return the kinds of broker that it reads from and writes to."""
         return {server.kind for server in (*self.servers, *self.write_servers)}
 
     @property
     def is_bridge(self) -> bool:
-        """Whether it reads from one address and writes to another."""
+        """Return whether it reads from one address and writes to another."""
         return bool(self.write_servers) and self.write_servers != self.servers
 
     def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - values of any setting
-        """The value of a setting; None for one nobody set."""
+        """Return the value of a setting; None if it is not set."""
         found = self.settings.get(key)
         return found.value if found else None
 
     def is_default(self, key: str) -> bool:
-        """Whether nobody set this setting."""
+        """Return whether a setting has Celery's default."""
         found = self.settings.get(key)
         return found is None or found.is_default
 
     def option(self, name: str) -> Any:  # noqa: ANN401 - values of any option
-        """A transport option of the broker connection; kombu's default where none is set."""
+        """Return a transport option of the broker connection, or kombu's default."""
         found = self.settings.get(f"broker_transport_options.{name}")
         return found.value if found else KOMBU_REDIS_DEFAULTS.get(name)
 
     def options(self) -> dict[str, Any]:
-        """Every transport option that is set."""
+        """Return every transport option that is set."""
         prefix = "broker_transport_options."
         return {key.removeprefix(prefix): one.value for key, one in self.settings.items() if key.startswith(prefix)}
 
     @property
     def redis(self) -> RedisFacts:
-        """What the Redis says.
+        """Return the facts of the running Redis.
 
         Raises:
-            FactUnknown: it was not asked.
+            FactUnknown: without `--live`.
         """
-        return _asked(self.live, RedisFacts)
+        return _require_live(self.live, RedisFacts)
 
     @property
     def rabbitmq(self) -> RabbitFacts:
-        """What the RabbitMQ says.
+        """Return the facts of the running RabbitMQ.
 
         Raises:
-            FactUnknown: it was not asked.
+            FactUnknown: without `--live`.
         """
-        return _asked(self.live, RabbitFacts)
+        return _require_live(self.live, RabbitFacts)
 
     @property
     def rabbitmq_release(self) -> tuple[int, int] | None:
-        """Major and minor version of the RabbitMQ; None while nobody asked it."""
-        return self.live.release if isinstance(self.live, RabbitFacts) else None
+        """Return the major and minor version of the running RabbitMQ; None without `--live`."""
+        try:
+            return self.rabbitmq.release
+        except FactUnknown:
+            return None
 
     @property
     def is_before_rabbitmq_4(self) -> bool:
-        """Whether the RabbitMQ is known to be older than 4.0; while nobody asked it, it may be newer."""
+        """Return whether the RabbitMQ is known to be older than 4.0; False without `--live`."""
         return self.rabbitmq_release is not None and self.rabbitmq_release < (4, 0)
 
     def workers(self) -> tuple[StartCommand, ...]:
-        """How workers are started.
+        """Return the commands that start workers.
 
         Raises:
             FactUnknown: no start command was found.
@@ -280,35 +296,35 @@ class Facts:
         return self.deployment.workers
 
     def pools(self) -> set[str]:
-        """The kinds of pool workers use; the setting's where no start command says otherwise."""
+        """Return the kinds of pool that workers use: from their start commands, else from the setting."""
         given = {str(worker.options["pool"]) for worker in self.deployment.workers if worker.options.get("pool")}
-        unsaid = not given or any(not worker.options.get("pool") for worker in self.deployment.workers)
-        return given | ({str(self["worker_pool"])} if unsaid else set())
+        uses_setting = not given or any(not worker.options.get("pool") for worker in self.deployment.workers)
+        return given | ({str(self["worker_pool"])} if uses_setting else set())
 
     def number(self, key: str) -> float:
-        """A setting as a number or a duration in seconds; 0 for none.
+        """Return a setting as a number or a duration in seconds; 0 if it is not set.
 
         Raises:
-            FactUnknown: it is no number.
+            FactUnknown: it is not a number.
         """
         return seconds(self[key], key)
 
     def option_number(self, name: str) -> float:
-        """A transport option as a number; 0 for none.
+        """Return a transport option as a number; 0 if it is not set.
 
         Raises:
-            FactUnknown: it is no number.
+            FactUnknown: it is not a number.
         """
         return seconds(self.option(name), name)
 
-    def of_every_worker(self, option: str) -> list[Any]:
-        """What the start commands give for an option; empty unless every one of them gives it."""
+    def common_worker_option(self, option: str) -> list[Any]:
+        """Return the values of an option in the start commands; empty unless every command gives it."""
         given = [worker.options.get(option) for worker in self.deployment.workers]
         return given if all(given) else []
 
     @property
     def prefetch_multiplier(self) -> int:
-        """Messages reserved for each process; 0 for no limit at all."""
+        """Return the number of messages reserved for each process; 0 for no limit."""
         given = [worker.options.get("prefetch_multiplier") for worker in self.deployment.workers]
         stated = [int(str(value)) for value in given if str(value).isdecimal()]
         if not stated or len(stated) < len(given):
@@ -317,75 +333,75 @@ class Facts:
 
     @property
     def prefetches(self) -> bool:
-        """Whether workers reserve messages beyond those they run; on Redis that can be switched off."""
-        off = self["worker_disable_prefetch"] or self.of_every_worker("disable_prefetch")
-        return not (off and self.kind is BrokerKind.REDIS)
+        """Return whether workers reserve messages beyond those they run; some brokers can switch that off."""
+        off = self["worker_disable_prefetch"] or self.common_worker_option("disable_prefetch")
+        return not (off and self.broker.can_disable_prefetch)
 
     def late_tasks(self) -> Iterator[TaskFacts]:
-        """Tasks acknowledged after they ran."""
+        """Return the tasks that are acknowledged after they ran."""
         return (task for task in self.tasks if task.acks_late)
 
     def limit_s(self, task: TaskFacts) -> float | None:
-        """A task's hard time limit: its own, the configuration's, or that of every start command."""
-        given = self.of_every_worker("time_limit")
+        """Return a task's hard time limit: its own, the configuration's, or that of every start command."""
+        given = self.common_worker_option("time_limit")
         return task.time_limit_s or max((seconds(limit, "--time-limit") for limit in given), default=None)
 
     def run_s(self, task: TaskFacts) -> float | None:
-        """The longest a task may run: its hard limit, the user's statement, or None for no bound."""
+        """Return the longest run time of a task: its hard limit or the user's statement; None if unbounded."""
         limit = self.limit_s(task)
         if limit and not self.limits_are_ignored():
             return limit
         return self.bounds.longest_run_s
 
     def limits_are_ignored(self) -> bool:
-        """Whether some pool cannot interrupt a task: prefork and gevent can (`celery/concurrency/`)."""
+        """Return whether a pool cannot interrupt a task; prefork and gevent can (`celery/concurrency/`)."""
         return any("solo" in pool or "thread" in pool or "eventlet" in pool for pool in self.pools())
 
     @cached_property
     def longest_run_s(self) -> float:
-        """The longest any bounded task may run; 0 where none has a bound."""
+        """Return the longest run time of any bounded task; 0 if none is bounded."""
         return max((self.run_s(task) or 0 for task in self.tasks), default=0)
 
     def delays(self) -> Iterator[Delay]:
-        """Known delays: each task's own, those of calls whose task is not known, and the user's statement."""
+        """Yield known delays: each task's, those of calls of unknown tasks, and the user's statement."""
         for task in self.tasks:
             if task.countdown_s:
                 yield Delay(task.countdown_s, task.name, task.queue, None)
         for call in self.source.calls:
             if not call.task and call.countdown_s:
-                yield Delay(call.countdown_s, "", "", call.place)
+                yield Delay(call.countdown_s, "", "", call.location)
         if self.bounds.longest_countdown_s:
             yield Delay(self.bounds.longest_countdown_s, "", "", None)
 
     def countdown_s(self, task: TaskFacts) -> float:
-        """The longest known delay with which a task is sent or retried."""
+        """Return the longest known delay with which a task is sent or retried."""
         return max(task.countdown_s, self.bounds.longest_countdown_s or 0)
 
     def longest_countdown_s(self) -> float:
-        """The longest known delay of any task."""
+        """Return the longest known delay of any task."""
         return max((delay.seconds for delay in self.delays()), default=0)
 
     def queue_of(self, task: TaskFacts) -> QueueFacts | None:
-        """The queue a task waits in; None where it is not one of those declared."""
+        """Return the queue that a task waits in; None if it is not declared."""
         return next((queue for queue in self.queues if queue.name == task.queue), None)
 
     @property
     def keeps_results(self) -> bool:
-        """Whether a result backend keeps results where any process finds them."""
+        """Return whether a result backend stores results for all processes."""
         backend = str(self["result_backend"] or "disabled")
         return not backend.startswith(("disabled", "rpc", "amqp", "cache+memory"))
 
     def redelivery_horizon_s(self) -> float:
-        """How long after it was sent a message can still be delivered again."""
-        waits = self.option_number("visibility_timeout") if self.kind is BrokerKind.REDIS else 0.0
+        """Return how long after it was sent a message can be delivered again."""
+        waits = self.option_number("visibility_timeout") if self.broker.uses_visibility_timeout else 0.0
         return max(waits, self.longest_run_s) + self.longest_countdown_s()
 
     @cached_property
     def wait_s(self) -> float | None:
-        """The longest a reserved message waits for a process; None where the prefetch has no limit.
+        """Return the longest time that a reserved message waits for a process; None if the prefetch is unlimited.
 
-        A running late-ack task counts into the prefetch, an early-ack one does not, so
-        one more message waits behind it.
+        A running late-ack task counts against the prefetch, an early-ack task does not, so one more message waits
+        behind it.
         """
         if not self.prefetches:
             return 0.0
@@ -394,9 +410,9 @@ class Facts:
         return None if multiplier == 0 else (multiplier - 1) * self.longest_run_s + early
 
     def held_s(self, task: TaskFacts) -> float | None:
-        """The longest a message stays unacknowledged: waiting, and running if it is late-ack.
+        """Return the longest time that a message stays unacknowledged: waiting and, if late-ack, running.
 
-        None where the task or the prefetch has no bound.
+        None if the task or the prefetch is unbounded.
         """
         run, wait = self.run_s(task), self.wait_s
         if run is None or wait is None:
@@ -404,35 +420,35 @@ class Facts:
         return wait + run if task.acks_late else wait
 
     def delays_natively(self, queue: str = "") -> bool:
-        """Whether kombu delays the ETA tasks of a queue, or of every configured queue, in the broker.
+        """Return whether the broker delays the ETA tasks of a queue, or of every configured queue.
 
         That needs a quorum queue among those configured, and an exchange that is not
         direct (`celery/app/base.py`, `send_task`), or repot (`repot/config/delays.py`).
         """
         quorum = any(one.is_quorum for one in self.queues)
-        asked = [one for one in self.queues if one.name == queue or (not queue and one.configured)]
-        behind = (one.exchange_type != "direct" if one.delayed is None else one.delayed for one in asked)
+        queues = [one for one in self.queues if one.name == queue or (not queue and one.configured)]
+        behind = (one.exchange_type != "direct" if one.delayed is None else one.delayed for one in queues)
         return quorum and all(behind)
 
     def has_version(self, library: str, *at_least: int) -> bool:
-        """Whether a library is at least of a release."""
+        """Return whether a library has at least this version."""
         return release_of(getattr(self.versions, library)) >= at_least
 
     def set_by_policy(self, queue: QueueFacts, setting: str) -> list[Any]:
-        """What policies on the broker set for a queue, strongest first.
+        """Return the values that the broker's policies set for a queue, strongest first.
 
         Raises:
-            FactUnknown: they could not be read.
+            FactUnknown: the policies could not be read.
         """
         found = [one for one in known(self.rabbitmq.policies) if one.concerns(queue.name, queue.kind)]
         found.sort(key=lambda one: -one.priority)
-        # one user policy wins; operators' are combined with it
+        # one user policy applies, combined with one operator policy
         users = [one for one in found if not one.operator][:1]
         operators = [one for one in found if one.operator][:1]
         return [one.definition[setting] for one in (*users, *operators) if setting in one.definition]
 
     def set_by_known_policy(self, queue: QueueFacts, setting: str) -> list[Any]:
-        """The same as far as it is known, for rules that judge without a broker, too; empty where it was not asked."""
+        """Return the same, or nothing if the policies are unknown: for rules that also run without `--live`."""
         try:
             return self.set_by_policy(queue, setting)
         except FactUnknown:
@@ -441,7 +457,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What only the user knows: durations in seconds, and which tasks may be lost."""
+    """Facts that only the user knows: durations in seconds, and patterns of tasks that may be lost."""
 
     longest_run_s: float | None = None
     longest_countdown_s: float | None = None
@@ -449,8 +465,8 @@ class Bounds:
     may_be_lost: tuple[str, ...] = ()
 
 
-def _asked(live: RedisFacts | RabbitFacts | None, kind: type[Said]) -> Said:
+def _require_live(live: RedisFacts | RabbitFacts | None, kind: type[LiveFacts]) -> LiveFacts:
     if not isinstance(live, kind):
-        message = "only a broker can say"
+        message = "needs a running broker"
         raise FactUnknown(message, hint="Add --live.")
     return live

@@ -1,4 +1,4 @@
-"""Which modules are the project's own."""
+"""Find a project's own modules and tasks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-#: Where installed code is; its tasks and modules are not the project's.
+#: Directories of installed code; its tasks and modules are not the project's.
 _LIBRARIES = tuple(
     {f"{path}/" for path in (*sysconfig.get_paths().values(), *sys.path) if path.endswith("-packages")}
     | {f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")}
 )
-#: Folders in which code is installed, wherever they are.
-_INSTALLED = frozenset({"site-packages", "dist-packages", ".venv", "venv", "node_modules"})
-#: Folders that hold no code which runs beside the worker.
-_PASSED_OVER = frozenset(
+#: Names of directories that hold installed code.
+_INSTALLED_DIRS = frozenset({"site-packages", "dist-packages", ".venv", "venv", "node_modules"})
+#: Names of directories without code of the deployed project.
+_SKIPPED_DIRS = frozenset(
     {
         "__pycache__",
         "benchmarks",
@@ -36,30 +36,30 @@ _PASSED_OVER = frozenset(
         "venv",
     }
 )
-_MOST_FILES = 3000
+_MAX_FILES = 3000
 
 
 def own_tasks(app: Celery) -> tuple[list[Any], tuple[str, ...]]:
-    """The application's tasks, and the names of those that installed libraries bring."""
+    """Return the application's own tasks, and the names of tasks of installed libraries."""
     own = {str(app.main or "").partition(".")[0], str(getattr(app, "__module__", "")).partition(".")[0]}
-    judged, foreign = [], []
-    # Celery keeps shared tasks in a set: without an order of ours, each run has another one
+    judged, library = [], []
+    # Celery stores shared tasks in a set, so their order differs between runs
     for _, task in sorted(app.tasks.items()):
         if str(task.name).startswith("celery."):
             continue
         module = str(type(task).__module__)
         file = vars(sys.modules[module]).get("__file__") or "" if module in sys.modules else ""
         if str(file).startswith(_LIBRARIES) and module.partition(".")[0] not in own:
-            foreign.append(str(task.name))
+            library.append(str(task.name))
         else:
             judged.append(task)
-    return judged, tuple(foreign)
+    return judged, tuple(library)
 
 
 def loaded_modules(app: Celery, tasks: Iterable[Any], root: Path) -> list[ModuleType]:
-    """The project's loaded modules, and those of the tasks wherever they are."""
+    """Return the project's loaded modules and those of its tasks."""
     named = {str(app.main or "")} | {type(task).__module__ for task in tasks}
-    # as texts: a thousand modules are loaded, and each look at the disk is slow
+    # compared as texts: a thousand modules are loaded, and each disk access is slow
     ours = tuple(f"{str(one).rstrip('/')}/" for one in (root, root.resolve()))
     found = []
     for name, module in list(sys.modules.items()):
@@ -67,8 +67,8 @@ def loaded_modules(app: Celery, tasks: Iterable[Any], root: Path) -> list[Module
         file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if not isinstance(file, str):
             continue
-        # an environment may be in the project's folder, or the project's folder above all of them
-        installed = file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(file.split("/"))
+        # a virtual environment may be inside the project's directory
+        installed = file.startswith(_LIBRARIES) or not _INSTALLED_DIRS.isdisjoint(file.split("/"))
         of_project = file.startswith(ours) and not installed and name.partition(".")[0] != "repot"
         if name in named or of_project:
             found.append(module)
@@ -76,20 +76,20 @@ def loaded_modules(app: Celery, tasks: Iterable[Any], root: Path) -> list[Module
 
 
 def other_modules(root: Path, loaded: set[Path]) -> tuple[list[Path], bool]:
-    """The project's other modules, views that send tasks for example, and whether these are all."""
+    """Return the project's other modules, such as views that send tasks, and whether the list is complete."""
     found: list[Path] = []
-    for folder, folders, files in os.walk(root):
-        inner = Path(folder)
-        folders[:] = [one for one in folders if one not in _PASSED_OVER and not one.startswith(".")]
-        folders[:] = [one for one in folders if not (inner / one / "pyvenv.cfg").exists()]
+    for directory, directories, files in os.walk(root):
+        inner = Path(directory)
+        directories[:] = [one for one in directories if one not in _SKIPPED_DIRS and not one.startswith(".")]
+        directories[:] = [one for one in directories if not (inner / one / "pyvenv.cfg").exists()]
         for name in files:
             path = inner / name
-            # a link may lead nowhere or round in a circle, and a pipe is no file
+            # a link may be broken or circular, and a pipe is not a file
             if path.suffix != ".py" or name.startswith((".", "test_", "conftest")) or not os.path.isfile(path):  # noqa: PTH113
                 continue
             if path.resolve() in loaded:
                 continue
-            if len(found) == _MOST_FILES:
+            if len(found) == _MAX_FILES:
                 return found, False
             found.append(path)
     return found, True

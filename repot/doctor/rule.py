@@ -1,4 +1,4 @@
-"""What a rule is, and what it finds."""
+"""Rules, findings and severities."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from repot.config.endpoints import BrokerKind
+from repot.config.broker_kinds import BrokerKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ BOTH = (BrokerKind.REDIS, BrokerKind.RABBITMQ)
 
 
 class Severity(IntEnum):
-    """How bad it is: work is lost, runs twice or stops; may do so; worth knowing."""
+    """Severity: work is lost, runs twice or stops; it may; for information."""
 
     ERROR = 3
     WARNING = 2
@@ -28,7 +28,7 @@ class Severity(IntEnum):
 
     @property
     def label(self) -> str:
-        """As people write it."""
+        """Return the name in lower case."""
         return self.name.lower()
 
 
@@ -36,45 +36,51 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A line of a file, counted from 1; `file` is relative to the project."""
 
     file: str
     line: int
 
     def __str__(self) -> str:
-        """As editors and compilers write it."""
+        """Format it as compilers do: `file:line`."""
         return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """A place where an application breaks a rule.
 
-    `message` says what, with the values seen. `setting` or `task` is what it is about;
-    `fix` replaces the rule's own lines where exact ones are known.
+    Attributes:
+        message: the defect, with the values found.
+        setting: the setting that it concerns; or `task`, the task.
+        fix: lines that replace the rule's own, if exact ones are known.
     """
 
     message: str
     setting: str = ""
     task: str = ""
     fix: str = ""
-    place: Place | None = None
+    location: Location | None = None
 
     @property
-    def subject(self) -> str:
-        """The task or setting it is about; empty where it is about neither."""
+    def setting_or_task(self) -> str:
+        """Return the task or setting that it concerns; empty if neither."""
         return self.task or self.setting
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A check with everything people need to act on it.
+    """A check, with the reason and the fix.
 
-    `reason` is why it matters, `fix` the lines to paste, `evidence` the scenario or
-    document that shows it, `versions` which releases it concerns when not all,
-    `live` whether only a broker can answer it. `publishing` is one about sending: it
-    also concerns a bridge that writes to such a broker.
+    Attributes:
+        versions: the releases that it concerns; empty for all.
+        live: it needs the facts of a running broker.
+        publishing: it concerns sending, so it also applies to a bridge that writes to such a broker.
+        reason: why the defect matters.
+        fix: lines to paste.
+        evidence: scenarios, documents and sources that show the defect.
+        check: yields the findings.
     """
 
     id: str
@@ -90,14 +96,14 @@ class Rule:
     check: Callable[[Facts], Iterable[Finding]]
 
     def concerns(self, facts: Facts) -> bool:
-        """Whether it is about the broker that these facts are on."""
+        """Return whether it applies to the broker of these facts."""
         if facts.kind in self.brokers:
             return True
         return self.publishing and any(kind in self.brokers for kind in facts.kinds)
 
 
 def rule(  # noqa: PLR0913 - each is part of a rule
-    id: str,  # noqa: A002 - what a rule is known by
+    id: str,  # noqa: A002 - the name of the attribute
     title: str,
     severity: Severity,
     *,
@@ -108,11 +114,10 @@ def rule(  # noqa: PLR0913 - each is part of a rule
     live: bool = False,
     publishing: bool = False,
 ) -> Callable[[Callable[[Facts], Iterator[Finding]]], Rule]:
-    """Make a rule of a function; its docstring is the reason.
+    """Turn a function into a rule; its docstring is the reason.
 
-    The function yields a `Finding` for each thing that is wrong. Where it asks for a
-    fact that could not be had, `FactUnknown` passes through it, and the rule counts as
-    not judged.
+    The function yields a `Finding` for each defect. If it reads an unknown fact, `FactUnknown` propagates and the
+    rule counts as not judged.
     """
 
     def make(check: Callable[[Facts], Iterator[Finding]]) -> Rule:
@@ -133,6 +138,6 @@ def rule(  # noqa: PLR0913 - each is part of a rule
     return make
 
 
-def located(finding: Finding, place: Place | None) -> Finding:
-    """The same finding at a place, unless it has one."""
-    return finding if finding.place else replace(finding, place=place)
+def with_location(finding: Finding, location: Location | None) -> Finding:
+    """Return the finding with a location, unless it has one."""
+    return finding if finding.location else replace(finding, location=location)

@@ -1,1 +1,1 @@
-"""Telling orchestrators and people the truth about a worker: the probes, the sidecar, the metrics."""
+"""Probes, the sidecar and the metrics of a worker."""

@@ -1,7 +1,7 @@
-"""Is the worker alive? Its process and its pulse say so, and no broker is asked.
+"""Decide whether the worker is alive, from its process and its status file; no broker is asked.
 
-An orchestrator restarts what is not alive. A restart mends a process that is gone
-or an event loop that hangs, never a broker.
+An orchestrator restarts a worker that is not alive. A restart helps if the process is
+gone or its event loop hangs; it never repairs a broker.
 """
 
 from __future__ import annotations
@@ -13,89 +13,86 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from repot.errors import PulseUnreadable
-from repot.healthcheck.answer import Answer
-from repot.worker import pulse
-from repot.worker.pulse import STOPPED, STOPPING, Pulse
+from repot.errors import StatusFileUnreadable
+from repot.healthcheck.probe_result import ProbeResult, WorkerState
+from repot.worker import process_identity, status_file
+from repot.worker.status_file import Phase, WorkerStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: A worker of another container that has not beaten for longer is not counted among those that live here.
+#: A worker of another container is not counted as living once its status file is older.
 STALE_S = 60
 
-#: States in which there is no worker to ask.
-NO_WORKER = "no_worker"
-UNREADABLE = "pulse_unreadable"
-AMBIGUOUS = "ambiguous"
-GONE = "gone"
-FROZEN = "frozen"
-#: A solo worker in its task.
-BUSY = "busy"
-POOL_STUCK = "pool_stuck"
 
-
-def find_pulse(folder: Path | None, node: str) -> Pulse | Answer:
-    """The pulse of the named worker, or of the only one here; an answer of "no" where there is none to be had."""
-    place = folder or pulse.default_folder()
-    # where none can be read, any of them says why
-    names = [expanded(node)] if node else _living_or_last(place) or pulse.nodes(place)[:1]
+def find_status(directory: Path | None, node: str) -> WorkerStatus | ProbeResult:
+    """Return the status of the named worker, or of the only one here; a negative result if no worker is here."""
+    place = directory or status_file.default_dir()
+    # if no status file can be read, any of them explains why
+    names = [full_node_name(node)] if node else _living_or_last(place) or status_file.nodes(place)[:1]
     if not names:
-        others = [] if folder else pulse.folders_of_others(place)
-        elsewhere = f"; with other settings, workers beat in {', '.join(map(str, others))}" if others else ""
-        return Answer(ok=False, state=NO_WORKER, reason=f"no worker has beaten in {place} yet{elsewhere}")
+        others = [] if directory else status_file.other_status_dirs(place)
+        elsewhere = f"; workers with other settings have theirs in {', '.join(map(str, others))}" if others else ""
+        return _no(WorkerState.NO_WORKER, f"no worker has written a status file to {place} yet{elsewhere}")
     if len(names) > 1:
-        reason = f"several workers beat in {place}: {', '.join(names)}; name one in HEALTHCHECK_NODE"
-        return Answer(ok=False, state=AMBIGUOUS, reason=reason)
+        reason = f"several workers have a status file in {place}: {', '.join(names)}; name one in HEALTHCHECK_NODE"
+        return _no(WorkerState.AMBIGUOUS, reason)
     try:
-        return pulse.read(pulse.path_of(place, names[0]))
+        return status_file.read(status_file.path_of(place, names[0]))
     except FileNotFoundError:
-        return Answer(ok=False, state=NO_WORKER, reason=f"{names[0]} has not beaten in {place} yet")
-    except PulseUnreadable as error:
-        return Answer(ok=False, state=UNREADABLE, reason=error.message)
+        return _no(WorkerState.NO_WORKER, f"{names[0]} has not written a status file to {place} yet")
+    except StatusFileUnreadable as error:
+        return _no(WorkerState.STATUS_UNREADABLE, error.message)
 
 
-def liveness(found: Pulse | Answer, timeout_s: float) -> Answer:
-    """Whether the worker is alive; its pulse may be `timeout_s` old."""
-    if isinstance(found, Answer):
+def liveness(found: WorkerStatus | ProbeResult, timeout_s: float) -> ProbeResult:
+    """Decide whether the worker is alive; its status file may be `timeout_s` old."""
+    if isinstance(found, ProbeResult):
         return found
-    age = monotonic() - found.beat
-    gone = _gone(found, age)
+    age_s = monotonic() - found.written_at
+    gone = _why_gone(found, age_s)
     if gone:
-        return Answer(ok=False, state=GONE, reason=gone)
+        return _no(WorkerState.GONE, gone)
     is_held = _is_held(found)
-    if found.phase == STOPPING and not is_held:
-        # a soft shutdown and a pool of threads wait without an event loop; how long is the supervisor's to say
-        return Answer(ok=True, state=STOPPING, reason=f"{found.node} is leaving ({found.stop} shutdown)")
-    task = found.pool.oldest
+    if found.phase is Phase.STOPPING and not is_held:
+        # a soft shutdown and a pool of threads wait without an event loop; the supervisor limits how long
+        reason = f"{found.node} is stopping ({found.shutdown} shutdown)"
+        return ProbeResult(ok=True, state=WorkerState.STOPPING, reason=reason)
+    task = found.pool.longest_running
     if found.pool.blocks_the_loop and task and not is_held:
-        return _blocked(found, task.name, monotonic() - task.started)
-    if age > timeout_s:
+        return _blocked(found, task.name, monotonic() - task.started_at)
+    if age_s > timeout_s:
         what = "is stopped by a signal" if is_held else "hangs"
-        reason = f"{found.node} {what}: its last beat was {age:.0f} s ago, {timeout_s:g} are allowed"
-        return Answer(ok=False, state=FROZEN, reason=reason)
-    return Answer(ok=True, state=found.phase, reason=f"{found.node} beats; the last was {age:.1f} s ago")
+        reason = f"{found.node} {what}: its status file is {age_s:.0f} s old, {timeout_s:g} are allowed"
+        return _no(WorkerState.FROZEN, reason)
+    reason = f"{found.node} wrote its status file {age_s:.1f} s ago"
+    return ProbeResult(ok=True, state=WorkerState(found.phase), reason=reason)
 
 
-def _blocked(found: Pulse, name: str, for_s: float) -> Answer:
-    """A solo worker in its task: it cannot beat, and Celery cannot enforce a time limit there."""
+def _no(state: WorkerState, reason: str) -> ProbeResult:
+    return ProbeResult(ok=False, state=state, reason=reason)
+
+
+def _blocked(found: WorkerStatus, name: str, runtime_s: float) -> ProbeResult:
+    """Judge a solo worker in its task: it cannot write its status, and Celery cannot enforce a time limit there."""
+    running = f"{found.node} has run {name} for {runtime_s:.0f} s"
     if found.pool.is_stuck:
-        reason = f"{found.node} runs {name} for {for_s:.0f} s, past its hard time limit, and cannot stop it (solo pool)"
-        return Answer(ok=False, state=POOL_STUCK, reason=reason)
-    reason = f"{found.node} runs {name} for {for_s:.0f} s and cannot beat meanwhile (solo pool)"
-    return Answer(ok=True, state=BUSY, reason=reason)
+        reason = f"{running}, past its hard time limit, and cannot stop it (solo pool)"
+        return _no(WorkerState.POOL_STUCK, reason)
+    reason = f"{running} and cannot write its status file meanwhile (solo pool)"
+    return ProbeResult(ok=True, state=WorkerState.BUSY, reason=reason)
 
 
-def _gone(found: Pulse, age: float) -> str:
-    """Why there is no such process any more; empty if there is, or nobody can tell from here."""
-    if found.phase == STOPPED:
-        return f"{found.node} has ended ({found.stop or 'warm'} shutdown)"
+def _why_gone(found: WorkerStatus, age_s: float) -> str:
+    """Return why the process no longer exists; empty if it does, or if that cannot be seen from here."""
+    if found.phase is Phase.STOPPED:
+        return f"{found.node} has ended ({found.shutdown or 'warm'} shutdown)"
     process = found.process
-    if age < 0 or process.boot != pulse.boot():
-        return f"the pulse of {found.node} is from before this machine's last start"
-    if process.namespace != pulse.namespace():
-        # another container's: its process ids mean nothing here
+    if age_s < 0 or process.boot_id != process_identity.boot_id():
+        return f"the status file of {found.node} is from before this machine's last start"
+    if process.pid_namespace != process_identity.pid_namespace():
+        # the process ids of another container mean nothing here
         return ""
     try:
         os.kill(process.pid, 0)
@@ -103,43 +100,46 @@ def _gone(found: Pulse, age: float) -> str:
         return f"the process {process.pid} of {found.node} is gone"
     except PermissionError:
         pass
-    if pulse.condition(process.pid) in ("Z", "X") or process.started != pulse.started(process.pid):
+    has_ended = process_identity.process_state(process.pid) in ("Z", "X")
+    if has_ended or process.start_ticks != process_identity.start_ticks(process.pid):
         return f"the process {process.pid} of {found.node} is gone"
     return ""
 
 
-def _is_held(found: Pulse) -> bool:
-    """Whether SIGSTOP or a debugger holds the process."""
+def _is_held(found: WorkerStatus) -> bool:
+    """Return whether SIGSTOP or a debugger holds the process."""
     process = found.process
-    return process.namespace == pulse.namespace() and pulse.condition(process.pid) in ("T", "t")
+    is_here = process.pid_namespace == process_identity.pid_namespace()
+    return is_here and process_identity.process_state(process.pid) in ("T", "t")
 
 
-def living_in(folder: Path | None) -> list[Pulse]:
-    """The pulses of the workers that live and beat in a folder; None is the default one."""
-    return [found for found in _beaten(folder or pulse.default_folder()) if _may_live(found)]
+def living_in(directory: Path | None) -> list[WorkerStatus]:
+    """Return the status of each living worker with a status file in `directory`; None is the default directory."""
+    return [found for found in _statuses(directory or status_file.default_dir()) if _may_live(found)]
 
 
-def _living_or_last(folder: Path) -> list[str]:
-    """The workers that beat in a folder; if none lives, the one that did last."""
-    beaten = sorted(_beaten(folder), key=lambda found: found.beat)
-    living = sorted(found.node for found in beaten if _may_live(found))
-    return living or [found.node for found in beaten[-1:]]
+def _living_or_last(directory: Path) -> list[str]:
+    """Return the living workers of a directory; if there are none, the last one that wrote."""
+    statuses = sorted(_statuses(directory), key=lambda found: found.written_at)
+    living = sorted(found.node for found in statuses if _may_live(found))
+    return living or [found.node for found in statuses[-1:]]
 
 
-def _may_live(found: Pulse) -> bool:
-    """Whether a pulse is a living worker's; of one in another container, which may be gone, only its age can tell."""
-    age = monotonic() - found.beat
-    return not _gone(found, age) and (found.process.namespace == pulse.namespace() or age < STALE_S)
+def _may_live(found: WorkerStatus) -> bool:
+    """Return whether a worker may be alive; in another container only the age of its status file can tell."""
+    age_s = monotonic() - found.written_at
+    is_here = found.process.pid_namespace == process_identity.pid_namespace()
+    return not _why_gone(found, age_s) and (is_here or age_s < STALE_S)
 
 
-def _beaten(folder: Path) -> Iterator[Pulse]:
-    for node in pulse.nodes(folder):
-        with suppress(FileNotFoundError, PulseUnreadable):
-            yield pulse.read(pulse.path_of(folder, node))
+def _statuses(directory: Path) -> Iterator[WorkerStatus]:
+    for node in status_file.nodes(directory):
+        with suppress(FileNotFoundError, StatusFileUnreadable):
+            yield status_file.read(status_file.path_of(directory, node))
 
 
-def expanded(node: str) -> str:
-    """A node's name with its abbreviations, as `celery worker -n` takes them: %h, %n, %d and %%."""
+def full_node_name(node: str) -> str:
+    """Expand the abbreviations of a node name that `celery worker -n` takes: %h, %n, %d and %%."""
     if "@" not in node:
         # as `celery worker -n` completes it
         node = f"celery@{node}"

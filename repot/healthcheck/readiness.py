@@ -1,4 +1,4 @@
-"""Does the worker take tasks? What its pulse, itself and its broker say, put into one answer."""
+"""Decide whether the worker takes tasks, from its status file, its reply to a ping, and its broker."""
 
 from __future__ import annotations
 
@@ -6,184 +6,180 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from repot.healthcheck.answer import Answer
-from repot.healthcheck.inquiry import Outcome
-from repot.healthcheck.liveness import BUSY, POOL_STUCK
-from repot.worker.pulse import CONNECTING, STARTING, STOPPING, Pulse
+from repot.healthcheck.ping import PingOutcome
+from repot.healthcheck.probe_result import ProbeResult, WorkerState
+from repot.worker.status_file import Phase, WorkerStatus
 
 if TYPE_CHECKING:
-    from repot.healthcheck.inquiry import Heard
+    from repot.healthcheck.ping import PingResult
 
-BROKER_UNREACHABLE = "broker_unreachable"
-BROKER_REFUSED = "broker_refused"
-BROKER_ALARM = "broker_alarm"
-POOL_CRASH_LOOP = "pool_crash_loop"
-NOT_ANSWERING = "not_answering"
-NOT_CONSUMING = "not_consuming"
-READY = "ready"
+#: A pool whose processes have only died for so long, and so often, takes no tasks.
+CRASH_LOOP_S = 10
+_MIN_CRASHES = 3
 
-#: A pool whose processes have done nothing but die for so long, and so often, takes no tasks.
-CRASHING_S = 10
-_DEATHS = 3
-
-#: Where a worker cannot be asked, a broker that sent nothing for longer is not there: heartbeats and polls come every
-#: few seconds.
+#: The broker of a worker that cannot be pinged counts as unreachable after so long without data: heartbeats and polls
+#: come every few seconds.
 SILENT_S = 60
 
 
-def without_asking(found: Pulse, live: Answer, stall_s: float = 60) -> Answer | None:
-    """The answer where the pulse alone knows it; None where the worker must be asked.
+def readiness_from_status(found: WorkerStatus, live: ProbeResult, stall_s: float = 60) -> ProbeResult | None:
+    """Return the result if the status file alone decides it; None if the worker must be pinged.
 
     A pool may run none of the tasks it holds, or wait for a result, for `stall_s` seconds.
     """
-    if not live.ok or found.phase in (STARTING, STOPPING):
-        return Answer(ok=False, state=live.state, reason=live.reason)
+    if not live.ok or found.phase in (Phase.STARTING, Phase.STOPPING):
+        return _no(live.state, live.reason)
     checks = (
-        _searching(found),
-        _crashing(found),
-        _stuck(found),
-        _unread(found, stall_s),
-        _idle(found, stall_s),
+        _connecting(found),
+        _crash_loop(found),
+        _past_limit(found),
+        _missing_result(found, stall_s),
+        _idle_pool(found, stall_s),
         _cancelled(found),
-        live if live.state == BUSY else None,
-        _mute(found),
+        live if live.state is WorkerState.BUSY else None,
+        _not_pingable(found),
     )
-    return next((answer for answer in checks if answer), None)
+    return next((result for result in checks if result), None)
 
 
-def _searching(found: Pulse) -> Answer | None:
-    if found.phase != CONNECTING:
+def _no(state: WorkerState, reason: str) -> ProbeResult:
+    return ProbeResult(ok=False, state=state, reason=reason)
+
+
+def _connecting(found: WorkerStatus) -> ProbeResult | None:
+    if found.phase is not Phase.CONNECTING:
         return None
-    for_s = monotonic() - found.since
+    duration_s = monotonic() - found.phase_entered_at
     if found.link.refusal:
-        said = f"{found.link.url} refused {found.node}: {found.link.refusal}"
-        reason = f"{said}; it has been trying again for {for_s:.0f} s"
-        return Answer(ok=False, state=BROKER_REFUSED, reason=reason)
-    reason = f"{found.node} has been looking for its broker {found.link.url} for {for_s:.0f} s"
-    return Answer(ok=False, state=BROKER_UNREACHABLE, reason=reason)
+        refused = f"{found.link.url} refused {found.node}: {found.link.refusal}"
+        return _no(WorkerState.BROKER_REFUSED, f"{refused}; it has been trying again for {duration_s:.0f} s")
+    reason = f"{found.node} has been looking for its broker {found.link.url} for {duration_s:.0f} s"
+    return _no(WorkerState.BROKER_UNREACHABLE, reason)
 
 
-def _stuck(found: Pulse) -> Answer | None:
-    task = found.pool.overdue
+def _past_limit(found: WorkerStatus) -> ProbeResult | None:
+    task = found.pool.next_deadline
     if not found.pool.is_stuck or task is None:
         return None
-    past_s = monotonic() - (task.deadline or 0)
-    reason = f"{found.node} runs {task.name} {past_s:.0f} s past its hard time limit"
-    return Answer(ok=False, state=POOL_STUCK, reason=reason)
+    past_s = monotonic() - (task.deadline_at or 0)
+    return _no(WorkerState.POOL_STUCK, f"{found.node} runs {task.name} {past_s:.0f} s past its hard time limit")
 
 
-def _crashing(found: Pulse) -> Answer | None:
+def _crash_loop(found: WorkerStatus) -> ProbeResult | None:
     pool = found.pool
-    for_s = monotonic() - pool.dying_since if pool.dying_since is not None else 0
-    if for_s < CRASHING_S or pool.deaths < _DEATHS:
+    duration_s = monotonic() - pool.crash_loop_at if pool.crash_loop_at is not None else 0
+    if duration_s < CRASH_LOOP_S or pool.crashes < _MIN_CRASHES:
         return None
-    reason = f"the processes of {found.node} die as they start: {pool.deaths} in {for_s:.0f} s, and none ran a task"
-    return Answer(ok=False, state=POOL_CRASH_LOOP, reason=reason)
+    crashes = f"{pool.crashes} in {duration_s:.0f} s, and none ran a task"
+    return _no(WorkerState.POOL_CRASH_LOOP, f"the processes of {found.node} die as they start: {crashes}")
 
 
-def _unread(found: Pulse, stall_s: float) -> Answer | None:
-    task = found.pool.lost
-    if task is None or monotonic() - task.started < stall_s:
+def _missing_result(found: WorkerStatus, stall_s: float) -> ProbeResult | None:
+    task = found.pool.missing_result
+    if task is None or monotonic() - task.started_at < stall_s:
         return None
-    ended = f"ended {task.name} ({task.id}) {monotonic() - task.started:.0f} s ago"
+    ended = f"ended {task.name} ({task.id}) {monotonic() - task.started_at:.0f} s ago"
     reason = f"a process of {found.node} {ended}, and its result has not arrived: it gets no other task"
-    return Answer(ok=False, state=POOL_STUCK, reason=reason)
+    return _no(WorkerState.POOL_STUCK, reason)
 
 
-def _idle(found: Pulse, stall_s: float) -> Answer | None:
-    since = found.pool.idle_since
-    if since is None or monotonic() - since < stall_s:
+def _idle_pool(found: WorkerStatus, stall_s: float) -> ProbeResult | None:
+    idle_at = found.pool.idle_at
+    if idle_at is None or monotonic() - idle_at < stall_s:
         return None
-    reason = f"{found.node} has held {found.pool.reserved} tasks for {monotonic() - since:.0f} s and runs none"
-    return Answer(ok=False, state=POOL_STUCK, reason=reason)
+    reason = f"{found.node} has held {found.pool.reserved} tasks for {monotonic() - idle_at:.0f} s and runs none"
+    return _no(WorkerState.POOL_STUCK, reason)
 
 
-def _cancelled(found: Pulse) -> Answer | None:
-    if not found.link.cancelled:
+def _cancelled(found: WorkerStatus) -> ProbeResult | None:
+    if not found.link.cancelled_queues:
         return None
-    reason = f"{found.node} was told to stop consuming {', '.join(found.link.cancelled)}"
-    return Answer(ok=False, state=NOT_CONSUMING, reason=reason)
+    reason = f"an operator made {found.node} stop consuming {', '.join(found.link.cancelled_queues)}"
+    return _no(WorkerState.NOT_CONSUMING, reason)
 
 
-def _mute(found: Pulse) -> Answer | None:
-    """Whoever cannot be asked is judged by its pulse: a bridge's answers go to the broker it writes to."""
-    if found.link.answers and not found.link.is_bridge:
+def _not_pingable(found: WorkerStatus) -> ProbeResult | None:
+    """Judge a worker that cannot be pinged by its last contact with the broker."""
+    link = found.link
+    if link.can_be_pinged and not link.is_bridge:
         return None
-    heard = found.link.last_contact
-    silent_s = 0 if heard is None else monotonic() - heard
-    said = "" if heard is None else f", heard {silent_s:.0f} s ago"
-    why = "a bridge cannot be asked, its answers go elsewhere"
-    if not found.link.is_bridge:
-        why = "it cannot be asked: remote control is off, or answers are not JSON"
-    reason = f"{found.node} consumes from {found.link.url}{said}; {why}"
+    silent_s = 0 if link.last_contact_at is None else monotonic() - link.last_contact_at
+    contact = "" if link.last_contact_at is None else f", which last sent data {silent_s:.0f} s ago"
+    why = "it cannot be pinged: remote control is off, or its replies are not JSON"
+    if link.is_bridge:
+        why = "a bridge cannot be pinged, because its replies go to the other broker"
+    reason = f"{found.node} consumes from {link.url}{contact}; {why}"
     if silent_s > SILENT_S:
-        return Answer(ok=False, state=BROKER_UNREACHABLE, reason=reason)
-    return Answer(ok=True, state=READY, reason=reason)
+        return _no(WorkerState.BROKER_UNREACHABLE, reason)
+    return ProbeResult(ok=True, state=WorkerState.READY, reason=reason)
 
 
-def after_asking(found: Pulse, heard: Heard) -> Answer:
-    """What the worker's answer, or its silence, means."""
+def readiness_from_ping(found: WorkerStatus, ping: PingResult) -> ProbeResult:
+    """Judge the worker by the outcome of a ping."""
     broker = found.link.url
-    match heard.outcome:
-        case Outcome.UNREACHABLE:
-            return Answer(ok=False, state=BROKER_UNREACHABLE, reason=f"{broker} cannot be reached: {heard.said}")
-        case Outcome.REFUSED:
-            # connections that are open stay so, and the worker works on those
+    match ping.outcome:
+        case PingOutcome.UNREACHABLE:
+            return _no(WorkerState.BROKER_UNREACHABLE, f"{broker} cannot be reached: {ping.error}")
+        case PingOutcome.REFUSED:
+            # open connections stay open, and the worker works on those
             reason = (
-                f"{broker} refused the probe: {heard.said}; {found.node} would be refused, too, on a new connection"
+                f"{broker} refused the probe: {ping.error}; it would refuse a new connection of {found.node} as well"
             )
-            return Answer(ok=False, state=BROKER_REFUSED, reason=reason)
-        case Outcome.BLOCKED:
-            # the worker works on; a restart would only take its tasks from it
-            reason = f"{broker} lets nobody publish (memory or disk alarm); {found.node} beats and works on"
-            return Answer(ok=True, state=BROKER_ALARM, reason=reason)
-        case Outcome.SILENT:
-            reason = f"{found.node} did not answer on {broker} within {heard.took_s:.1f} s, though it beats"
-            return Answer(ok=False, state=NOT_ANSWERING, reason=reason)
-    return Answer(ok=True, state=READY, reason=f"{found.node} answered on {broker} in {heard.took_s * 1000:.0f} ms")
+            return _no(WorkerState.BROKER_REFUSED, reason)
+        case PingOutcome.BLOCKED:
+            # the worker goes on; a restart would only take its tasks from it
+            reason = f"{broker} accepts no messages (memory or disk alarm); {found.node} is alive and goes on"
+            return ProbeResult(ok=True, state=WorkerState.BROKER_ALARM, reason=reason)
+        case PingOutcome.TIMEOUT:
+            reason = f"{found.node} is alive, but did not reply on {broker} within {ping.took_s:.1f} s"
+            return _no(WorkerState.NOT_ANSWERING, reason)
+    reason = f"{found.node} replied on {broker} in {ping.took_s * 1000:.0f} ms"
+    return ProbeResult(ok=True, state=WorkerState.READY, reason=reason)
 
 
 @dataclass(slots=True)
-class StallWatch:
-    """Notices a worker that answers and does not take what waits.
+class StallDetector:
+    """Detects a worker that replies to pings and does not take waiting tasks.
 
-    A look that finds work is not enough: it may have come this very moment. It has to
-    be there again `confirm_s` later, with nothing received in between.
+    One probe that finds waiting tasks is not enough: they may have arrived this very
+    moment. They must still wait `confirm_s` later, with no task received in between.
     """
 
     stall_s: float
     confirm_s: float = 2.0
-    _since: float | None = None
-    _received: float | None = None
+    _suspected_at: float | None = None
+    _last_received_at: float | None = None
 
-    def suspects(self, found: Pulse) -> bool:
-        """Whether it is worth a look into the queues: a process is free, and nothing came for long."""
-        quiet_since = max(found.last_received or 0, found.since)
-        is_free = found.pool.reserved < found.pool.processes and not found.pool.limited
+    def suspects(self, found: WorkerStatus) -> bool:
+        """Return whether to count the waiting tasks: a process is free, and no task came for long."""
+        quiet_since = max(found.last_received_at or 0, found.phase_entered_at)
+        is_free = found.pool.reserved < found.pool.processes and not found.pool.rate_limited
         suspected = is_free and monotonic() - quiet_since >= self.stall_s
         if not suspected:
-            self._since = None
+            self._suspected_at = None
         return suspected
 
-    def is_stalled(self, found: Pulse, waiting: int) -> bool:
-        """Whether what was seen waiting still waits."""
+    def is_stalled(self, found: WorkerStatus, waiting: int) -> bool:
+        """Return whether tasks have waited since an earlier probe."""
         now = monotonic()
-        if not waiting or self._received != found.last_received or self._since is None:
-            self._since, self._received = (now if waiting else None), found.last_received
+        if not waiting or self._last_received_at != found.last_received_at or self._suspected_at is None:
+            self._suspected_at, self._last_received_at = (now if waiting else None), found.last_received_at
             return False
-        return now - self._since >= self.confirm_s
+        return now - self._suspected_at >= self.confirm_s
 
     @property
-    def is_unsure(self) -> bool:
-        """Whether only another look can tell."""
-        return self._since is not None and monotonic() - self._since < self.confirm_s
+    def needs_confirmation(self) -> bool:
+        """Whether only another probe can decide."""
+        return self._suspected_at is not None and monotonic() - self._suspected_at < self.confirm_s
 
 
-def stalled(found: Pulse, waiting: int) -> Answer:
-    """The answer for a worker that does not take what waits."""
-    came = "nothing" if found.last_received is None else f"nothing for {monotonic() - found.last_received:.0f} s"
+def stalled(found: WorkerStatus, waiting: int) -> ProbeResult:
+    """Return the result for a worker that does not take waiting tasks."""
+    received = "nothing"
+    if found.last_received_at is not None:
+        received = f"nothing for {monotonic() - found.last_received_at:.0f} s"
     reason = (
-        f"{found.node} answers, but received {came} while {waiting} wait in {', '.join(found.link.queues)} "
+        f"{found.node} replies, but received {received} while {waiting} wait in {', '.join(found.link.queues)} "
         f"and {found.pool.processes - found.pool.reserved} of its processes are free"
     )
-    return Answer(ok=False, state=NOT_CONSUMING, reason=reason)
+    return _no(WorkerState.NOT_CONSUMING, reason)

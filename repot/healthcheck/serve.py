@@ -1,4 +1,4 @@
-"""Running the sidecar until somebody asks it to stop."""
+"""Run the sidecar until it receives a signal to stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from repot.errors import AddressTaken
-from repot.healthcheck.connections import BACKLOG, PromptProtocol
+from repot.healthcheck.http_limits import BACKLOG, LimitedProtocol
 from repot.healthcheck.sidecar import create_app
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from repot.config import HealthcheckSettings, WorkerSettings
 
-#: What is being answered may take this long when somebody asks to stop.
+#: Time that requests in progress have left after the signal to stop.
 _GRACE_S = 1
 
 
 def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `announce` is called once the address is ours.
+    """Serve until SIGTERM or SIGINT; `announce` is called once the socket is bound.
 
     Raises:
         AddressTaken: it cannot listen there.
@@ -30,15 +30,15 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
     listening = _listen(health.host, health.port)
     config = uvicorn.Config(
         create_app(worker, health),
-        # one line a probe would drown everything else
+        # one line for each probe would hide everything else
         access_log=False,
         log_level="warning",
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
-        # who asks decides what is shown, and a header could say anything
+        # the client's address decides what is shown, and a header could forge it
         proxy_headers=False,
         lifespan="on",
-        http=PromptProtocol,
+        http=LimitedProtocol,
         backlog=BACKLOG,
     )
     announce()
@@ -48,8 +48,8 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends at once (TCP_NODELAY) only where the socket says TCP: without it, the body of an answer may wait
-    # 40 ms for the receipt of its head
+    # asyncio sets TCP_NODELAY only if the socket names the protocol TCP; without it, the body of a response may wait
+    # 40 ms for the acknowledgement of its headers
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,6 +57,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         message = f"the sidecar cannot listen on {host}, port {port}: {error.strerror}"
-        taken = "HEALTHCHECK_PORT names another port." if error.errno == errno.EADDRINUSE else ""
-        raise AddressTaken(message, hint=taken or "HEALTHCHECK_HOST is an address of this machine.") from error
+        taken = "Set HEALTHCHECK_PORT to another port." if error.errno == errno.EADDRINUSE else ""
+        raise AddressTaken(message, hint=taken or "Set HEALTHCHECK_HOST to an address of this machine.") from error
     return listening

@@ -1,4 +1,4 @@
-"""Guarding an effect: the key of a call, the claim on it, and the task that holds it while it runs."""
+"""Guard an effect: the idempotency key of a call, the lease of the key, and the task class that holds it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One text for one value: typed, so that what differs does not collide; versioned, so that it can change.
+"""Serialize a value into one canonical text: typed, so that different values do not collide, and versioned.
 
-Each value is written as a letter for its type, the length of its text, a colon, and
-the text, as in netstrings. What Celery's JSON tells apart is told apart; what it does
-not (tuple and list) is not.
+Each value is written as one character for its type, the length of its text, a colon, and
+the text, as in netstrings. Types that Celery's JSON distinguishes are distinct; a tuple equals
+a list, as they do in JSON.
 """
 
 from __future__ import annotations
@@ -13,43 +13,45 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from repot.errors import KeyUnusable
+from repot.errors import InvalidIdempotencyKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-#: Part of every key: another way of writing makes other keys.
+#: Part of every key: a change of this format changes all keys.
 VERSION = 1
 
 
 def canonical(value: object) -> bytes:
-    """The text of a value.
+    """Return the canonical text of a value.
 
     - A float that is a whole number is that integer (1.0 is 1, -0.0 is 0), as in Python
-      and JSON; any other is its shortest decimal form. NaN and infinity are refused: they equal
-      nothing.
+      and JSON; any other is its shortest decimal form. NaN and infinity are refused, as NaN does
+      not equal itself.
     - A Decimal is a type of its own, without trailing zeros: 1.50 is 1.5.
-    - A time with an offset is the moment in UTC; one without is another type.
+    - A time with an offset is converted to UTC; one without is a type of its own.
     - Strings are taken as they are, without Unicode normalisation.
     - Keys of a mapping keep their type: 1 and "1" differ.
 
     Raises:
-        KeyUnusable: naming the place of what cannot be written.
+        InvalidIdempotencyKey: a value cannot be serialized; the message names its place.
     """
     try:
         return _text(value, "the value")
     except RecursionError as error:
-        message = "the arguments hold themselves, or are nested too deeply for a key"
-        raise KeyUnusable(message, hint="Choose the fields that make the key, or pass one.") from error
+        message = "the arguments are recursive, or nested too deeply for an idempotency key"
+        raise InvalidIdempotencyKey(message, hint="Choose the fields that make the key, or pass one.") from error
 
 
 def _text(value: object, place: str) -> bytes:
-    # a bool is an int, and a datetime a date: the narrower types stand first
-    for kinds, write in _WRITERS:
-        if isinstance(value, kinds):
+    # a bool is an int, and a datetime a date: the narrower types come first
+    for types, write in _WRITERS:
+        if isinstance(value, types):
             return write(value, place)
     message = f"{place} is a {type(value).__qualname__}, which cannot be part of an idempotency key"
-    raise KeyUnusable(message, hint="Choose the fields that make the key, pass a key, or convert it to a plain type.")
+    raise InvalidIdempotencyKey(
+        message, hint="Choose the fields that make the key, pass a key, or convert it to a plain type."
+    )
 
 
 def _tagged(tag: str, text: str | bytes) -> bytes:
@@ -59,15 +61,15 @@ def _tagged(tag: str, text: str | bytes) -> bytes:
 
 def _float(value: float, place: str) -> bytes:
     if not math.isfinite(value):
-        message = f"{place} is {value!r}, which equals nothing and cannot be part of an idempotency key"
-        raise KeyUnusable(message, hint="Refuse such a value before the task is sent.")
+        message = f"{place} is {value!r}, which cannot be part of an idempotency key"
+        raise InvalidIdempotencyKey(message, hint="Refuse such a value before the task is sent.")
     return _tagged("i", str(int(value))) if value.is_integer() else _tagged("f", repr(value))
 
 
 def _decimal(value: Decimal, place: str) -> bytes:
     if not value.is_finite():
         message = f"{place} is {value!s}, which cannot be part of an idempotency key"
-        raise KeyUnusable(message, hint="Refuse such a value before the task is sent.")
+        raise InvalidIdempotencyKey(message, hint="Refuse such a value before the task is sent.")
     sign, digits, exponent = value.as_tuple()
     # not Decimal.normalize(), which rounds to the context's precision
     text = "".join(map(str, digits)).lstrip("0")
@@ -100,7 +102,7 @@ def _mapping(items: Mapping[object, object], place: str) -> bytes:
 _WRITERS: tuple[tuple[Any, Callable[..., bytes]], ...] = (
     (type(None), lambda _value, _place: _tagged("n", "")),
     (bool, lambda value, _: _tagged("b", "1" if value else "0")),
-    # of an enum of integers or strings, too: it travels as its value
+    # also an enum of integers or strings: it is sent as its value
     (int, lambda value, _: _tagged("i", int.__repr__(value))),
     (float, _float),
     (str, lambda value, _: _tagged("s", str.__str__(value))),

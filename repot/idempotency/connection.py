@@ -1,4 +1,4 @@
-"""A client of the lease store: one server, behind Sentinel, or a cluster; Redis or Valkey."""
+"""Connect to the lease store: a single server, one behind Sentinel, or a cluster; Redis or Valkey."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from repot.brokers.redis_client import tls_options
+from repot.brokers.redis.client import tls_options
 from repot.config.endpoints import endpoints
 from repot.config.redis import client_tls, keepalive
-from repot.errors import ClaimUnreadable, ConfigInvalid, RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
-from repot.idempotency.replies import ERRORS, Meaning, meaning_of
+from repot.errors import ConfigInvalid, RecordUnreadable, RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.idempotency.error_replies import ERRORS, Meaning, meaning_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What a client may be; commands and scripts are called alike.
+#: Commands and scripts are called in the same way on both.
 Client = redis.Redis | RedisCluster
 
-#: Attempts after the first, each 0 to 1 s after the one before. Every script may run twice to the same effect, so a
-#: lost answer is asked for again.
+#: Attempts after the first, each 0 to 1 s after the one before. Every script is safe to repeat, so a request whose
+#: answer was lost is sent again.
 _RETRIES = 2
 _BACKOFF_BASE_S, _BACKOFF_CAP_S = 0.05, 1.0
 
 
 def open_client(settings: WorkerSettings) -> Client:
-    """A client of the store that the settings name; a single server is connected to on first use.
+    """Return a client of the lease store in the settings; it connects to a single server on first use.
 
     Raises:
-        ConfigInvalid: no setting names a Redis.
+        ConfigInvalid: no setting names a Redis or Valkey.
         StoreUnreachable: no node of a cluster answers.
     """
     url = settings.store_url
     if url is None:
-        message = "claims need a Redis or Valkey: WORKER_LEASE_STORE is not set, and WORKER_RESULT_BACKEND is none"
+        message = "leases need a Redis or Valkey: WORKER_LEASE_STORE is not set, and WORKER_RESULT_BACKEND is not one"
         raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=redis://host:6379/0.")
     options = _options(settings, url)
     if url.scheme == "sentinel":
@@ -68,44 +68,42 @@ def open_client(settings: WorkerSettings) -> Client:
 
 
 def failure(url: ServiceUrl, error: Exception) -> RepotError:
-    """Return the error that says what the store's answer, or its silence, means."""
+    """Return the error of ours for an error reply of the store, or for a missing answer."""
     reply = meaning_of(error)
     why = f"{type(error).__name__}: {error}"
     match reply.meaning:
         case Meaning.REFUSED:
             message = f"the lease store {url} refuses access: {error} ({reply.reason})"
-            return StoreRefused(
-                message, hint="Check user, password and rights (docs/rights.md); WORKER_LEASE_STORE names it."
-            )
+            return StoreRefused(message, hint="Check user, password and rights (docs/rights.md) of WORKER_LEASE_STORE.")
         case Meaning.MISCONFIGURED:
             message = f"the lease store {url} cannot serve: {why} ({reply.reason})"
             return StoreMisconfigured(message, hint="Check WORKER_LEASE_STORE; without it WORKER_RESULT_BACKEND.")
         case Meaning.UNREADABLE:
-            message = f"the lease store {url} holds something else under this key: {error}"
-            return ClaimUnreadable(message, hint="Give each program its own WORKER_LEASE_PREFIX.")
+            message = f"the lease store {url} holds a value of another type under this key: {error}"
+            return RecordUnreadable(message, hint="Give each program its own WORKER_LEASE_PREFIX.")
     message = f"the lease store {url} did not answer: {why} ({reply.reason})"
-    return StoreUnreachable(message, hint="WORKER_LEASE_STORE names it; without it WORKER_RESULT_BACKEND.")
+    return StoreUnreachable(message, hint="Check WORKER_LEASE_STORE; without it WORKER_RESULT_BACKEND.")
 
 
 class StoreConnection:
-    """A client of the store and its scripts; threads may share it, and a forked child connects anew."""
+    """A client of the store and its scripts; threads may share it, and a forked child connects again."""
 
-    #: The package whose folder `scripts` holds them, and one that stands before each of the others.
+    #: The package whose directory `scripts` holds the scripts, and the script to prepend to each of them.
     package: ClassVar[str]
     prelude: ClassVar[str] = ""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        """Use the store that the settings name; connects on first use."""
+        """Use the store of the settings; connects on first use."""
         self._settings = settings
         self._scripts: dict[str, Script] = {}
 
     @cached_property
     def client(self) -> Client:
-        """The connection."""
+        """The client; connects on first use."""
         return open_client(self._settings)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         if "client" in self.__dict__:
             self.client.close()
             del self.client
@@ -113,24 +111,24 @@ class StoreConnection:
 
     def _script(self, name: str) -> Script:
         if name not in self._scripts:
-            folder = files(self.package) / "scripts"
-            texts = [(folder / f"{one}.lua").read_text() for one in (self.prelude, name) if one]
+            directory = files(self.package) / "scripts"
+            texts = [(directory / f"{one}.lua").read_text() for one in (self.prelude, name) if one]
             self._scripts[name] = self.client.register_script("".join(texts))
         return self._scripts[name]
 
-    def _ask(self, question: Callable[[], T]) -> T:
-        """The answer of the store.
+    def _ask(self, request: Callable[[], T]) -> T:
+        """Send a request, and return the store's answer.
 
         Raises:
-            StoreUnreachable: it cannot be used now.
+            StoreUnreachable: the store is unavailable.
             StoreMisconfigured: no retry helps.
-            ClaimUnreadable: the value under the key is of another type.
+            RecordUnreadable: the value under the key is of another type.
         """
         try:
-            return question()
+            return request()
         except ERRORS as error:
             url = self._settings.store_url
-            # without one no client was made, and nothing was asked
+            # without a URL there is no client, and no request
             assert url is not None
             raise failure(url, error) from error
 
@@ -142,7 +140,7 @@ def _options(settings: WorkerSettings, url: ServiceUrl) -> dict[str, Any]:
         "username": server.user or None,
         "password": server.password or None,
         "decode_responses": True,
-        # a PING before a command would be a round trip more
+        # a PING before a command would cost a round trip
         "health_check_interval": 0,
         "client_name": f"{settings.client_name}-leases",
         "retry": Retry(FullJitterBackoff(cap=_BACKOFF_CAP_S, base=_BACKOFF_BASE_S), _RETRIES),
@@ -153,7 +151,7 @@ def _options(settings: WorkerSettings, url: ServiceUrl) -> dict[str, Any]:
 
 
 def _timeouts(settings: WorkerSettings) -> dict[str, float]:
-    # a renewal that takes longer than the time between two comes too late
+    # a renewal that takes longer than the interval between two comes too late
     longest = settings.lease / 3
     return {
         "socket_timeout": min(settings.socket_timeout, longest),

@@ -1,4 +1,4 @@
-"""`idempotent_task`: a guarded task of a function, in one line."""
+"""`idempotent_task`: make a guarded task from a function, in one line."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def idempotent_task(
     base: type[IdempotentTask] = IdempotentTask,
     **options: Any,  # noqa: ANN401 - of `app.task`
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Make a guarded task of a function: `@app.task(base=IdempotentTask, idempotency=policy)`, or `@shared_task`.
+    """Make a guarded task from a function: `@app.task(base=IdempotentTask, idempotency=policy)`, or `@shared_task`.
 
-    Without an `app` it is a task of every application, as one of `@shared_task` is. `base` is a subclass of your
-    own; other options are those of `@app.task`.
+    Without an `app` it is a `@shared_task`. `base` is your own subclass of IdempotentTask; other options are those
+    of `@app.task`.
 
     Raises:
-        ConfigInvalid: what is given is no policy, or the base class guards nothing.
+        ConfigInvalid: `policy` is not a Policy, or `base` is not an IdempotentTask.
     """
     if policy is not None and not isinstance(policy, Policy):
         message = f"idempotent_task takes a Policy, not {policy!r}"
         raise ConfigInvalid(message, hint="Write @idempotent_task(), or @idempotent_task(Policy(key=('order',))).")
     if not issubclass(base, IdempotentTask):
-        message = f"{base.__qualname__} is no IdempotentTask, and would not be guarded"
+        message = f"{base.__qualname__} is not an IdempotentTask, so the task would not be guarded"
         raise ConfigInvalid(message, hint="Derive it from IdempotentTask.")
     chosen = {} if policy is None else {"idempotency": policy}
     decorate: Callable[..., Any] = app.task if app else shared_task

@@ -1,6 +1,6 @@
-"""What a guarded task or function says of itself, judged when it is defined.
+"""Validate a guarded task or function when it is defined.
 
-What is refused here would guard nothing, or fail each call, once messages come.
+What is refused here would guard nothing, or fail for every message.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from repot.errors import ConfigInvalid
 from repot.idempotency.fingerprint import AllBut
 from repot.idempotency.policy import Backoff, Policy
+from repot.upstream.tasks import is_decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_HINT = "docs/idempotency.md has what can be said."
+_HINT = "See 'What is refused when it is defined' in docs/idempotency.md."
 
-#: Functions whose call runs nothing yet, as their reader knows them.
+#: Functions whose call does not run their body, and what to call them.
 _KINDS = (
     (inspect.iscoroutinefunction, "async def"),
     (inspect.isasyncgenfunction, "an asynchronous generator"),
@@ -26,16 +27,16 @@ _KINDS = (
 
 
 def runs_later(function: object) -> str:
-    """What makes a call of a function return before its body ran; "" for an ordinary one.
+    """Return why a call of a function returns before its body has run; "" for an ordinary function.
 
-    Looks through `functools.partial`, and at the `__call__` of an object.
+    Also checks functions inside `functools.partial`, and the `__call__` of an object.
     """
     candidates = (function, getattr(function, "__call__", None))  # noqa: B004 - the method, not whether there is one
     return next((kind for is_one, kind in _KINDS if any(map(is_one, candidates))), "")
 
 
 def require_run(result: object, name: str) -> None:
-    """Refuse a result that is a body which has not run: noted as done, it would never run.
+    """Refuse a coroutine or generator as a result: recorded as done, its body would never run.
 
     Raises:
         ConfigInvalid: it is a coroutine or a generator; a coroutine is closed.
@@ -44,19 +45,19 @@ def require_run(result: object, name: str) -> None:
         return
     if inspect.iscoroutine(result):
         result.close()
-    message = f"{name} returned a {type(result).__name__}, which has not run: its effect has not happened"
-    raise ConfigInvalid(message, hint="Let the function that is guarded run it to its end.")
+    message = f"{name} returned a {type(result).__name__}, whose body has not run: the effect has not happened"
+    raise ConfigInvalid(message, hint="Run it to its end inside the guarded function.")
 
 
 def require_sound_task(task: type[Any]) -> None:
-    """Refuse a class of tasks that cannot be guarded the way it says.
+    """Refuse a task class that cannot be guarded as it is declared.
 
     Raises:
-        ConfigInvalid: with all that is wrong, the name of the task and its place in the source.
+        ConfigInvalid: names every problem, the task and its place in the source.
     """
     problems = list(_task_problems(task))
     if problems:
-        message = f"the task {shown(task)} cannot be guarded: " + "; ".join(problems)
+        message = f"the task {task_location(task)} cannot be guarded: " + "; ".join(problems)
         raise ConfigInvalid(message, hint=_HINT)
 
 
@@ -64,61 +65,61 @@ def require_sound_function(function: Callable[..., object], policy: Policy) -> N
     """Refuse a function that cannot be guarded.
 
     Raises:
-        ConfigInvalid: with all that is wrong.
+        ConfigInvalid: names every problem.
     """
     problems = list(_function_problems(function, policy))
     if problems:
-        named = getattr(function, "__qualname__", None) or repr(function)
-        message = f"{named}{_place(function)} cannot be guarded: " + "; ".join(problems)
+        name = getattr(function, "__qualname__", None) or repr(function)
+        message = f"{name}{_place(function)} cannot be guarded: " + "; ".join(problems)
         raise ConfigInvalid(message, hint=_HINT)
 
 
-def shown(task: type[Any]) -> str:
-    """A task's name and its place in the source."""
+def task_location(task: type[Any]) -> str:
+    """Return a task's name and its place in the source."""
     run = inspect.getattr_static(task, "run", None)
     return (task.name or f"{task.__module__}.{task.__qualname__}") + _place(getattr(run, "__func__", run))
 
 
 def _task_problems(task: type[Any]) -> Iterator[str]:
-    run = bound(task)
+    run = bound_run(task)
     policy = inspect.getattr_static(task, "idempotency")
     if isinstance(policy, Policy):
         yield from _key_problems(run, policy)
     elif not isinstance(policy, property):
-        yield f"idempotency is {_a(policy)}, not a Policy; write idempotency=Policy(key=('order',))"
+        yield f"idempotency is {_describe(policy)}, not a Policy; write idempotency=Policy(key=('order',))"
     kind = runs_later(run) if run else ""
     if kind:
-        yield f"it is {kind}, and Celery runs only what a call runs; call asyncio.run(...) or a loop in an ordinary one"
+        yield f"it is {kind}, whose body Celery does not run; call asyncio.run(...) or a loop in an ordinary function"
     yield from _option_problems(task)
 
 
 def _option_problems(task: type[Any]) -> Iterator[str]:
     wrong = [name for name in ("transient", "permanent") if not _is_exceptions(getattr(task, name))]
-    yield from (f"{name} is a tuple of exception classes, as in (TimeoutError,)" for name in wrong)
+    yield from (f"{name} must be a tuple of exception classes, as in (TimeoutError,)" for name in wrong)
     if not isinstance(task.backoff, Backoff):
-        yield f"backoff is {_a(task.backoff)}, not a Backoff"
+        yield f"backoff is {_describe(task.backoff)}, not a Backoff"
     if "idempotency_key" in vars(task):
-        yield "idempotency_key is given when it is sent; write idempotency=Policy(key=...)"
-    if "_decorated" in vars(task):
-        # options of `@app.task`; a class may hold policies for its own use
+        yield "idempotency_key is an option of apply_async; for the task write idempotency=Policy(key=...)"
+    if is_decorated(task):
+        # options of `@app.task`; a class may hold other policies for its own use
         misplaced = (name for name, value in vars(task).items() if isinstance(value, Policy) and name != "idempotency")
-        yield from (f"{name}=Policy(...) is read by nothing; write idempotency=" for name in misplaced)
+        yield from (f"{name}=Policy(...) is ignored; write idempotency=" for name in misplaced)
 
 
 def _function_problems(function: Callable[..., object], policy: Policy) -> Iterator[str]:
     if not callable(function):
-        yield "it cannot be called; put @idempotent below @staticmethod and @classmethod"
+        yield "it is not callable; put @idempotent below @staticmethod and @classmethod"
         return
     kind = runs_later(function)
     if kind and kind != "async def":
-        yield f"it is {kind}, whose call runs nothing; guard the function that runs it to its end"
+        yield f"it is {kind}, whose call does not run its body; guard the function that runs it to its end"
     elif not kind and _wraps_coroutine(function):
-        yield "it wraps an async def without being one; put @idempotent right above the async def"
+        yield "it wraps an async def, but is an ordinary function; put @idempotent directly above the async def"
     yield from _key_problems(function, policy)
 
 
-def bound(task: type[Any]) -> Any:  # noqa: ANN401 - whatever a task runs
-    """What a task runs, as its callers call it; None for a class that has nothing to run yet."""
+def bound_run(task: type[Any]) -> Any:  # noqa: ANN401 - whatever a task runs
+    """Return a task's `run`, bound as its callers call it; None for a class without a `run` of its own."""
     run = inspect.getattr_static(task, "run")
     if getattr(run, "__module__", "") == "celery.app.task":
         return None
@@ -129,18 +130,18 @@ def _key_problems(function: Any, policy: Policy) -> Iterator[str]:  # noqa: ANN4
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        # of no function yet, or one of another language
+        # no function yet, or one without a signature, as a built-in
         return
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
     names = [one.name for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD]
     paths = policy.key.paths if isinstance(policy.key, AllBut) else policy.key
     if isinstance(paths, tuple) and not takes_any:
         unknown = [path for path in paths if path.partition(".")[0] not in names]
-        has = f"it has {', '.join(names)}" if names else "it has none"
-        yield from (f"its key names {path!r}, which is no argument of it: {has}" for path in unknown)
+        has = f"they are {', '.join(names)}" if names else "it has none"
+        yield from (f"its key names {path!r}, which is not one of its arguments: {has}" for path in unknown)
     for what, made in (("key", policy.key), ("namespace", policy.namespace)):
         if callable(made) and not _takes(made, names, partial=takes_any):
-            yield f"the function of its {what} does not take its arguments by name: {', '.join(names) or 'none'}"
+            yield f"the function of its {what} does not accept its arguments by name: {', '.join(names) or 'none'}"
 
 
 def _takes(function: Callable[..., object], names: list[str], *, partial: bool) -> bool:
@@ -165,14 +166,14 @@ def _wraps_coroutine(function: Any) -> bool:  # noqa: ANN401 - whatever is calle
     return False
 
 
-def _is_exceptions(kinds: object) -> bool:
-    """What an `except` clause takes."""
-    if isinstance(kinds, tuple):
-        return all(map(_is_exceptions, kinds))
-    return isinstance(kinds, type) and issubclass(kinds, BaseException)
+def _is_exceptions(value: object) -> bool:
+    """Whether an `except` clause accepts a value."""
+    if isinstance(value, tuple):
+        return all(map(_is_exceptions, value))
+    return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def _a(value: object) -> str:
+def _describe(value: object) -> str:
     return f"the class {value.__qualname__}" if isinstance(value, type) else f"a {type(value).__qualname__}"
 
 

@@ -1,4 +1,4 @@
-"""The idempotency key of a call: SHA-256, in full, of what makes it the same work."""
+"""Compute the idempotency key of a call: the SHA-256 of everything that identifies its work."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-from repot.errors import ConfigInvalid, KeyUnusable
+from repot.errors import ConfigInvalid, InvalidIdempotencyKey
 from repot.idempotency.canonical import VERSION, canonical
 
 
-class Whole(Enum):
-    """Keys that need nothing but a word."""
+class BuiltInKey(Enum):
+    """Keys that need no further parameters."""
 
-    #: All arguments, as the function sees them: positional or by name, with defaults filled in.
+    #: All arguments, as the function receives them: positional or by name, with defaults filled in.
     ARGUMENTS = "arguments"
-    #: The id of the task: guards against redelivery, not against a second submission.
+    #: The id of the task: guards against a redelivery, not against a second submission.
     TASK_ID = "task id"
 
 
-ARGUMENTS, TASK_ID = Whole.ARGUMENTS, Whole.TASK_ID
+ARGUMENTS, TASK_ID = BuiltInKey.ARGUMENTS, BuiltInKey.TASK_ID
 
 
 @dataclass(frozen=True, slots=True)
 class AllBut:
-    """All arguments but some, made by `all_but`."""
+    """All arguments except some; made by `all_but`."""
 
     #: Names of arguments, with dots into mappings.
     paths: tuple[str, ...]
 
 
 def all_but(*paths: str) -> AllBut:
-    """A key of all arguments but these, which may be left out or differ: `all_but("sent_at", "order.trace_id")`.
+    """Make a key of all arguments except these, which may be absent or differ: `all_but("sent_at", "order.trace_id")`.
 
     Dots lead into mappings.
 
     Raises:
-        ConfigInvalid: no name is given, or one is no text.
+        ConfigInvalid: no name is given, or one is not a string.
     """
     if not paths or not all(isinstance(one, str) and one for one in paths):
         message = f"all_but takes names of arguments, not {paths!r}"
-        raise ConfigInvalid(message, hint="As in all_but('sent_at'); ARGUMENTS are all of them.")
+        raise ConfigInvalid(message, hint="Write all_but('sent_at'); for all arguments ARGUMENTS.")
     return AllBut(paths)
 
 
-#: What makes the key: a word, names of arguments (with dots into mappings, `order.id`), all arguments but some, or a
-#: function that is called with the task's arguments.
-Key = Whole | tuple[str, ...] | AllBut | Callable[..., object]
+#: What the key is made from: a built-in, names of arguments (with dots into mappings, `order.id`), all arguments but
+#: some, or a function that is called with the task's arguments.
+Key = BuiltInKey | tuple[str, ...] | AllBut | Callable[..., object]
 
-#: A text, or a function of the arguments that returns one: tenant, version of the effect.
+#: A string, or a function of the arguments that returns one: a tenant, a version of the effect.
 Namespace = str | Callable[..., str]
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The key, and the digest of all arguments where a caller chose the key; "" elsewhere.
+    """An idempotency key, and the digest of all arguments if the caller chose the key, else "".
 
-    Both in hexadecimal.
+    Both are hexadecimal.
     """
 
     key: str
     payload: str = ""
 
     def of_replacement(self, number: int) -> Fingerprint:
-        """The key of what a task replaced itself by, the `number`-th time: work of its own."""
+        """Return the key of the `number`-th replacement of a task (`Task.replace`): it is work of its own."""
         return Fingerprint(_digest(self.key, "replacement", number), self.payload)
 
 
@@ -83,13 +83,13 @@ def fingerprint(
     given: object = None,
     task_id: str = "",
 ) -> Fingerprint:
-    """Make the key of a call of the task `name`, whose code is `function`.
+    """Return the fingerprint of a call of the task `name`, whose code is `function`.
 
-    A key that the caller `given` wins over `key`; the same one with other arguments is
-    an error, which the payload's digest shows.
+    A key `given` by the caller takes precedence over `key`. Its fingerprint has a digest of the arguments, so that
+    the same key with other arguments can be refused.
 
     Raises:
-        KeyUnusable: the arguments do not fit the function, lack a field, or cannot be written.
+        InvalidIdempotencyKey: the arguments do not fit the function, lack a field, or cannot be serialized.
     """
     bound = _bind(name, function, args, kwargs)
     where = namespace(**_by_name(bound)) if callable(namespace) else namespace
@@ -110,19 +110,19 @@ def fingerprint(
 
 
 def require_key(given: object) -> str:
-    """A key of a caller's own, as text.
+    """Return a key given by a caller as a string.
 
     Raises:
-        KeyUnusable: it is empty, which all calls would share, or of a type that is not written the same everywhere.
+        InvalidIdempotencyKey: the key is empty, or not a string, an integer or a UUID.
     """
     if isinstance(given, bool) or not isinstance(given, str | int | UUID):
-        message = f"an idempotency key is a text, a whole number or a UUID, not a {type(given).__qualname__}"
-        raise KeyUnusable(message, hint="Give what names the work: the number of an order, a request's id.")
-    # of an enum its value, as it travels
+        message = f"an idempotency key must be a string, an integer or a UUID, not a {type(given).__qualname__}"
+        raise InvalidIdempotencyKey(message, hint="Use what identifies the work: an order number, a request id.")
+    # an enum is sent as its value
     text = str.__str__(given) if isinstance(given, str) else f"{given:d}" if isinstance(given, int) else str(given)
     if not text.strip():
-        message = "the idempotency key is empty: all calls that give it would be the same work"
-        raise KeyUnusable(message, hint="Give what names the work, or None for the key of the task's policy.")
+        message = "the idempotency key is empty: all calls with it would be the same work"
+        raise InvalidIdempotencyKey(message, hint="Use what identifies the work, or None for the policy's key.")
     return text
 
 
@@ -131,10 +131,10 @@ def _digest(*parts: object) -> str:
 
 
 def _payload(bound: inspect.BoundArguments) -> str:
-    """The digest of all arguments; "" if they cannot be written, which may be why their caller gives a key."""
+    """Return the digest of all arguments; "" if they cannot be serialized, which may be why the caller gives a key."""
     try:
         return _digest("payload", dict(bound.arguments))
-    except KeyUnusable:
+    except InvalidIdempotencyKey:
         return ""
 
 
@@ -145,13 +145,13 @@ def _bind(
         bound = _signature(function).bind(*args, **kwargs)
     except TypeError as error:
         message = f"the arguments do not fit {name}: {error}"
-        raise KeyUnusable(message) from error
+        raise InvalidIdempotencyKey(message) from error
     bound.apply_defaults()
     return bound
 
 
 def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """Arguments as their caller names them; one without a parameter of its own never hides another."""
+    """Return the arguments by the caller's names; one collected by `**kwargs` never hides a named parameter."""
     arguments = dict(bound.arguments)
     for parameter in bound.signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -160,7 +160,7 @@ def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 
 def _without(bound: inspect.BoundArguments, paths: tuple[str, ...]) -> dict[str, Any]:
-    """All arguments but those at the paths; one without a parameter of its own stands among its like."""
+    """Return all arguments except those at the paths; the paths apply inside `**kwargs` as well."""
     found = dict(bound.arguments)
     extra = next((one.name for one in bound.signature.parameters.values() if one.kind is one.VAR_KEYWORD), None)
     for path in paths:
@@ -172,7 +172,7 @@ def _without(bound: inspect.BoundArguments, paths: tuple[str, ...]) -> dict[str,
 
 
 def _pruned(found: Mapping[str, Any], steps: list[str]) -> dict[str, Any]:
-    """A mapping without what the steps lead to, if it is there."""
+    """Return a mapping without the item at the path, if there is one."""
     first, *rest = steps
     if not rest:
         return {name: value for name, value in found.items() if name != first}
@@ -189,7 +189,9 @@ def _field(arguments: Mapping[str, Any], path: str, name: str) -> object:
     found: Any = arguments
     for step in path.split("."):
         if not isinstance(found, Mapping) or step not in found:
-            message = f"{name} was called without {path!r}, which its idempotency key is made of"
-            raise KeyUnusable(message, hint="Name arguments of the task, with dots into mappings: ('order.id',).")
+            message = f"{name} was called without {path!r}, which is part of its idempotency key"
+            raise InvalidIdempotencyKey(
+                message, hint="Use names of the task's arguments, with dots into mappings: ('order.id',)."
+            )
         found = found[step]
     return found

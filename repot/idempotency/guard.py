@@ -1,7 +1,6 @@
-"""The guard: claims a key, renews the claim while the work runs, and says how it ended.
+"""The guard: acquires the lease of a key, renews it while the work runs, and records how the run ended.
 
-It knows nothing of Celery's messages: what to do with an answer that is no claim is
-its caller's to say.
+It knows nothing of Celery's messages: its caller decides what to do with an answer other than a lease.
 """
 
 from __future__ import annotations
@@ -15,11 +14,24 @@ from uuid import uuid4
 from kombu.utils import json
 
 from repot.errors import LeaseLost, StoreUnreachable
-from repot.idempotency import events
-from repot.idempotency.claims import Claimant, Claimed, Done, Ending, Mismatch, Outcome, Parked, Running, State, Verdict
+from repot.idempotency.guard_events import GuardEvent, guard_event
+from repot.idempotency.lease_store import RedisLeaseStore
 from repot.idempotency.policy import PARK
+from repot.idempotency.records import (
+    Acquired,
+    Done,
+    Ending,
+    FinishMode,
+    FinishResult,
+    LeaseRequest,
+    Mismatch,
+    Parked,
+    Running,
+    RunOutcome,
+    State,
+)
 from repot.idempotency.renewal import Renewer
-from repot.idempotency.store import RedisStore
+from repot.upstream.app_state import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,209 +39,207 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from repot.config import WorkerSettings
-    from repot.idempotency.claims import Answer, Store
     from repot.idempotency.fingerprint import Fingerprint
     from repot.idempotency.policy import Policy
+    from repot.idempotency.records import Answer, LeaseStore
 
 log = logging.getLogger(__name__)
 
-#: A fence below all others, of a run without a claim: a store that compares refuses it after any guarded one.
-NO_FENCE = 0
+#: The fencing token of a run without a lease, below all others: a store that compares refuses it after any guarded run.
+NO_FENCING_TOKEN = 0
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """The claim of one run, as long as it holds."""
+    """The lease of one run."""
 
-    store: Store
+    store: LeaseStore
     key: str
-    claimant: Claimant
-    #: Grows with each claim of the key.
-    fence: int
-    #: By this process' clock, from before the store was asked: never later than by the store's.
-    valid_until: float
-    #: Whether the store said that it is ours no more.
+    request: LeaseRequest
+    #: Grows with each acquisition of the key.
+    fencing_token: int
+    #: By this process' clock, counted from before the store was asked: never later than by the store's clock.
+    expires_at: float
+    #: Whether the store has answered that another run has the key, or that the lease expired.
     lost: bool = False
 
     @property
     def interval_s(self) -> float:
         """Seconds between two renewals."""
-        return self.claimant.lease_s / 3
+        return self.request.lease_s / 3
 
     @property
-    def holds(self) -> bool:
-        """Whether nobody else can have the key, as far as this process knows."""
-        return not self.lost and monotonic() < self.valid_until
+    def is_held(self) -> bool:
+        """Whether no other run can have the key, as far as this process knows."""
+        return not self.lost and monotonic() < self.expires_at
 
     def renew(self) -> bool:
-        """Hold it for longer; False if it is lost.
+        """Extend the lease; return False if it is lost.
 
         Raises:
-            StoreUnreachable: it could not be asked; the lease still holds until it runs out.
+            StoreUnreachable: the store did not answer; the lease is still held until it expires.
         """
-        asked = monotonic()
-        if not self.store.renew(self.key, self.claimant):
+        asked_at = monotonic()
+        if not self.store.renew(self.key, self.request):
             self.lost = True
             return False
-        self.valid_until = asked + self.claimant.lease_s
+        self.expires_at = asked_at + self.request.lease_s
         return True
 
 
 @dataclass(slots=True)
 class Guard:
-    """Claims and ends claims on one store; shared by the threads of a process."""
+    """Acquires and ends leases on one store; shared by the threads of a process."""
 
-    store: Store
+    store: LeaseStore
     settings: WorkerSettings
     renewer: Renewer = field(default_factory=Renewer)
 
-    def claim(
+    def acquire(
         self, fingerprint: Fingerprint, policy: Policy, *, task: str, task_id: str, worker: str = "", replay: int = 0
     ) -> Lease | Answer:
-        """Claim a key: a lease that is being renewed, or why there is none.
+        """Acquire the lease of a key and renew it from now on, or return why the key is not free.
 
         Raises:
-            StoreUnreachable: the store did not answer. If the claim was made, it is taken back as soon as it does.
+            StoreUnreachable: the store did not answer. A lease that it granted nevertheless is released in the
+                background.
         """
-        claimant = Claimant(
+        request = LeaseRequest(
             owner=uuid4().hex,
             task=task,
             task_id=task_id,
             worker=worker,
             lease_s=policy.lease_s or self.settings.lease,
-            kept_s=policy.kept_s or self.settings.lease_kept,
+            retention_s=policy.retention_s or self.settings.idempotency_retention,
             replay=replay,
             parks=policy.on_unknown is PARK,
-            most_doubts=policy.most_doubts,
+            max_unknown_outcomes=policy.max_unknown_outcomes,
         )
-        asked = monotonic()
+        asked_at = monotonic()
         try:
-            answer = self.store.claim(fingerprint, claimant)
+            answer = self.store.acquire(fingerprint, request)
         except StoreUnreachable:
-            taken_back = Ending(Outcome.RELEASED, claimant.kept_s)
-            self._say_later(lambda: self.store.finish(fingerprint.key, claimant.owner, taken_back, "late"))
+            released = Ending(RunOutcome.RELEASED, request.retention_s)
+            self._send_later(lambda: self.store.finish(fingerprint.key, request.owner, released, FinishMode.LATE))
             raise
-        self._tell(answer, claimant, fingerprint.key)
-        if not isinstance(answer, Claimed):
+        for event in _events(answer):
+            _signal(event, request, fingerprint.key)
+        if not isinstance(answer, Acquired):
             return answer
-        lease = Lease(self.store, fingerprint.key, claimant, answer.fence, asked + claimant.lease_s)
-        self.renewer.hold(lease)
+        lease = Lease(self.store, fingerprint.key, request, answer.fencing_token, asked_at + request.lease_s)
+        self.renewer.add(lease)
         return lease
 
     def finish(self, lease: Lease, ending: Ending) -> None:
-        """End a claim with what its run knows, within its lease or late.
+        """Record how a run ended, while its lease is live or after it expired.
 
-        If the store does not take it, whatever the reason, it is sent again in the background for as long as this
-        process lives: the effect is done, and its task must neither wait nor fail for that. If the process ends
-        before, the outcome is unknown once the lease has run out.
+        If the store does not accept it, for whatever reason, the ending is sent again in the background for as long
+        as this process lives: the effect is done, and its task must neither wait nor fail for that. If the process
+        ends first, the outcome is unknown once the lease has expired.
 
         Raises:
-            LeaseLost: somebody else has claimed the key since.
+            LeaseLost: another run has acquired the key since.
         """
-        self.renewer.drop(lease)
+        self.renewer.remove(lease)
         try:
-            verdict = self.store.finish(lease.key, lease.claimant.owner, ending)
-            if verdict is Verdict.LATE:
+            result = self.store.finish(lease.key, lease.request.owner, ending)
+            if result is FinishResult.LATE:
                 log.warning(
-                    "the lease of %s ran out during its run; its outcome is recorded late",
-                    lease.claimant.task_id,
-                    extra={"action": "lease_late"},
+                    "the lease of %s expired during its run; its outcome is recorded late",
+                    lease.request.task_id,
+                    extra={"action": "lease_expired"},
                 )
-                verdict = self.store.finish(lease.key, lease.claimant.owner, ending, "late")
-                if verdict is Verdict.OK:
-                    _happened(events.LOST, lease.claimant, lease.key)
+                result = self.store.finish(lease.key, lease.request.owner, ending, FinishMode.LATE)
+                if result is FinishResult.OK:
+                    _signal(GuardEvent.LEASE_LOST, lease.request, lease.key)
         except Exception as error:  # noqa: BLE001 - whatever a client library raises: the effect is done
             log.warning(
-                "the outcome of %s could not be recorded, trying on: %s",
-                lease.claimant.task_id,
+                "the outcome of %s could not be recorded; it is sent again in the background: %s",
+                lease.request.task_id,
                 error,
-                extra={"action": "outcome_unsaid"},
+                extra={"action": "outcome_unrecorded"},
             )
-            self._say_later(lambda: self.store.finish(lease.key, lease.claimant.owner, ending, "late"))
+            self._send_later(lambda: self.store.finish(lease.key, lease.request.owner, ending, FinishMode.LATE))
             return
-        if verdict is not Verdict.OK:
+        if result is not FinishResult.OK:
             lease.lost = True
-            _happened(events.LOST, lease.claimant, lease.key)
-            message = f"the lease of task {lease.claimant.task_id} ran out, and another run has claimed its key"
+            _signal(GuardEvent.LEASE_LOST, lease.request, lease.key)
+            message = f"the lease of task {lease.request.task_id} expired, and another run has acquired its key"
             raise LeaseLost(message, hint="WORKER_LEASE must exceed the longest pause of a worker.")
 
-    def ending(self, policy: Policy, outcome: Outcome, **more: Any) -> Ending:  # noqa: ANN401 - fields of Ending
-        """An ending that is kept for as long as the policy says."""
-        return Ending(outcome, policy.kept_s or self.settings.lease_kept, **more)
+    def ending(self, policy: Policy, outcome: RunOutcome, **more: Any) -> Ending:  # noqa: ANN401 - fields of Ending
+        """Return an ending with the policy's retention."""
+        return Ending(outcome, policy.retention_s or self.settings.idempotency_retention, **more)
 
     def done(self, policy: Policy, result: object) -> Ending:
-        """The ending of a run that had its effect; with the result, unless that is too large or no JSON."""
+        """Return the ending of a run that had its effect; with the result, unless it is too large or not JSON."""
         text: str | None
         try:
             text = json.dumps(result)
-        except Exception:  # noqa: BLE001 - of any type's own making, or too deep; the effect is done all the same
+        except Exception:  # noqa: BLE001 - a type of the application, or nested too deeply; the effect is done
             text = None
         if text is not None and len(text.encode()) > (policy.result_limit or self.settings.result_limit):
             text = None
-        return self.ending(policy, Outcome.DONE, result=text)
+        return self.ending(policy, RunOutcome.DONE, result=text)
 
     def abandon(self, lease: Lease) -> None:
-        """Renew no more. What is not said of its outcome elsewhere is unknown once the lease has run out."""
-        self.renewer.drop(lease)
+        """Stop renewing. If no ending is recorded, the outcome is unknown once the lease has expired."""
+        self.renewer.remove(lease)
 
     def give_back(self, lease: Lease) -> None:
-        """End the claim of a run that never began; in the background."""
-        self.renewer.drop(lease)
-        ending = Ending(Outcome.RELEASED, lease.claimant.kept_s)
-        self._say_later(lambda: lease.store.finish(lease.key, lease.claimant.owner, ending, "late"))
+        """Release the lease of a run that never started; in the background."""
+        self.renewer.remove(lease)
+        ending = Ending(RunOutcome.RELEASED, lease.request.retention_s)
+        self._send_later(lambda: lease.store.finish(lease.key, lease.request.owner, ending, FinishMode.LATE))
 
-    def _say_later(self, what: Callable[[], object]) -> None:
-        self.renewer.say_later(what, self.settings.lease / 3)
-
-    def _tell(self, answer: Answer, claimant: Claimant, key: str) -> None:
-        for what in _events(answer):
-            _happened(what, claimant, key)
+    def _send_later(self, send: Callable[[], object]) -> None:
+        self.renewer.send_later(send, self.settings.lease / 3)
 
 
 def guard_of(app: Celery) -> Guard:
-    """The guard of an application, made on first use from the settings it was configured with.
+    """Return the guard of an application; it is made on first use, from the settings of `repot.configure(app)`.
 
     Raises:
         ConfigInvalid: no setting names a store, or the environment is wrong.
     """
-    found: Guard | None = getattr(app, "repot_guard", None)
+    found: Guard | None = state_of(app).guard
     if found is None:
-        settings = getattr(app, "repot_settings", None)
+        settings = state_of(app).settings
         if settings is None:
             from repot.config import load
 
             settings = load()
-        found = Guard(RedisStore(settings), settings)
-        app.repot_guard = found  # type: ignore[attr-defined]
+        found = Guard(RedisLeaseStore(settings), settings)
+        state_of(app).guard = found
     return found
 
 
 def result_of(answer: Done) -> Any:  # noqa: ANN401 - any result
-    """The first run's result.
+    """Return the first run's result.
 
     Raises:
-        KeyError: it was not kept.
+        KeyError: it was not stored.
     """
     if answer.result is None:
         raise KeyError(answer.task_id)
     return json.loads(answer.result)
 
 
-def _happened(what: str, claimant: Claimant, key: str) -> None:
-    events.happened.send(sender=claimant.task, what=what, task_id=claimant.task_id, key=key)
+def _signal(event: GuardEvent, request: LeaseRequest, key: str) -> None:
+    guard_event.send(sender=request.task, event=event, task_id=request.task_id, key=key)
 
 
-def _events(answer: Answer) -> list[str]:
+def _events(answer: Answer) -> list[GuardEvent]:
     match answer:
-        case Claimed(after=after):
-            return [events.CLAIMED, *([events.UNKNOWN] if after is State.UNKNOWN else [])]
+        case Acquired(after=after):
+            return [GuardEvent.ACQUIRED, *([GuardEvent.UNKNOWN_OUTCOME] if after is State.UNKNOWN else [])]
         case Done():
-            return [events.PREVENTED]
+            return [GuardEvent.PREVENTED]
         case Running():
-            return [events.WAITED]
+            return [GuardEvent.WAITED]
         case Parked(first=True):
-            return [events.UNKNOWN, events.PARKED]
+            return [GuardEvent.UNKNOWN_OUTCOME, GuardEvent.PARKED]
         case Mismatch():
-            return [events.MISMATCHED]
+            return [GuardEvent.MISMATCHED]
         case _:
             return []

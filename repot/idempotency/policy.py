@@ -1,37 +1,37 @@
-"""How a guarded task wants to be treated when things go wrong."""
+"""The policy of a guarded task: its key, and what happens after a failure or an unknown outcome."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from random import uniform
 from typing import TYPE_CHECKING
 
 from billiard.exceptions import SoftTimeLimitExceeded
 
 from repot.errors import ConfigInvalid
-from repot.idempotency.fingerprint import ARGUMENTS, AllBut, Key, Namespace, Whole
+from repot.idempotency.fingerprint import ARGUMENTS, AllBut, BuiltInKey, Key, Namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class OnUnknown(Enum):
-    """What to do when nobody knows whether an earlier run had its effect."""
+class OnUnknown(StrEnum):
+    """What to do when an earlier run has an unknown outcome."""
 
     #: Run again: at least once.
     RERUN = "rerun"
-    #: Set it aside as a dead letter until a person decides: at most once.
+    #: Park the key, and dead-letter the message, until an operator decides: at most once.
     PARK = "park"
 
 
-class OnStoreDown(Enum):
-    """What to do when the lease store does not answer."""
+class OnStoreDown(StrEnum):
+    """What to do when the lease store is unavailable."""
 
-    #: Come back later: nothing runs unguarded.
+    #: Send the message again, to come later: nothing runs unguarded.
     FAIL_CLOSED = "fail-closed"
-    #: Run without a claim: nothing waits for the store.
+    #: Run without a lease: nothing waits for the store.
     FAIL_OPEN = "fail-open"
 
 
@@ -39,113 +39,114 @@ RERUN, PARK = OnUnknown.RERUN, OnUnknown.PARK
 FAIL_CLOSED, FAIL_OPEN = OnStoreDown.FAIL_CLOSED, OnStoreDown.FAIL_OPEN
 
 #: As for WORKER_LEASE.
-_SHORTEST_LEASE_S = 0.2
+_MIN_LEASE_S = 0.2
 
-#: Beyond so many doublings any cap is reached, and a float would overflow.
-_MOST_DOUBLINGS = 60
+#: After this many doublings every cap is reached; more would overflow a float.
+_MAX_DOUBLINGS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before trying again: exponential, with full jitter and a cap. Seconds."""
+    """The delay before a retry: exponential, with full jitter and a cap. Seconds."""
 
     base_s: float = 1
     cap_s: float = 60
 
     def delay_s(self, attempt: int) -> float:
-        """A random time of up to `base_s` doubled for each attempt before, the first being 0."""
+        """Return a random delay of at most `ceiling_s(attempt)`; the first attempt is 0."""
         # S311: to spread load, not to keep a secret
         return uniform(0, self.ceiling_s(attempt))  # noqa: S311
 
     def ceiling_s(self, attempt: int) -> float:
-        """The longest that it can be."""
-        return float(min(self.cap_s, self.base_s * 2 ** min(attempt, _MOST_DOUBLINGS)))
+        """Return the longest possible delay: `base_s` doubled for each earlier attempt, up to `cap_s`."""
+        return float(min(self.cap_s, self.base_s * 2 ** min(attempt, _MAX_DOUBLINGS)))
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What makes two calls the same work, and what happens to the second.
+    """Which calls are the same work, and what happens to the second of them.
 
     Raises:
-        ConfigInvalid: a value means nothing here; better when a task is defined than when it is needed.
+        ConfigInvalid: a value is invalid; raised when the task is defined, before any message comes.
     """
 
-    #: What the key is made of: ARGUMENTS, TASK_ID, names of arguments, `all_but` some, or a function of them.
+    #: What the key is made from: ARGUMENTS, TASK_ID, names of arguments, `all_but(...)`, or a function of them.
     key: Key = ARGUMENTS
-    #: Keeps keys apart: a tenant, a version of the effect; or a function of the arguments.
+    #: Separates keys: a tenant, a version of the effect; or a function of the arguments.
     namespace: Namespace = ""
     on_unknown: OnUnknown = RERUN
-    #: Unknown outcomes of one key after which it is set aside in any case: its runs kill their workers.
-    most_doubts: int = 3
+    #: Unknown outcomes of one key after which it is parked in any case: its runs kill their workers.
+    max_unknown_outcomes: int = 3
     on_store_down: OnStoreDown = FAIL_CLOSED
-    #: Exceptions after which the key stays taken: whoever comes with it gets the same failure. A task's
-    #: `permanent` ones are such, too.
+    #: Exceptions that are recorded as permanent failures: later calls with the key fail in the same way. The
+    #: task's `permanent` exceptions are added to these.
     keep: tuple[type[BaseException], ...] = ()
-    #: Exceptions after which nobody knows whether the effect happened.
+    #: Exceptions after which the outcome is unknown.
     uncertain: tuple[type[BaseException], ...] = (SoftTimeLimitExceeded,)
-    #: In place of WORKER_LEASE and WORKER_LEASE_KEPT.
+    #: Override WORKER_LEASE and WORKER_IDEMPOTENCY_RETENTION.
     lease_s: float | None = None
-    kept_s: float | None = None
-    #: In place of WORKER_RESULT_LIMIT, in bytes.
+    retention_s: float | None = None
+    #: Overrides WORKER_RESULT_LIMIT; bytes.
     result_limit: int | None = None
-    #: How long a message that found its key taken, or the store away, waits before it comes again.
+    #: The delay of a message whose key another run holds, or that found the store unavailable.
     wait: Backoff = Backoff(base_s=1, cap_s=60)
 
     def __post_init__(self) -> None:
-        """Refuse what would be taken for something else."""
+        """Refuse invalid values."""
         problems = [*_unless_one_of("on_unknown", self.on_unknown, OnUnknown)]
         problems += [*_unless_one_of("on_store_down", self.on_store_down, OnStoreDown)]
         problems += [*_key_problems(self.key), *_number_problems(self)]
         for name in ("keep", "uncertain"):
-            kinds = getattr(self, name)
-            if not isinstance(kinds, tuple) or not all(isinstance(one, type) for one in kinds):
-                problems.append(f"{name} is a tuple of exception classes, as in (TimeoutError,)")
+            classes = getattr(self, name)
+            if not isinstance(classes, tuple) or not all(isinstance(one, type) for one in classes):
+                problems.append(f"{name} must be a tuple of exception classes, as in (TimeoutError,)")
         if not isinstance(self.namespace, str) and (
             not callable(self.namespace) or inspect.iscoroutinefunction(self.namespace)
         ):
-            problems.append("namespace is a text, or a function of the task's arguments")
+            problems.append("namespace must be a string, or a function of the task's arguments")
         if problems:
-            message = "this policy of a guarded task means nothing: " + "; ".join(problems)
-            raise ConfigInvalid(message, hint="docs/idempotency.md has what can be said.")
+            message = "the policy of a guarded task is invalid: " + "; ".join(problems)
+            raise ConfigInvalid(message, hint="docs/idempotency.md describes the fields.")
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Refuse to be the policy of a task that nothing guards.
+        """Refuse a policy on a task class that ignores it.
 
-        Python calls it when a class is made, as `@app.task` makes one of each function; up to 3.11 it wraps the error.
+        Python calls this when a class is created, and `@app.task` creates one for each function; up to Python 3.11 it
+        wraps the error in a RuntimeError.
         """
         from celery import Task
 
-        if name == "idempotency" and issubclass(owner, Task) and not hasattr(owner, "still_mine"):
-            from repot.idempotency.definition import shown
+        if name == "idempotency" and issubclass(owner, Task) and not hasattr(owner, "ensure_lease_held"):
+            from repot.idempotency.definition import task_location
 
             message = (
-                f"the task {shown(owner)} has a policy and nothing that follows it: its class is no IdempotentTask"
+                f"the task {task_location(owner)} has a policy that nothing follows: its class is not an IdempotentTask"
             )
             raise ConfigInvalid(message, hint="Write @app.task(base=IdempotentTask, idempotency=Policy(...)).")
 
 
-def _unless_one_of(name: str, value: object, kinds: type[Enum]) -> Iterator[str]:
-    if not isinstance(value, kinds):
-        words = " or ".join(one.name for one in kinds)
-        yield f"{name} is {words} of repot.idempotency, not {value!r}"
+def _unless_one_of(name: str, value: object, choices: type[Enum]) -> Iterator[str]:
+    if not isinstance(value, choices):
+        names = " or ".join(one.name for one in choices)
+        yield f"{name} must be {names} of repot.idempotency, not {value!r}"
 
 
 def _key_problems(key: object) -> Iterator[str]:
     if inspect.iscoroutinefunction(key):
-        yield "key is an ordinary function, not async def"
+        yield "key must be an ordinary function, not async def"
         return
-    if isinstance(key, Whole | AllBut) or callable(key):
+    if isinstance(key, BuiltInKey | AllBut) or callable(key):
         return
     if not isinstance(key, tuple) or not key or not all(isinstance(one, str) and one for one in key):
-        yield f"key is ARGUMENTS, TASK_ID, all_but(...), a function, or a tuple of names as in ('order',), not {key!r}"
+        yield f"key must be ARGUMENTS, TASK_ID, all_but(...), a function, or names as in ('order',), not {key!r}"
 
 
 def _number_problems(policy: Policy) -> Iterator[str]:
-    if policy.most_doubts < 1:
-        yield "most_doubts is at least 1"
-    if policy.lease_s is not None and policy.lease_s < _SHORTEST_LEASE_S:
-        yield f"lease_s is at least {_SHORTEST_LEASE_S} s"
-    if policy.kept_s is not None and policy.kept_s <= 0:
-        yield "kept_s is more than 0"
+    if policy.max_unknown_outcomes < 1:
+        yield "max_unknown_outcomes must be at least 1"
+    if policy.lease_s is not None and policy.lease_s < _MIN_LEASE_S:
+        yield f"lease_s must be at least {_MIN_LEASE_S} s"
+    if policy.retention_s is not None and policy.retention_s <= 0:
+        yield "retention_s must be more than 0"
     if policy.result_limit is not None and policy.result_limit < 0:
-        yield "result_limit is no negative number"
+        yield "result_limit must not be negative"

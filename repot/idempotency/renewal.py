@@ -1,6 +1,6 @@
-"""Renewing leases while tasks run: one thread of each process, whatever its pool.
+"""Renew leases while tasks run: one thread in each process, with any pool.
 
-Under gevent and eventlet the thread is a greenlet, as their patches make it.
+Under gevent and eventlet the thread is a greenlet, as they patch `threading`.
 """
 
 from __future__ import annotations
@@ -22,72 +22,72 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Questions to the store at a time.
-_AT_ONCE = 16
+#: Concurrent requests to the store.
+_CONCURRENCY = 16
 
-#: Seconds until the thread looks again after an error of its own.
+#: Seconds until the thread goes on after an unexpected error.
 _AFTER_ERROR_S = 1.0
 
-#: What could not be said to the store is said later; beyond so many, the oldest are given up.
-_MOST_UNSAID = 1000
+#: Requests that are kept to be sent again; beyond that, the oldest are dropped.
+_MAX_UNSENT = 1000
 
 
 class Renewable(Protocol):
-    """Something that is held for a while, and for longer when renewed."""
+    """Something with a lease that must be renewed."""
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two renewals: a third of what it holds for."""
+        """Seconds between two renewals: a third of the lease."""
         ...
 
     def renew(self) -> bool:
-        """Hold on to it; False if it is lost, or over. Whatever it raises, it is tried again."""
+        """Extend the lease; return False if it is lost or over. After an exception it is renewed again."""
         ...
 
 
 class Renewer:
-    """Renews what is held, and says later what could not be said; a forked child begins anew."""
+    """Renews leases, and repeats requests that the store did not accept; a forked child starts without any."""
 
     def __init__(self) -> None:
-        """Begin without a thread."""
-        self._begin()
+        """Start no thread yet."""
+        self._reset()
 
-    def hold(self, lease: Renewable) -> None:
-        """Renew this from now on."""
+    def add(self, lease: Renewable) -> None:
+        """Renew this lease from now on. From any thread."""
         if os.getpid() != self._pid:
-            self._begin()
+            self._reset()
         with self._changed:
             self._due[id(lease)] = (monotonic() + lease.interval_s, lease)
-            self._look_before(lease.interval_s)
+            self._wake_within(lease.interval_s)
 
-    def drop(self, lease: Renewable) -> None:
-        """Renew it no more."""
-        # the thread finds out by itself; waking it would cost each task a switch of threads
+    def remove(self, lease: Renewable) -> None:
+        """Stop renewing this lease. From any thread."""
+        # does not wake the thread: that would cost each task a thread switch
         with self._changed:
             self._due.pop(id(lease), None)
 
-    def say_later(self, what: Callable[[], object], every_s: float) -> None:
-        """Call this until it raises nothing."""
+    def send_later(self, send: Callable[[], object], every_s: float) -> None:
+        """Call `send` in the background until it succeeds. From any thread."""
         if os.getpid() != self._pid:
-            self._begin()
+            self._reset()
         with self._changed:
-            self._unsaid.append(what)
-            self._look_before(every_s)
+            self._unsent.append(send)
+            self._wake_within(every_s)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._due: dict[int, tuple[float, Renewable]] = {}
-        self._unsaid: deque[Callable[[], object]] = deque(maxlen=_MOST_UNSAID)
+        self._unsent: deque[Callable[[], object]] = deque(maxlen=_MAX_UNSENT)
         self._changed = Condition()
-        #: When the thread looks next; None while it has nothing to do.
-        self._next: float | None = None
+        #: When the thread wakes next; None while it has nothing to do.
+        self._next_at: float | None = None
         self._thread: Thread | None = None
 
-    def _look_before(self, interval_s: float) -> None:
-        """Let the thread look within half an interval: what is due between two looks waits for the second."""
-        look = monotonic() + interval_s / 2
-        if self._next is None or look < self._next:
-            self._next = look
+    def _wake_within(self, interval_s: float) -> None:
+        """Let the thread wake within half an interval: a renewal due between two wake-ups waits for the second."""
+        wake_at = monotonic() + interval_s / 2
+        if self._next_at is None or wake_at < self._next_at:
+            self._next_at = wake_at
             self._changed.notify()
         if self._thread is None or not self._thread.is_alive():
             self._thread = Thread(target=self._run, name="repot-renewal", daemon=True)
@@ -96,81 +96,85 @@ class Renewer:
     def _run(self) -> None:
         while True:
             try:
-                self._look()
+                self._work()
             except Exception:
-                # the thread's end would be the end of every lease of this process
-                log.exception("renewing leases met an error, and goes on", extra={"action": "renewal_error"})
+                # if the thread ended, every lease of this process would expire
+                log.exception(
+                    "unexpected error while renewing leases; renewal goes on", extra={"action": "renewal_error"}
+                )
                 with self._changed:
-                    self._next = monotonic() + _AFTER_ERROR_S
+                    self._next_at = monotonic() + _AFTER_ERROR_S
 
-    def _look(self) -> None:
+    def _work(self) -> None:
         """Wait until something is due, and do it."""
         with self._changed:
-            while self._next is None or self._next > monotonic():
-                self._changed.wait(None if self._next is None else self._next - monotonic())
+            while self._next_at is None or self._next_at > monotonic():
+                self._changed.wait(None if self._next_at is None else self._next_at - monotonic())
             now = monotonic()
-            due = [lease for moment, lease in self._due.values() if moment <= now]
-            unsaid = [self._unsaid.popleft() for _ in range(len(self._unsaid))]
+            due = [lease for due_at, lease in self._due.values() if due_at <= now]
+            unsent = [self._unsent.popleft() for _ in range(len(self._unsent))]
         _each(self._renew, due)
-        _each(self._say, unsaid)
+        _each(self._send, unsent)
         with self._changed:
             self._plan()
 
     def _plan(self) -> None:
-        """Look again within half the shortest interval, or not at all."""
+        """Wake again within half the shortest interval, or not at all."""
         intervals = [lease.interval_s for _, lease in self._due.values()]
-        intervals += [1.0] if self._unsaid else []
-        self._next = monotonic() + min(intervals) / 2 if intervals else None
+        intervals += [1.0] if self._unsent else []
+        self._next_at = monotonic() + min(intervals) / 2 if intervals else None
 
     def _renew(self, lease: Renewable) -> None:
         try:
             held = lease.renew()
-        except Exception as error:  # noqa: BLE001 - also what a client library raises: the lease still holds
+        except Exception as error:  # noqa: BLE001 - also what a client library raises: the lease is still held
             log.warning(
-                "a lease could not be renewed, trying again: %s",
+                "a lease could not be renewed; trying again: %s",
                 error if isinstance(error, RepotError) else repr(error),
                 extra={"action": "lease_not_renewed"},
             )
-            # soon: the lease runs out
-            moment: float | None = monotonic() + lease.interval_s / 4
+            # soon, before the lease expires
+            due_at: float | None = monotonic() + lease.interval_s / 4
         else:
-            moment = monotonic() + lease.interval_s if held else None
+            due_at = monotonic() + lease.interval_s if held else None
         with self._changed:
             if id(lease) not in self._due:
                 return
-            if moment is None:
+            if due_at is None:
                 del self._due[id(lease)]
             else:
-                self._due[id(lease)] = (moment, lease)
+                self._due[id(lease)] = (due_at, lease)
 
-    def _say(self, what: Callable[[], object]) -> None:
+    def _send(self, send: Callable[[], object]) -> None:
         try:
-            what()
+            send()
         except Exception as error:
             if not isinstance(error, RepotError):
-                log.exception("what was sent to the store again met an error", extra={"action": "unsaid_error"})
+                log.exception(
+                    "unexpected error while repeating a request to the store", extra={"action": "resend_error"}
+                )
             with self._changed:
-                self._unsaid.append(what)
+                self._unsent.append(send)
 
 
-def _each(act: Callable[[T], None], things: list[T]) -> None:
-    """Do something with each: with several at a time, as a store that is slow must not cost the last one its lease."""
-    left = deque(things)
+def _each(act: Callable[[T], None], items: list[T]) -> None:
+    """Call `act` for each item, several at a time: a slow store must not cost the last item its lease."""
+    left = deque(items)
 
     def work() -> None:
         while left:
             try:
-                thing = left.popleft()
+                item = left.popleft()
             except IndexError:
                 return
             try:
-                act(thing)
+                act(item)
             except Exception:
-                log.exception("one of the leases met an error", extra={"action": "renewal_error"})
+                log.exception("error while renewing one lease", extra={"action": "renewal_error"})
 
-    helpers = [Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(things)) - 1)]
+    helpers = [Thread(target=work, daemon=True) for _ in range(min(_CONCURRENCY, len(items)) - 1)]
     started = []
-    # a process that may have no more threads does with those that it has
+    # at the limit of threads, the ones that run do all the work
     with suppress(RuntimeError):
         for helper in helpers:
             helper.start()

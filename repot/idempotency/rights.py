@@ -1,4 +1,4 @@
-"""The rights that a user of the lease store needs (Redis ACL), and which of them a user lacks."""
+"""The rights that a user of the lease store needs (Redis ACL); find those that a user lacks."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from repot.idempotency.connection import StoreConnection
 if TYPE_CHECKING:
     from repot.config import WorkerSettings
 
-#: What every connection does, and how scripts are called.
+#: Commands of every connection, and commands to run scripts.
 _CONNECTION = ("client|setname", "select")
 _SCRIPTS = ("evalsha", "script|load")
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Commands, and the names of the keys they are run on, after the prefix."""
+    """Commands, and the kinds of keys that they run on: the part of a key after the prefix."""
 
     keys: tuple[str, ...]
     commands: tuple[str, ...]
     by_script: bool = True
 
     def acl(self, prefix: str = "repot") -> str:
-        """Return the rules as `ACL SETUSER` takes them, without user and password."""
+        """Return the rules for `ACL SETUSER`, without user and password."""
         patterns = [f"~{prefix}:{key}:*" for key in self.keys]
         needed = (*_CONNECTION, *(_SCRIPTS if self.by_script else ()), *self.commands)
         return " ".join([*patterns, *(f"+{command}" for command in needed)])
 
 
 #: A worker of guarded tasks.
-GUARD = Rights(("claim",), ("time", "hmget", "hset", "hdel", "hsetnx", "hincrby", "persist", "pexpire"))
+GUARD = Rights(("idempotency",), ("time", "hmget", "hset", "hdel", "hsetnx", "hincrby", "persist", "pexpire"))
 
 #: A worker that counts deliveries (WORKER_MAX_DELIVERIES).
 DELIVERIES = Rights(("deliveries",), ("incrby", "decrby", "expire"), by_script=False)
 
-#: A submitter of jobs, and a worker that runs them, beside `GUARD`.
+#: A process that submits jobs; a worker that runs them needs `GUARD` as well.
 JOBS = Rights(
     ("jobs",),
     (
@@ -48,54 +48,54 @@ JOBS = Rights(
     ),
 )
 
-#: `repot locks`.
-LOCKS = Rights(
-    ("claim", "jobs"),
+#: `repot leases`.
+LEASES = Rights(
+    ("idempotency", "jobs"),
     ("eval", "scan", "time", "get", "del", "hgetall", "hmget", "hset", "hdel", "hexists", "pexpire"),
 )
 
 
 class RightsCheck(StoreConnection):
-    """Asks the store what its user may do; changes nothing."""
+    """Asks the store for its user's rights; changes nothing."""
 
     package = "repot.idempotency"
 
     def missing(self, rights: Rights) -> tuple[str, ...] | Unknown:
-        """Return what is missing, as `+command ~key`; Unknown on a server before Redis 7.0.
+        """Return the missing rights, as `+command ~key`; Unknown on a server older than Redis 7.0.
 
         Raises:
-            StoreRefused: the user may not even run scripts.
+            StoreRefused: the user may not run scripts.
             StoreUnreachable: the store does not answer.
         """
         prefix = self._settings.lease_prefix
         wanted = [(command, f"{prefix}:{key}:{{doctor}}") for key in rights.keys for command in rights.commands]
         arguments = [word for pair in wanted for word in pair]
-        # without a key of its own: that may be what is missing
+        # no KEYS: access to the key may be what is missing
         answer = self._ask(lambda: self._script("rights")(args=arguments))
         if answer == "unknown":
-            return Unknown("the lease store is older than Redis 7.0, and tells no rights", "Upgrade it.")
+            return Unknown("the lease store is older than Redis 7.0, which cannot report rights", "Upgrade it.")
         return tuple(
             f"+{command} ~{key.removesuffix('{doctor}')}*" for command, key in zip(*[iter(answer)] * 2, strict=True)
         )
 
     def is_replica(self) -> bool | Unknown:
-        """Return whether the store says in its greeting that it is a replica; Unknown before Redis 6.
+        """Return whether the server reports itself as a replica (HELLO); Unknown on a server older than Redis 6.
 
-        Every user may ask for the greeting, whatever its rights. A cluster has replicas, and its clients know them.
+        Every user may send HELLO, whatever its rights. A cluster has replicas, and its clients know them.
         """
         if isinstance(self.client, RedisCluster):
             return False
         answer = self._ask(lambda: self.client.execute_command("HELLO"))  # type: ignore[no-untyped-call]
-        # a list with RESP2
-        said = answer if isinstance(answer, dict) else dict(zip(*[iter(answer)] * 2, strict=True))
-        return said["role"] == "replica" if "role" in said else Unknown("the lease store does not say what it is")
+        # a flat list with RESP2
+        reply = answer if isinstance(answer, dict) else dict(zip(*[iter(answer)] * 2, strict=True))
+        return reply["role"] == "replica" if "role" in reply else Unknown("the lease store does not report its role")
 
 
 def is_replica(settings: WorkerSettings) -> bool | Unknown:
     """Return whether the lease store is a replica, which refuses writes.
 
     Raises:
-        StoreRefused, StoreUnreachable, StoreMisconfigured: as every question to the store.
+        StoreRefused, StoreUnreachable, StoreMisconfigured: as every request to the store.
     """
     check = RightsCheck(settings)
     try:
@@ -105,10 +105,10 @@ def is_replica(settings: WorkerSettings) -> bool | Unknown:
 
 
 def missing_rights(settings: WorkerSettings, *wanted: Rights) -> tuple[str, ...] | Unknown:
-    """Return what the user of the lease store lacks of these rights.
+    """Return which of these rights the user of the lease store lacks.
 
     Raises:
-        StoreRefused, StoreUnreachable, StoreMisconfigured: as every question to the store.
+        StoreRefused, StoreUnreachable, StoreMisconfigured: as every request to the store.
     """
     check = RightsCheck(settings)
     try:

@@ -1,4 +1,4 @@
-"""`IdempotentTask`: a Celery task whose key is claimed before it runs."""
+"""`IdempotentTask`: a Celery task that acquires the lease of its idempotency key before it runs."""
 
 from __future__ import annotations
 
@@ -15,77 +15,77 @@ from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
 
 from repot.brokers.headers import REPLAY_HEADER
-from repot.errors import FailedBefore, LeaseLost, OutcomeUnknown, PayloadMismatch, ResultExpired, StoreUnreachable
-from repot.idempotency import events
-from repot.idempotency.claims import Done, Failed, Mismatch, Outcome, Parked, Running
+from repot.errors import LeaseLost, OutcomeUnknown, PayloadMismatch, PreviousRunFailed, ResultExpired, StoreUnreachable
 from repot.idempotency.definition import require_run, require_sound_task
+from repot.idempotency.error_text import error_description
 from repot.idempotency.fingerprint import fingerprint, require_key
-from repot.idempotency.guard import NO_FENCE, Lease, guard_of, result_of
+from repot.idempotency.guard import NO_FENCING_TOKEN, Lease, guard_of, result_of
+from repot.idempotency.guard_events import GuardEvent, guard_event
 from repot.idempotency.policy import FAIL_OPEN, Backoff, Policy
-from repot.idempotency.words import told
+from repot.idempotency.records import Done, Failed, Mismatch, Parked, Running, RunOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery import Celery
 
-    from repot.idempotency.claims import Answer, Ending
     from repot.idempotency.fingerprint import Fingerprint
     from repot.idempotency.guard import Guard
+    from repot.idempotency.records import Answer, Ending
 
 log = logging.getLogger(__name__)
 
-#: Message headers. They stay with a message through retries.
+#: Message headers; Celery copies them to a retry.
 KEY_HEADER = "repot_key"
-#: How often a message has found its key taken, or the store away.
+#: How often a message has found its key held, or the store unavailable.
 WAITS_HEADER = "repot_waits"
 
-#: What an IGNORED run is remembered as: whoever comes with its key is ignored, too.
+#: The note of a run that raised Ignore: later messages with its key raise Ignore as well.
 _IGNORED = "ignored"
 
-#: Added to a wait for another run's lease, so that it has ended by then.
+#: Added to a wait for another run's lease, which has then expired.
 SLACK_S = 0.2
 
 
 class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
-    """A task that claims a key before it runs, so that a second delivery or submission does no harm.
+    """A task that acquires the lease of a key before it runs, so that a second delivery or submission does no harm.
 
-    What becomes of a message that finds its key
+    A message whose key is
 
-    - done: it gets the first result; chains and chords go on. If it is the message that was done, and its success is
-      stored, nothing is left to do;
-    - running elsewhere: it is sent again to come back later, with the same id, and only then acknowledged;
-    - in doubt (a run died, and its lease ran out): by `Policy.on_unknown` it runs, or raises OutcomeUnknown and
-      becomes a dead letter that waits for a person;
-    - failed for good: it raises FailedBefore;
-    - taken by another payload: it raises PayloadMismatch.
+    - done: returns the first result; chains and chords go on. If the same message did it, and its success is stored,
+      there is nothing left to do;
+    - running elsewhere: is published again with a delay and the same id, and only then acknowledged;
+    - of unknown outcome (a run died, and its lease expired): runs, or raises OutcomeUnknown and becomes a dead letter
+      that waits for an operator, by `Policy.on_unknown`;
+    - failed permanently: raises PreviousRunFailed;
+    - used with another payload: raises PayloadMismatch.
 
-    A call by hand, `task(...)`, is not guarded.
+    A direct call, `task(...)`, is not guarded.
     """
 
     abstract = True
 
-    #: How it is guarded.
+    #: The policy of its guard.
     idempotency: ClassVar[Policy] = Policy()
-    #: Exceptions after which it is tried again, at most `max_retries` times.
+    #: Exceptions after which it is retried, at most `max_retries` times.
     transient: ClassVar[tuple[type[BaseException], ...]] = ()
-    #: Exceptions that no retry mends: dead letters at once. They win over `transient`.
+    #: Exceptions that no retry can fix: dead-lettered at once. They take precedence over `transient`.
     permanent: ClassVar[tuple[type[BaseException], ...]] = ()
-    #: How long it waits before it is tried again.
+    #: The delay before a retry.
     backoff: ClassVar[Backoff] = Backoff()
 
-    # an early ack loses what its worker does not finish, and so does a late one whose process is killed
+    # an early ack loses a task whose worker dies; so does a late one whose pool process is killed
     acks_late = True
     retry_on_worker_lost = True
 
-    #: `run` as it was defined; what instruments a task may put one without a signature in its place.
+    #: `run` as it was defined; an instrumentation may replace it by one without a signature.
     _run_as_defined: ClassVar[Any] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a task that cannot be guarded the way it says, when it is defined.
+        """Refuse a task that cannot be guarded as it is declared, when it is defined.
 
         Raises:
-            ConfigInvalid: with all that is wrong.
+            ConfigInvalid: names every problem.
         """
         super().__init_subclass__(**options)
         require_sound_task(cls)
@@ -93,7 +93,7 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
-        """Refuse what `task_annotations` made of it.
+        """Check the task again, as `task_annotations` may have changed it.
 
         Raises:
             ConfigInvalid: as when it was defined.
@@ -102,17 +102,17 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         require_sound_task(cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run under a claim when a worker calls."""
-        # by hand; by itself in mid-run; Celery's own, where this is the base of all tasks
+        """Run under a lease when a worker calls."""
+        # a direct call; a call from inside its own run; Celery's own tasks, where this is the base class of all
         if self.request.called_directly or self.lease or str(self.name).startswith("celery."):
             return self._attempt(args, kwargs)
         guard = guard_of(self.app)
         if not guard.settings.guard:
             return self._attempt(args, kwargs)
         key = self.fingerprint(args, kwargs)
-        found = self._claim(guard, key)
+        found = self._acquire(guard, key)
         if isinstance(found, Done) and self._replaces(found):
-            found = self._claim(guard, key.of_replacement(self.request.replaced_task_nesting))
+            found = self._acquire(guard, key.of_replacement(self.request.replaced_task_nesting))
         if isinstance(found, Lease):
             return self._run_under(guard, found, args, kwargs)
         if found is None:
@@ -120,54 +120,54 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         return self._answer(found)
 
     def apply_async(self, *args: Any, idempotency_key: object = None, **options: Any) -> Any:
-        """Send it, with a key of the caller's own if one is given: the same one with other arguments is refused.
+        """Send the task, with the caller's own key if one is given; the same key with other arguments is refused.
 
         Raises:
-            KeyUnusable: the key is empty, or no text, whole number or UUID.
+            InvalidIdempotencyKey: the key is empty, or not a string, an integer or a UUID.
         """
         if idempotency_key is not None:
             options["headers"] = {**(options.get("headers") or {}), KEY_HEADER: require_key(idempotency_key)}
         return super().apply_async(*args, **options)
 
     def retry(self, *args: Any, **options: Any) -> Any:
-        """Celery's retry, which loses nothing: where it drops a message that it cannot send, this one stays."""
+        """Retry as Celery does, but requeue the message if the retry cannot be sent; Celery drops it."""
         try:
             return super().retry(*args, **options)
         except Reject as error:
-            raise _unsent(error.args[0]) from error
+            raise _send_failure(error.args[0]) from error
 
     @property
     def lease(self) -> Lease | None:
-        """The claim of this run; None without one."""
+        """The lease of this run; None without one."""
         found: Lease | None = getattr(self.request, "repot_lease", None)
         return found
 
     @property
-    def fence(self) -> int:
-        """A number that grows with each claim of the key, for stores that refuse a late writer.
+    def fencing_token(self) -> int:
+        """A number that grows with each acquisition of the key, for stores that refuse a late writer.
 
-        0, below all others, in a run without a claim.
+        0, below all others, in a run without a lease.
         """
         lease = self.lease
-        return lease.fence if lease else NO_FENCE
+        return lease.fencing_token if lease else NO_FENCING_TOKEN
 
-    def still_mine(self) -> None:
-        """Make sure, by one question to the store, that this run holds its key: best right before the effect.
+    def ensure_lease_held(self) -> None:
+        """Ask the store whether this run still holds its lease, best directly before the effect. One round trip.
 
         Raises:
-            LeaseLost: it does not, so that another run may have begun.
-            StoreUnreachable: nobody can say.
+            LeaseLost: it does not; another run may have started.
+            StoreUnreachable: the store did not answer.
         """
         lease = self.lease
         if lease and not lease.renew():
-            message = f"the lease of task {self.request.id} ran out before its effect"
+            message = f"the lease of task {self.request.id} expired before its effect"
             raise LeaseLost(message)
 
     def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fingerprint:
-        """The key of the call that is being made.
+        """Return the fingerprint of the current call.
 
         Raises:
-            KeyUnusable: none can be made of its arguments.
+            InvalidIdempotencyKey: the arguments cannot be made into a key.
         """
         return fingerprint(
             self.name,
@@ -181,16 +181,16 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         )
 
     def _replaces(self, answer: Done) -> bool:
-        """Whether this message is what its own task replaced itself by, under the same key."""
+        """Whether this message is the replacement (`Task.replace`) of the run that used the same key."""
         return bool(
             answer.note == _IGNORED and answer.task_id == self.request.id and self.request.replaced_task_nesting
         )
 
-    def _claim(self, guard: Guard, key: Fingerprint) -> Lease | Answer | None:
-        """Claim the key; None where the store is away and the task shall run nevertheless."""
+    def _acquire(self, guard: Guard, key: Fingerprint) -> Lease | Answer | None:
+        """Acquire the lease of a key; return None if the store is unavailable and the policy is FAIL_OPEN."""
         request: Any = self.request
         try:
-            return guard.claim(
+            return guard.acquire(
                 key,
                 self.idempotency,
                 task=self.name,
@@ -203,10 +203,10 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                 log.warning(
                     "%s[%s] runs unguarded: %s", self.name, request.id, error, extra={"action": "run_unguarded"}
                 )
-                self._tell(events.UNGUARDED, key.key)
+                self._signal(GuardEvent.UNGUARDED, key.key)
                 return None
-            self._tell(events.WAITED, key.key)
-            raise self._come_back(self.idempotency.wait.delay_s(self._waits), error) from error
+            self._signal(GuardEvent.WAITED, key.key)
+            raise self._resend_later(self.idempotency.wait.delay_s(self._waits), error) from error
 
     def _run_under(self, guard: Guard, lease: Lease, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         policy = self.idempotency
@@ -214,8 +214,8 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             try:
                 result = self._attempt(args, kwargs)
             except Ignore:
-                # also after `self.replace`
-                self._finish(guard, lease, guard.ending(policy, Outcome.DONE, error=_IGNORED))
+                # also raised by `self.replace`
+                self._finish(guard, lease, guard.ending(policy, RunOutcome.DONE, error=_IGNORED))
                 raise
             except Exception as error:
                 self._finish(guard, lease, self._ending_of(guard, error))
@@ -228,23 +228,27 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             guard.finish(lease, ending)
         except LeaseLost as error:
             log.error(  # noqa: TRY400 - the traceback is ours
-                "%s[%s] ran beside another run: %s", self.name, self.request.id, error, extra={"action": "lease_lost"}
+                "%s[%s] lost its lease to another run: %s",
+                self.name,
+                self.request.id,
+                error,
+                extra={"action": "lease_lost"},
             )
-            # the other run's outcome is this message's, too
-            raise self._come_back(self.idempotency.wait.delay_s(self._waits), error) from error
+            # this message gets the outcome of the other run
+            raise self._resend_later(self.idempotency.wait.delay_s(self._waits), error) from error
 
     def _ending_of(self, guard: Guard, error: Exception) -> Ending:
-        """What is remembered of a run that raised."""
-        policy, text = self.idempotency, told(error)
+        """Return the ending to record for a run that raised."""
+        policy, text = self.idempotency, error_description(error)
         if isinstance(error, Retry):
-            # its own retry may claim the key at any time, others only if that never comes
+            # its own retry may acquire the key at any time, other messages only if that retry never comes
             hold_s = seconds_until(error.when) + guard.settings.lease
-            return guard.ending(policy, Outcome.RELEASED, hold_s=hold_s, held_for=self.request.id or "")
+            return guard.ending(policy, RunOutcome.RELEASED, hold_s=hold_s, held_for=self.request.id or "")
         if isinstance(error, (policy.keep, self.permanent)):
-            return guard.ending(policy, Outcome.FAILED, error=text)
+            return guard.ending(policy, RunOutcome.FAILED, error=text)
         if isinstance(error, policy.uncertain):
-            return guard.ending(policy, Outcome.UNKNOWN, error=text)
-        return guard.ending(policy, Outcome.RELEASED, error=text)
+            return guard.ending(policy, RunOutcome.UNKNOWN, error=text)
+        return guard.ending(policy, RunOutcome.RELEASED, error=text)
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -257,36 +261,36 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             raise self.retry(exc=error, countdown=self.backoff.delay_s(self.request.retries)) from error
 
     def _result(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the body returns, called through `__call__` of the classes behind this one, as of `(..., Audited)`."""
+        """Run the body through `__call__` of the base classes after this one, as in `(IdempotentTask, Audited)`."""
         mro = type(self).__mro__
-        behind = mro[mro.index(IdempotentTask) + 1 :]
-        ends = next(kind for kind in behind if "__call__" in vars(kind)) is Task
-        # Celery's own begins a request of its own, a copy of this one
-        result = self.run(*args, **kwargs) if ends else super().__call__(*args, **kwargs)
+        following = mro[mro.index(IdempotentTask) + 1 :]
+        is_last = next(kind for kind in following if "__call__" in vars(kind)) is Task
+        # Celery's own `__call__` would push another request, a copy of this one
+        result = self.run(*args, **kwargs) if is_last else super().__call__(*args, **kwargs)
         require_run(result, self.name)
         return result
 
     def _answer(self, answer: Answer) -> Any:
-        """What a message gets whose key is not free."""
+        """Return or raise the answer to a message whose key is not free."""
         match answer:
             case Done():
                 return self._first_result(answer)
             case Running(remaining_s=remaining_s):
                 ceiling_s = self.idempotency.wait.ceiling_s(self._waits)
-                raise self._come_back(min(remaining_s, ceiling_s) + SLACK_S, None)
+                raise self._resend_later(min(remaining_s, ceiling_s) + SLACK_S, None)
             case Failed(task_id=first, error=error):
-                message = f"task {first} failed for good with this key: {error}"
-                raise FailedBefore(message)
-            case Parked(task_id=first, worker=worker, began=began, doubts=doubts):
-                since = datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
+                message = f"task {first} failed permanently with this key: {error}"
+                raise PreviousRunFailed(message)
+            case Parked(task_id=first, worker=worker, started_at=started_at, unknown_outcomes=unknown_outcomes):
+                since = datetime.fromtimestamp(started_at, UTC).isoformat(timespec="seconds")
                 message = (
-                    f"nobody knows whether task {first} had its effect: it began at {since} on {worker or 'a worker'} "
-                    f"and did not end ({doubts} times so far)"
+                    f"the outcome of task {first} is unknown: it started at {since} on {worker or 'an unknown worker'} "
+                    f"and did not end, so its effect may have happened ({unknown_outcomes} times so far)"
                 )
-                hint = "`repot locks release` says that it did; `repot dead replay` runs it again."
+                hint = "Check the effect: if it happened, `repot leases release --as done`; if not, `repot dlq replay`."
                 raise OutcomeUnknown(message, hint=hint)
             case Mismatch(task_id=first):
-                message = f"this key was used by task {first} with other arguments"
+                message = f"this key was already used by task {first} with other arguments"
                 raise PayloadMismatch(message)
         raise AssertionError(answer)
 
@@ -295,13 +299,13 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             raise Ignore(_IGNORED)
         own = answer.task_id == self.request.id
         if own and not self.request.chord and self._success_is_stored():
-            # what follows it was sent before its success was stored; a chord is told after that, and may be told again
+            # a chain's next task was sent before the success was stored; a chord is counted after it, so it needs this
             raise Ignore(_IGNORED)
         try:
             return result_of(answer)
         except KeyError as error:
-            message = f"task {answer.task_id} has done this; its result was too large to keep, or no JSON"
-            expired = ResultExpired(message, hint="WORKER_RESULT_LIMIT is the most that is kept.")
+            message = f"task {answer.task_id} has already done this; its result was too large to store, or not JSON"
+            expired = ResultExpired(message, hint="WORKER_RESULT_LIMIT limits the size of a stored result.")
             expired.own = own
             raise expired from error
 
@@ -311,24 +315,28 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             return False
         try:
             return bool(AsyncResult(request.id, app=self.app).state == states.SUCCESS)
-        except Exception:  # noqa: BLE001 - a backend of any kind; sending what follows twice is better than not at all
+        except Exception:  # noqa: BLE001 - any backend; to send the next task twice is better than never
             return False
 
-    def _come_back(self, delay_s: float, cause: Exception | None) -> Exception:
-        """Send this message again, to come later, and say what to raise; the one at hand is acked only after that."""
+    def _resend_later(self, delay_s: float, cause: Exception | None) -> Exception:
+        """Publish this message again with a delay, and return what to raise; the current one is acked after that."""
         request = self.request
         if request.is_eager:
-            return cause or Reject("its key is taken", requeue=True)
+            return cause or Reject("another run holds its key", requeue=True)
         headers = {**(request.headers or {}), WAITS_HEADER: self._waits + 1}
         countdown = math.ceil(delay_s)
         try:
             self.signature_from_request(request, countdown=countdown, headers=headers).apply_async()
-        except Exception as error:  # noqa: BLE001 - of any transport, or what it cannot carry
+        except Exception as error:  # noqa: BLE001 - any error of a transport or encoder
             log.warning(
-                "%s[%s] could not be sent again: %s", self.name, request.id, error, extra={"action": "message_unsent"}
+                "%s[%s] could not be published again: %s",
+                self.name,
+                request.id,
+                error,
+                extra={"action": "message_unsent"},
             )
-            return _unsent(error)
-        return Ignore(f"its key is taken; it comes back in {countdown} s")
+            return _send_failure(error)
+        return Ignore(f"another run holds its key; the message is delivered again in {countdown} s")
 
     @property
     def _waits(self) -> int:
@@ -337,33 +345,33 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
     def _header(self, name: str) -> Any:
         return (self.request.headers or {}).get(name)
 
-    def _tell(self, what: str, key: str) -> None:
-        events.happened.send(sender=self.name, what=what, task_id=self.request.id, key=key)
+    def _signal(self, event: GuardEvent, key: str) -> None:
+        guard_event.send(sender=self.name, event=event, task_id=self.request.id, key=key)
 
     @contextmanager
     def _holding(self, guard: Guard, lease: Lease) -> Iterator[None]:
-        # on the request: threads share the task, not what it is asked to do
+        # on the request, because threads share the task object
         request: Any = self.request
         request.repot_lease = lease
         try:
             yield
         finally:
-            # however it ended: what is not said of it by now is unknown once its lease has run out
+            # without a recorded ending the outcome is unknown once the lease has expired
             guard.abandon(lease)
             request.repot_lease = None
 
 
-def _unsent(error: Exception) -> Exception:
-    """What to raise for a message that could not be sent again: it goes back to its queue until the broker is there.
+def _send_failure(error: Exception) -> Exception:
+    """Return what to raise for a message that could not be published again: it is requeued until the broker is back.
 
-    What no broker would take fails the task; going back, it would only come again at once. Anything else is the
-    transport's, which raises more than it says: kombu's for Redis an AttributeError after a link was reset.
+    A message that cannot be encoded fails its task: requeued, it would only be delivered again at once. Any other
+    error is the transport's, which raises undocumented types: kombu's for Redis an AttributeError after a reset link.
     """
     return error if isinstance(error, EncodeError | TypeError | ValueError) else Reject(error, requeue=True)
 
 
 def seconds_until(when: Any) -> float:
-    """Seconds until a retry."""
+    """Return the seconds until a retry; `when` is a datetime or a number of seconds."""
     if isinstance(when, datetime):
         now = datetime.now(when.tzinfo or UTC)
         return max((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - now.timestamp(), 0)

@@ -1,4 +1,4 @@
-"""Starting files for a deployment: `.env`, compose, supervisord and systemd, with credentials of its own."""
+"""Write starting files for a deployment: `.env` with new credentials, compose, supervisord and systemd."""
 
 from repot.init.dotenv import BROKERS
 from repot.init.project import Written, initialize, is_ignored_by_git

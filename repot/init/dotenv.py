@@ -1,4 +1,4 @@
-"""The text of `.env`: the one file that is made and not copied."""
+"""Generate the text of `.env`; all other files are copied."""
 
 from __future__ import annotations
 
@@ -12,60 +12,62 @@ from repot.errors import ConfigInvalid
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Celery's brokers as `repot init --broker` names them.
+#: The values of `repot init --broker`.
 BROKERS = ("redis", "rabbitmq")
+#: The profile of compose.yaml that starts each; Redis always runs, for results and leases.
+_COMPOSE_PROFILES = {"redis": "", "rabbitmq": "rabbitmq"}
 
-#: Variables that are generated once; servers keep what they were first started with.
+#: Variables that are generated once: a server keeps the password of its first start.
 _CREDENTIALS = ("REDIS_PASSWORD", "RABBITMQ_PASSWORD")
 
 _BYTES_OF_A_PASSWORD = 24
 
-#: What a shell, an address, Compose, systemd and the servers' own files all read as it stands.
+#: Characters that shells, URLs, Compose, systemd and the servers' files read without quoting.
 _PLAIN = re.compile(r"[A-Za-z0-9_.~-]+")
 
 _NAME = re.compile(r"^([A-Z_]+)=", re.MULTILINE)
 
 
 class Dotenv(NamedTuple):
-    """The text of `.env`, and the names of the variables it keeps from the one before; holds passwords."""
+    """The text of `.env`, with passwords, and the names of the variables kept from the previous file."""
 
     text: str
     kept: tuple[str, ...]
 
     def __repr__(self) -> str:
-        """Without the text: a traceback must not show a password."""
+        """Omit the text: a traceback must not show a password."""
         return f"Dotenv(kept={self.kept!r})"
 
 
 def make(template: str, *, broker: str, app: str, before: str) -> Dotenv:
     """Fill the template for a broker and an application.
 
-    From `before`, the `.env` that was there, stay its credentials, which the servers'
-    volumes know, and the variables that ours does not set.
+    From `before`, the previous `.env`, keep the credentials, which the servers' volumes contain, and the variables that
+    the template does not set.
 
     Raises:
-        ConfigInvalid: a credential that would stay cannot be put into an address as it is.
+        ConfigInvalid: a credential to keep would need quoting in a URL.
     """
     lines = dict(_variables(before))
-    stay = {name: value for name in _CREDENTIALS if (value := lines.get(name, ("", ""))[0])}
-    for name, value in stay.items():
+    kept = {name: value for name in _CREDENTIALS if (value := lines.get(name, ("", ""))[0])}
+    for name, value in kept.items():
         _require_plain(name, value)
-    passwords = {name: stay.get(name) or secrets.token_hex(_BYTES_OF_A_PASSWORD) for name in _CREDENTIALS}
+    passwords = {name: kept.get(name) or secrets.token_hex(_BYTES_OF_A_PASSWORD) for name in _CREDENTIALS}
     text = Template(template).substitute(
         {name.lower(): value for name, value in passwords.items()},
         app=app,
-        profiles="rabbitmq" if broker == "rabbitmq" else "",
+        profiles=_COMPOSE_PROFILES[broker],
         **{f"{name}_mark": "" if name == broker else "# " for name in BROKERS},
     )
     ours = set(_NAME.findall(text))
     others = {name: line for name, (_, line) in lines.items() if name not in ours}
     if others:
-        text += "\n# From the .env that was here before.\n" + "".join(line.strip() + "\n" for line in others.values())
-    return Dotenv(text, (*stay, *others))
+        text += "\n# From the previous .env.\n" + "".join(line.strip() + "\n" for line in others.values())
+    return Dotenv(text, (*kept, *others))
 
 
 def _variables(text: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Each variable of a `.env` with its value and the line it stands in."""
+    """Yield each variable of a `.env` with its value and its line."""
     from io import StringIO
 
     from dotenv.parser import parse_stream
@@ -77,8 +79,8 @@ def _variables(text: str) -> Iterator[tuple[str, tuple[str, str]]]:
 
 def _require_plain(name: str, value: str) -> None:
     if not _PLAIN.fullmatch(value):
-        message = f"{name} in .env holds other characters than letters, digits and _ . ~ -; nothing was written"
+        message = f"{name} in .env has characters other than a-z, A-Z, 0-9 and _ . ~ -; no file was written"
         raise ConfigInvalid(
             message,
-            hint="Change it on the server and in .env; or move .env away, and new servers get a new one.",
+            hint="Change it on the server and in .env; or move .env away to generate a new one for new servers.",
         )

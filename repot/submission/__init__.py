@@ -1,18 +1,18 @@
-"""Accepting a job once: the scope it occupies, its record, and the answer to the second click."""
+"""Accept a job once per scope: the scope, the job's record, and the answer to a second submission."""
 
-from repot.submission.job import Accepted, Audit, Cancelled, Job, Progress, Refusal, Saved, Status
+from repot.submission.job import Accepted, Audit, Cancelled, Job, JobProgress, Refusal, Savings, Status
+from repot.submission.job_task import JobTask
 from repot.submission.jobs import Jobs
-from repot.submission.task import JobTask
 
 __all__ = [
     "Accepted",
     "Audit",
     "Cancelled",
     "Job",
+    "JobProgress",
     "JobTask",
     "Jobs",
-    "Progress",
     "Refusal",
-    "Saved",
+    "Savings",
     "Status",
 ]

@@ -1,9 +1,9 @@
-"""What is on record of a job; values only."""
+"""The values of a job store: a job, its progress, and the audit of refusals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 _LAST_MS = 253_000_000_000_000
 
 
-class Status(Enum):
-    """Where a job is."""
+class Status(StrEnum):
+    """The status of a job."""
 
-    #: It has its scope, and is being sent.
+    #: It holds its scope, and is being sent.
     ACCEPTED = "accepted"
-    #: It is on the broker, or waits for another attempt.
+    #: It is on the broker, or waits for its retry.
     QUEUED = "queued"
     #: A worker runs it, and renews its lease.
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    #: Its lease ran out. Its message may still come: then it runs, unless another job has the scope.
+    #: Its lease expired. If its message is delivered later, it runs, unless another job holds the scope.
     LOST = "lost"
     #: It could not be sent.
     UNSENT = "unsent"
-    #: Its message came when another job had the scope; it was not run.
+    #: Its message was delivered while another job held the scope; it was not run.
     SUPERSEDED = "superseded"
-    #: What the store has of it is no record, or names no state.
+    #: The value in the store is not a job record, or has no valid status.
     UNREADABLE = "unreadable"
 
     @property
@@ -43,8 +43,8 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run says that it is; whole numbers or fractions."""
+class JobProgress:
+    """The progress that a run reports; integers or fractions."""
 
     done: int | float | None = None
     total: int | float | None = None
@@ -53,46 +53,46 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is on record of a job. Times are seconds since 1970, by the store's clock.
+    """The record of a job. Instants are seconds since 1970, by the store's clock.
 
-    None, and "" of texts, stand for what is not on record, or not as it should be.
+    None, or "" for a string, means that the record lacks the value, or holds an invalid one.
     """
 
     id: str
     task: str
-    #: As people know it; "" where the store had lost the record.
+    #: The scope as it was given; "" if the store had lost the record.
     scope: str
-    #: LOST also when its lease ran out and nobody has written so yet.
+    #: LOST as soon as the lease has expired, also while the record still has another status.
     status: Status
-    #: Grows by one with each job that the scope accepts, until the scope was left alone for WORKER_LEASE_KEPT.
+    #: Number of the job in its scope; starts again after WORKER_IDEMPOTENCY_RETENTION without a job.
     generation: int | None
-    #: Runs that have begun.
+    #: Runs that have started.
     attempts: int | None
-    created: float | None
-    updated: float | None
-    #: None while it has not ended.
-    ended: float | None
+    created_at: float | None
+    updated_at: float | None
+    #: None until it has ended.
+    ended_at: float | None
     #: Seconds since it was accepted.
     age_s: float | None
-    #: Seconds until its lease runs out unless it is renewed; 0 for one that holds nothing.
-    held_for_s: float
-    progress: Progress
+    #: Seconds until its lease expires, unless it is renewed; 0 if it holds no scope.
+    lease_remaining_s: float
+    progress: JobProgress
     error_type: str
     error: str
-    #: The job that has taken its scope; "" unless that made it lost or superseded.
+    #: The job that took over its scope, if that made it lost or superseded; else "".
     successor: str
-    #: Digest of who submitted it, as given to `Jobs.submit(owner=...)`; "" if not given.
+    #: Digest of the owner given to `Jobs.submit(owner=...)`; "" if not given.
     submitter: str = ""
 
     @classmethod
     def from_record(cls, found: Mapping[str, str], now: float) -> Job:
-        """The job that a record speaks of, at the moment `now` of the store's clock."""
+        """Return the job of a record, at the time `now` of the store's clock."""
         status = _status(found.get("status"))
-        until = _seconds(found.get("until")) or 0
-        remaining_s = max(until - now, 0) if status.is_active else 0
+        expires_at = _seconds(found.get("expires_at")) or 0
+        remaining_s = max(expires_at - now, 0) if status.is_active else 0
         if status.is_active and not remaining_s:
             status = Status.LOST
-        created = _seconds(found.get("created"))
+        created_at = _seconds(found.get("created_at"))
         return cls(
             id=found.get("id", ""),
             task=found.get("task", ""),
@@ -100,12 +100,12 @@ class Job:
             status=status,
             generation=_whole(found.get("generation")),
             attempts=_whole(found.get("attempts", "0")),
-            created=created,
-            updated=_seconds(found.get("updated")) or created,
-            ended=_seconds(found.get("ended")),
-            age_s=None if created is None else max(now - created, 0),
-            held_for_s=remaining_s,
-            progress=Progress(_number(found.get("done")), _number(found.get("total")), found.get("stage", "")),
+            created_at=created_at,
+            updated_at=_seconds(found.get("updated_at")) or created_at,
+            ended_at=_seconds(found.get("ended_at")),
+            age_s=None if created_at is None else max(now - created_at, 0),
+            lease_remaining_s=remaining_s,
+            progress=JobProgress(_number(found.get("done")), _number(found.get("total")), found.get("stage", "")),
             error_type=found.get("error_type", ""),
             error=found.get("error", ""),
             successor=found.get("successor", ""),
@@ -115,41 +115,52 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The answer to a submission: a job of its own, or the one that the same idempotency key was given before."""
+    """The answer to a submission: a new job, or the earlier job with the same idempotency key."""
 
     job: Job
-    #: Whether the key came before, so that nothing was sent.
+    #: Whether the key was used before, so nothing was sent.
     repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The answer to a cancellation: the job will not begin; a run that has begun ends when it looks, or is killed."""
+    """The answer to a cancellation: the job will not start; a started run ends when it checks, or is killed."""
 
     job: Job
-    #: Whether the workers could be told; without that only the record says it.
-    workers_told: bool
+    #: Whether the workers were notified; if not, only the record says that the job is cancelled.
+    workers_notified: bool
+
+
+class RefusalKind(StrEnum):
+    """What was refused."""
+
+    #: A submission.
+    REFUSED = "refused"
+    #: A message that was delivered while another job held the scope.
+    SUPERSEDED = "superseded"
+    #: The entry cannot be read.
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something that was not done, for a scope had its job."""
+    """A submission or a run that was refused because another job held the scope."""
 
     #: Seconds since 1970, by the store's clock.
-    at: float
-    #: `refused`: a submission; `superseded`: a message that came when another job had the scope.
-    what: str
+    refused_at: float
+    #: A `RefusalKind`.
+    kind: str
     scope: str
     #: The id that was not used, or the job that was not run.
-    job: str
-    #: The job that had the scope, and its status then.
-    active: str
+    job_id: str
+    #: The job that held the scope, and its status at that time.
+    active_job_id: str
     active_status: str
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """Refused submissions, and what running them would have cost, in the currency of `Jobs(cost=...)`."""
+class Savings:
+    """The number of refused submissions, and their cost, in the currency of `Jobs(cost=...)`."""
 
     refused: int
     cost: float
@@ -157,16 +168,16 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was refused in a tenant's name, newest first; and the sums, which reach further back."""
+    """The refusals of a tenant, newest first; and the sums, which reach further back."""
 
     refusals: Sequence[Refusal]
-    total: Saved
-    by_scope: Mapping[str, Saved]
+    total: Savings
+    by_scope: Mapping[str, Savings]
 
 
 def _status(text: str | None) -> Status:
     try:
-        return Status(text)
+        return Status(text or "")
     except ValueError:
         return Status.UNREADABLE
 
@@ -186,11 +197,11 @@ def _number(text: str | None) -> int | float | None:
         number = float(text)
     except ValueError:
         return None
-    # no answer in JSON can hold another
+    # JSON has no other numbers
     return number if isfinite(number) else None
 
 
 def _seconds(milliseconds: str | None) -> float | None:
     whole = _whole(milliseconds)
-    # beyond that no calendar of Python's goes
+    # Python's datetime ends there
     return whole / 1000 if whole is not None and 0 <= whole < _LAST_MS else None

@@ -1,4 +1,4 @@
-"""Submitting jobs: claim the scope, publish, and take the claim back if that fails."""
+"""Submit jobs: claim the scope, publish the message, and free the scope if publishing fails."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from redis import RedisError
 from repot.config.masking import masked
 from repot.errors import (
     DeadlineExceeded,
+    InvalidIdempotencyKey,
     JobEnded,
     JobNotFound,
-    KeyUnusable,
     NotJobOwner,
     PayloadMismatch,
     RepotError,
-    ScopeTaken,
+    ScopeConflict,
     SubmissionFailed,
 )
 from repot.idempotency.canonical import canonical
 from repot.idempotency.guard import guard_of
-from repot.submission.events import reported
 from repot.submission.job import Accepted, Cancelled, Status
+from repot.submission.job_store import Submission, SubmitResult, digest, store_of
+from repot.submission.job_task import HEADER
 from repot.submission.scope import scope_of
-from repot.submission.store import Claim, digest, store_of
-from repot.submission.task import HEADER
+from repot.submission.submission_events import signal_outcome
+from repot.upstream.tasks import check_arguments
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -43,25 +44,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What a broker that is away raises through Celery's remote control: kombu's own errors, and some of its libraries'.
+#: Errors of an unavailable broker through Celery's remote control: kombu's own, and those of its client libraries.
 _BROKER_ERRORS = (KombuError, AMQPError, RedisError, OSError)
 
-#: Publishing is tried once more, as a pooled connection may have died while it was idle; the caller waits for it.
+#: Publishing is retried once, as a pooled connection may have died while it was idle; the caller waits for it.
 _PUBLISH_POLICY = {"max_retries": 1, "interval_start": 0.1}
 
 #: How long a second submission with the same key waits for the first one to be sent.
-_SETTLED_WITHIN_S = 5.0
+_SENT_WITHIN_S = 5.0
 
-_LONGEST_KEY = 255
+_MAX_KEY_LENGTH = 255
 
-#: Seconds between two attempts to tell a store what it could not be told.
-_SAID_AGAIN_S = 2.0
+#: Seconds between two attempts to send a request that the store did not answer.
+_RESEND_S = 2.0
 
-_TAKEN_BY_A_WORKER = (Status.RUNNING, Status.SUCCEEDED, Status.FAILED)
+_STARTED = (Status.RUNNING, Status.SUCCEEDED, Status.FAILED)
 
 
 class Jobs:
-    """Jobs of one task, at most one active for each scope of each tenant; threads may share it."""
+    """Jobs of one task, at most one active for each scope of each tenant. Thread-safe."""
 
     def __init__(
         self,
@@ -71,16 +72,16 @@ class Jobs:
         scope: str | Sequence[str],
         cost: float = 0,
         queue_wait_s: float = 3600,
-        claim_s: float = 30,
+        publish_lease_s: float = 30,
         terminate: bool = False,
     ) -> None:
         """Accept jobs that run `task`, whose base class is a `JobTask`.
 
-        - `scope`: the names of the arguments that say what a job is for: a project, an order.
-        - `cost`: what one job costs, in a currency of your own; for the audit.
-        - `queue_wait_s`: how long a job that no worker takes holds its scope, as a broker may lose its message.
-        - `claim_s`: how long the scope is held while a job is being sent; a submitter that dies then frees it so.
-        - `terminate`: whether to cancel a running job kills its process (prefork pools alone can).
+        - `scope`: the names of the arguments that make the scope: a project, an order.
+        - `cost`: the cost of one job, in any currency; for the audit.
+        - `queue_wait_s`: how long a queued job holds its scope; a broker may lose its message.
+        - `publish_lease_s`: how long the scope is held while a job is sent; then free, if its submitter died.
+        - `terminate`: whether `cancel` kills the process of a running job (prefork pools only).
 
         Raises:
             ConfigInvalid: no setting names a store, or the environment is wrong.
@@ -91,7 +92,7 @@ class Jobs:
         self._fields = (scope,) if isinstance(scope, str) else tuple(scope)
         self._cost = cost
         self._queue_wait_s = queue_wait_s
-        self._claim_s = claim_s
+        self._publish_lease_s = publish_lease_s
         self._terminate = terminate
         self._settings = guard.settings
         self._store = store_of(app)
@@ -102,42 +103,42 @@ class Jobs:
     ) -> Accepted:
         """Accept a job and send it; the id of the job is the id of its task.
 
-        The same `idempotency_key` gets the same job for WORKER_LEASE_KEPT, whatever became of it, unless it could
-        not be sent. `owner` is who may cancel it, where `cancel` is asked for one's own.
+        The same `idempotency_key` returns the same job for WORKER_IDEMPOTENCY_RETENTION, whatever its status, unless
+        it could not be sent. `cancel` with an `owner` cancels only jobs of that owner.
 
         Raises:
-            ScopeTaken: another job has the scope; says which.
-            PayloadMismatch: the key came before with other arguments.
-            KeyUnusable: the arguments name no scope, or do not fit the task; or the key is too long.
-            SubmissionFailed: the broker did not take it; the scope is free again.
+            ScopeConflict: another job holds the scope; the error names it.
+            PayloadMismatch: the key was used before with other arguments.
+            InvalidIdempotencyKey: the arguments lack the scope, or do not fit the task; or the key is too long.
+            SubmissionFailed: the broker did not accept the message; the scope is free again.
             StoreUnreachable: the lease store did not answer; nothing was sent.
-            TypeError: tenant, owner or key is no text.
+            TypeError: tenant, owner or key is not a string.
         """
-        with reported(self._task, self._fields) as answers:
+        with signal_outcome(self._task, self._fields) as answers:
             answers.append(self._submit(arguments, tenant, owner, idempotency_key))
         return answers[0]
 
     def _submit(self, arguments: Mapping[str, Any], tenant: str, owner: str, idempotency_key: str) -> Accepted:
-        claim = replace(self._claim(arguments, tenant, idempotency_key), submitter=_owner(owner))
-        found = self._store.submit(claim)
-        if found.verdict == "repeated" and found.job and found.job.status is Status.ACCEPTED:
-            claim = self._settled(claim, found.job)
-            found = self._store.submit(claim)
+        submission = replace(self._submission(arguments, tenant, idempotency_key), submitter=_owner(owner))
+        found = self._store.submit(submission)
+        if found.result == SubmitResult.REPEATED and found.job and found.job.status is Status.ACCEPTED:
+            submission = self._after_sending(submission, found.job)
+            found = self._store.submit(submission)
         assert found.job is not None
-        if found.verdict == "repeated":
+        if found.result == SubmitResult.REPEATED:
             return Accepted(found.job, repeated=True)
-        if found.verdict == "mismatch":
-            message = f"the idempotency key came before with another payload, for job {found.job.id}"
+        if found.result == SubmitResult.MISMATCH:
+            message = f"the idempotency key was used before with another payload, for job {found.job.id}"
             raise PayloadMismatch(message, hint="Use a new key for each piece of work.")
-        if found.verdict == "taken":
-            raise self._taken(found.job)
-        return Accepted(self._send(claim, found.job, arguments))
+        if found.result == SubmitResult.CONFLICT:
+            raise self._conflict(found.job)
+        return Accepted(self._send(submission, found.job, arguments))
 
     def get(self, job: str, *, tenant: str = "") -> Job:
-        """What is on record of a job.
+        """Return a job.
 
         Raises:
-            JobNotFound: this tenant has no such job, or it is forgotten.
+            JobNotFound: this tenant has no such job, or its retention is over.
             StoreUnreachable: the lease store did not answer.
         """
         found = self._store.get(_tenant(tenant), job)
@@ -146,154 +147,164 @@ class Jobs:
         return found
 
     def cancel(self, job: str, *, tenant: str = "", owner: str | None = None) -> Cancelled:
-        """Free the job's scope and keep it from beginning; one that runs ends when it calls `self.job.check()`.
+        """Free the job's scope and prevent its start; a running job ends when it calls `self.job.check()`.
 
-        With `terminate`, its process is killed. To cancel twice is to cancel once. With an `owner`, only a job that
-        was submitted by that owner; without, any of the tenant's.
+        With `terminate`, its process is killed. Idempotent. With an `owner`, only a job submitted by that owner can be
+        cancelled; without, any job of the tenant.
 
         Raises:
-            JobNotFound: this tenant has no such job, or it is forgotten.
-            NotJobOwner: another owner submitted it, or none.
-            JobEnded: it has ended otherwise.
-            StoreUnreachable: the lease store did not answer; it may have been cancelled.
+            JobNotFound: this tenant has no such job, or its retention is over.
+            NotJobOwner: it was submitted by another owner, or without one.
+            JobEnded: it has ended and was not cancelled.
+            StoreUnreachable: the lease store did not answer; the job may have been cancelled.
         """
         submitter = self.get(job, tenant=tenant).submitter
         if owner is not None and (not submitter or _owner(owner) != submitter):
             message = f"job {job} was not submitted by this owner"
             raise NotJobOwner(
-                message, hint="Its owner can cancel it, and code that calls `Jobs.cancel` without an owner."
+                message, hint="Its owner can cancel it, or code that calls `Jobs.cancel` without an owner."
             )
         found = self._store.cancel(_tenant(tenant), job)
         if found.job is None:
             raise _not_found(job)
-        if found.verdict != Status.CANCELLED.value:
-            message = f"job {job} has ended: {found.verdict}"
+        if found.result != Status.CANCELLED.value:
+            message = f"job {job} has already ended: {found.result}"
             raise JobEnded(message)
-        return Cancelled(found.job, workers_told=self._revoke(job))
+        return Cancelled(found.job, workers_notified=self._revoke(job))
 
     def refused(self, *, tenant: str = "", limit: int = 100) -> Audit:
-        """The last submissions that were refused, and what they would have cost.
+        """Return the last refused submissions, and their cost.
 
         Raises:
             StoreUnreachable: the lease store did not answer.
         """
         return self._store.audit(_tenant(tenant), limit)
 
-    def _claim(self, arguments: Mapping[str, Any], tenant: str, key: str) -> Claim:
-        if len(_text("idempotency_key", key)) > _LONGEST_KEY:
-            message = f"the idempotency key is longer than {_LONGEST_KEY} characters"
-            raise KeyUnusable(message)
+    def _submission(self, arguments: Mapping[str, Any], tenant: str, key: str) -> Submission:
+        if len(_text("idempotency_key", key)) > _MAX_KEY_LENGTH:
+            message = f"the idempotency key is longer than {_MAX_KEY_LENGTH} characters"
+            raise InvalidIdempotencyKey(message)
         self._check(arguments)
         scope, name = scope_of(self._task, self._fields, arguments)
-        return Claim(
+        return Submission(
             id=str(uuid4()),
             tenant=_tenant(tenant),
             scope=scope,
             name=name,
             task=self._task,
             payload=digest(canonical([self._task, dict(arguments)])),
-            # a key is one task's own
+            # separates the keys of different tasks
             key=digest(f"{self._task}\n{key}") if key else "",
             cost=self._cost,
-            lease_s=self._claim_s,
+            lease_s=self._publish_lease_s,
         )
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
-        """Whether the task takes the arguments, where this process knows it; Celery would ask after the claim."""
+        """Check the arguments before the scope is claimed, if this process knows the task; Celery checks them later."""
         task = self._app.tasks.get(self._task)
         if task is None or not task.typing:
             return
         try:
-            task.__header__(**arguments)  # type: ignore[attr-defined]
+            check_arguments(task, arguments)
         except TypeError as error:
             message = f"the arguments do not fit {self._task}: {error}"
-            raise KeyUnusable(message) from error
+            raise InvalidIdempotencyKey(message) from error
 
-    def _settled(self, claim: Claim, first: Job) -> Claim:
-        """The claim once more, when the first submission with its key is not being sent any more.
+    def _after_sending(self, submission: Submission, first: Job) -> Submission:
+        """Wait until the first submission with the same key is sent or has failed; return a submission to try again.
 
-        Its caller must not be told of a job that is never sent.
+        Otherwise the caller could get a job that is never sent.
 
         Raises:
-            ScopeTaken: it is being sent for longer than anybody should wait.
+            ScopeConflict: the first one is still being sent after 5 s.
         """
 
-        def settled() -> bool:
-            found = self._store.get(claim.tenant, first.id)
+        def is_sent() -> bool:
+            found = self._store.get(submission.tenant, first.id)
             return found is None or found.status is not Status.ACCEPTED
 
         try:
-            wait_until(settled, within_s=_SETTLED_WITHIN_S, what="the first submission is sent")
+            wait_until(is_sent, within_s=_SENT_WITHIN_S, what="the first submission is sent")
         except DeadlineExceeded as error:
-            raise self._taken(first) from error
-        return replace(claim, id=str(uuid4()))
+            raise self._conflict(first) from error
+        return replace(submission, id=str(uuid4()))
 
-    def _taken(self, active: Job) -> ScopeTaken:
+    def _conflict(self, active: Job) -> ScopeConflict:
         since = "" if active.age_s is None else f" for {active.age_s:.0f} s"
         message = f"job {active.id} is active for {active.scope}: {active.status.value}{since}"
         log.info("a submission was refused: %s", message, extra={"action": "submission_refused"})
-        error = ScopeTaken(message, hint="Wait for it, or cancel it.")
-        error.job, error.status, error.age_s = active.id, active.status.value, active.age_s or 0
+        error = ScopeConflict(message, hint="Wait for it, or cancel it.")
+        error.job_id, error.status, error.age_s = active.id, active.status.value, active.age_s or 0
         error.stage = active.progress.stage
-        # a job whose worker died is free when its lease is over; one that lives may end at any time
-        error.retry_after_s = min(active.held_for_s, self._settings.lease)
+        # the scope of a dead worker's job is free when its lease expires; a live job may end at any time
+        error.retry_after_s = min(active.lease_remaining_s, self._settings.lease)
         return error
 
-    def _send(self, claim: Claim, job: Job, arguments: Mapping[str, Any]) -> Job:
+    def _send(self, submission: Submission, job: Job, arguments: Mapping[str, Any]) -> Job:
         try:
-            self._publish(claim, arguments)
+            self._publish(submission, arguments)
         except EncodeError as error:
-            self._undo(claim, error)
+            self._undo(submission, error)
             raise
-        # kombu lets AttributeErrors through when a connection to Redis is reset
+        # kombu raises AttributeError after a reset connection to Redis
         except Exception as error:
-            found = self._undo(claim, error)
-            if found and found.status in _TAKEN_BY_A_WORKER:
-                # the message arrived, its confirmation did not
+            found = self._undo(submission, error)
+            if found and found.status in _STARTED:
+                # the message arrived, but its confirmation did not
                 return found
-            message = f"the broker did not take job {claim.id}: {masked(str(error))}"
-            raise SubmissionFailed(message, hint="Its scope is free again; submit it once more.") from error
+            message = f"the broker did not accept job {submission.id}: {masked(str(error))}"
+            raise SubmissionFailed(message, hint="Its scope is free again; submit it again.") from error
         except BaseException as error:
-            # the end of this process
-            self._undo(claim, error)
+            # this process exits
+            self._undo(submission, error)
             raise
-        return self._sent(claim, job)
+        return self._record_sent(submission, job)
 
-    def _publish(self, claim: Claim, arguments: Mapping[str, Any]) -> None:
+    def _publish(self, submission: Submission, arguments: Mapping[str, Any]) -> None:
         headers: dict[str, Any] = {
-            HEADER: {"tenant": claim.tenant, "scope": claim.scope, "wait_s": self._queue_wait_s},
-            # lets the task decide itself whether its result is kept
+            HEADER: {"tenant": submission.tenant, "scope": submission.scope, "wait_s": self._queue_wait_s},
+            # the task decides whether its result is stored
             "ignore_result": None,
         }
         self._app.signature(self._task, kwargs=dict(arguments)).apply_async(
-            task_id=claim.id,
-            # Celery subscribes a publisher to each result that it may want: a connection to the result backend that
-            # threads must not share, and one more subscription for each job.
+            task_id=submission.id,
+            # Celery subscribes a publisher to each result: on a connection to the result backend that threads must not
+            # share, and with one more subscription for each job.
             ignore_result=True,
             headers=headers,
             retry_policy=_PUBLISH_POLICY,
         )
 
-    def _undo(self, claim: Claim, error: BaseException) -> Job | None:
-        """Take the claim back; None if nobody can say what became of it, and its lease ends it."""
+    def _undo(self, submission: Submission, error: BaseException) -> Job | None:
+        """Free the scope; None if the store did not answer: then it is freed in the background, or by its lease."""
         try:
-            return self._store.undo(claim.tenant, claim.id, error).job
-        except RepotError as away:
-            log.warning("the claim of job %s is taken back later: %s", claim.id, away, extra={"action": "job_undo"})
-            self._renewer.say_later(lambda: self._store.undo(claim.tenant, claim.id, error), _SAID_AGAIN_S)
+            return self._store.undo(submission.tenant, submission.id, error).job
+        except RepotError as unavailable:
+            log.warning(
+                "the scope of job %s is freed later: %s", submission.id, unavailable, extra={"action": "job_undo"}
+            )
+            self._renewer.send_later(lambda: self._store.undo(submission.tenant, submission.id, error), _RESEND_S)
             return None
 
-    def _sent(self, claim: Claim, job: Job) -> Job:
+    def _record_sent(self, submission: Submission, job: Job) -> Job:
+        def record() -> Job | None:
+            return self._store.sent(submission.tenant, submission.id, self._queue_wait_s).job
+
         try:
-            found = self._store.sent(claim.tenant, claim.id, self._queue_wait_s).job
-        except RepotError as away:
-            # it is on its way: a worker says the rest, and if none does, the lease runs out
-            log.warning("job %s is sent, and recorded so later: %s", claim.id, away, extra={"action": "job_sent"})
-            self._renewer.say_later(lambda: self._store.sent(claim.tenant, claim.id, self._queue_wait_s), _SAID_AGAIN_S)
+            found = record()
+        except RepotError as unavailable:
+            # the message is on the broker: a worker records its start, or the lease expires
+            log.warning(
+                "job %s is sent; this is recorded later: %s", submission.id, unavailable, extra={"action": "job_sent"}
+            )
+            self._renewer.send_later(record, _RESEND_S)
             return job
         if found and found.status in (Status.LOST, Status.SUPERSEDED):
-            message = f"to send job {claim.id} took longer than {self._claim_s:g} s, and another has its scope now"
-            raise SubmissionFailed(message, hint="Its message is not run. Raise `claim_s`, or find what is slow.")
+            took = f"longer than {self._publish_lease_s:g} s"
+            message = f"sending job {submission.id} took {took}, and another job holds its scope now"
+            raise SubmissionFailed(
+                message, hint="Its message will not run. Raise `publish_lease_s`, or check the broker's speed."
+            )
         return found or job
 
     def _revoke(self, job: str) -> bool:
@@ -301,7 +312,7 @@ class Jobs:
             self._app.control.revoke(job, terminate=self._terminate)
         except _BROKER_ERRORS as error:
             log.warning(
-                "the workers were not told that %s is cancelled: %s", job, error, extra={"action": "job_revoke"}
+                "the workers were not notified that %s is cancelled: %s", job, error, extra={"action": "job_revoke"}
             )
             return False
         return True
@@ -317,10 +328,12 @@ def _owner(name: object) -> str:
 
 def _text(argument: str, value: object) -> str:
     if not isinstance(value, str):
-        message = f"`{argument}` must be a text, not {type(value).__name__}"
+        message = f"`{argument}` must be a string, not {type(value).__name__}"
         raise TypeError(message)
     return value
 
 
 def _not_found(job: str) -> JobNotFound:
-    return JobNotFound(f"there is no job {job}", hint="Jobs are forgotten WORKER_LEASE_KEPT after they ended.")
+    return JobNotFound(
+        f"there is no job {job}", hint="Records of jobs are deleted WORKER_IDEMPOTENCY_RETENTION after their end."
+    )

@@ -1,7 +1,7 @@
-"""The routes of jobs, to mount in a FastAPI application of your own; needs the extra `submission`.
+"""Routes for jobs, to mount in a FastAPI application; needs the extra `submission`.
 
-Refusals are problems as in RFC 9457. Handlers are plain functions, which FastAPI runs in threads: the store and the
-broker are asked without holding up its event loop.
+Refusals are problem details (RFC 9457). Handlers are plain functions, which FastAPI runs in threads: the store and the
+broker do not block its event loop.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from repot.errors import (
+    InvalidIdempotencyKey,
     JobEnded,
     JobNotFound,
-    KeyUnusable,
     NotJobOwner,
     PayloadMismatch,
     RepotError,
-    ScopeTaken,
+    ScopeConflict,
     StoreMisconfigured,
     StoreUnreachable,
     SubmissionFailed,
 )
 from repot.idempotency.definition import runs_later
-from repot.idempotency.words import writable
+from repot.idempotency.error_text import encodable_text
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from repot.submission.job import Audit, Job, Saved
+    from repot.submission.job import Audit, Job, Savings
     from repot.submission.jobs import Jobs
 
 log = logging.getLogger(__name__)
 
-#: Says in whose name a request comes; None and "" refuse it. A function of the request, ordinary (called in a thread)
-#: or asynchronous, or a dependency of FastAPI's: `Depends(current_user)`.
-NameOf = Callable[[Request], Any] | params.Depends
+#: Returns the tenant or owner of a request; None and "" refuse it. A function of the request, ordinary (called in a
+#: thread) or asynchronous, or a FastAPI dependency: `Depends(current_user)`.
+Identity = Callable[[Request], Any] | params.Depends
 
-#: What a client waits before it tries a server again that was away. Seconds.
-_AWAY_S = 5
+#: `Retry-After` of an unavailable server, in seconds.
+_UNAVAILABLE_RETRY_S = 5
 
 _PROBLEM_TYPE = "urn:problem-type:repot:"
 _PROBLEM_MEDIA = "application/problem+json"
 
-#: Which errors are a caller's to hear, as which status and type of problem.
-_ANSWERS: dict[type[RepotError], tuple[HTTPStatus, str]] = {
-    KeyUnusable: (HTTPStatus.BAD_REQUEST, "unusable-request"),
+#: The errors that a client gets, with status code and problem type.
+_PROBLEMS: dict[type[RepotError], tuple[HTTPStatus, str]] = {
+    InvalidIdempotencyKey: (HTTPStatus.BAD_REQUEST, "invalid-request"),
     JobNotFound: (HTTPStatus.NOT_FOUND, "job-not-found"),
-    ScopeTaken: (HTTPStatus.CONFLICT, "scope-taken"),
+    ScopeConflict: (HTTPStatus.CONFLICT, "scope-conflict"),
     NotJobOwner: (HTTPStatus.FORBIDDEN, "not-job-owner"),
     JobEnded: (HTTPStatus.CONFLICT, "job-ended"),
-    PayloadMismatch: (HTTPStatus.UNPROCESSABLE_ENTITY, "key-reused"),
+    PayloadMismatch: (HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-key-reused"),
 }
 
 
@@ -83,18 +83,18 @@ class JobBody(BaseModel):
     stage: str
     error_type: str
     error: str
-    #: The job that has taken its scope.
+    #: The job that took over its scope.
     successor: str
 
 
 class CancelledBody(JobBody):
-    """A job that was cancelled; a run that has begun may go on for a while, as it is only asked to end."""
+    """A cancelled job; a run that has started goes on until it checks for cancellation."""
 
-    workers_told: bool
+    workers_notified: bool
 
 
 class ActiveJob(BaseModel):
-    """The job that a scope is taken by."""
+    """The job that holds the scope."""
 
     id: str
     status: str
@@ -103,7 +103,7 @@ class ActiveJob(BaseModel):
 
 
 class ProblemBody(BaseModel):
-    """A refusal, as in RFC 9457."""
+    """Problem details (RFC 9457)."""
 
     model_config = ConfigDict(title="Problem")
 
@@ -114,62 +114,62 @@ class ProblemBody(BaseModel):
     instance: str
 
 
-class ScopeTakenBody(ProblemBody):
-    """A refusal that names the active job."""
+class ScopeConflictBody(ProblemBody):
+    """Problem details that name the active job."""
 
-    model_config = ConfigDict(title="ScopeTaken")
+    model_config = ConfigDict(title="ScopeConflict")
 
     active_job: ActiveJob
 
 
 class RefusalBody(BaseModel):
-    """Something that was not done, for a scope had its job."""
+    """A submission or a run that was refused because another job held the scope."""
 
-    at: datetime
-    what: str
+    refused_at: datetime
+    kind: str
     scope: str
-    job: str
-    active_job: str
+    job_id: str
+    active_job_id: str
     active_status: str
 
 
-class SavedBody(BaseModel):
-    """Refused submissions, and what running them would have cost."""
+class SavingsBody(BaseModel):
+    """The number of refused submissions, and their estimated cost."""
 
     refused: int
     estimated_cost_saved: float
 
 
-class ScopeSavedBody(SavedBody):
-    """The same of one scope."""
+class ScopeSavingsBody(SavingsBody):
+    """The same for one scope."""
 
     scope: str
 
 
 class AuditBody(BaseModel):
-    """What was refused, newest first, and the sums."""
+    """Refusals, newest first, and the sums."""
 
     refusals: list[RefusalBody]
-    total: SavedBody
-    scopes: list[ScopeSavedBody]
+    total: SavingsBody
+    scopes: list[ScopeSavingsBody]
 
 
 class _Route(APIRoute):
-    """Turns what a handler raises, and a body that cannot be read, into a problem."""
+    """Turn exceptions of a handler, and invalid requests, into problem details."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, and what it raises answered."""
+        """Return FastAPI's handler, with its exceptions answered."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
             try:
                 return await handle(request)
             except RequestValidationError as error:
-                places = {".".join(map(str, one["loc"])): one["msg"] for one in error.errors()}
-                detail = "; ".join(f"{place}: {message}" for place, message in places.items())
-                return _problem(request, HTTPStatus.BAD_REQUEST, "unusable-request", detail)
+                messages = {".".join(map(str, one["loc"])): one["msg"] for one in error.errors()}
+                detail = "; ".join(f"{location}: {message}" for location, message in messages.items())
+                return _problem(request, HTTPStatus.BAD_REQUEST, "invalid-request", detail)
             except HTTPException as error:
-                # FastAPI's of a body that it cannot read, and whatever `tenant` raises
+                # from FastAPI for a body that it cannot read, or from `tenant` and `owner`
                 return _problem(request, error.status_code, "", str(error.detail), error.headers)
             except RepotError as error:
                 return _refusal(request, error)
@@ -177,20 +177,22 @@ class _Route(APIRoute):
         return answer
 
 
-def job_router(jobs: Jobs, tenant: NameOf | None = None, owner: NameOf | None = None, *, prefix: str = "") -> APIRouter:
-    """Routes to submit, look at and cancel the jobs of `jobs`, and to see what was refused.
+def job_router(
+    jobs: Jobs, tenant: Identity | None = None, owner: Identity | None = None, *, prefix: str = ""
+) -> APIRouter:
+    """Return routes to submit, read and cancel the jobs of `jobs`, and to list refusals.
 
-    Without `tenant` and `owner` there is no access control: every caller may do all of it.
-    `tenant` says in whose name a request comes, and hides the jobs of other tenants. `owner` says who of that
-    tenant: a job is cancelled only by the one that submitted it. Each is a text, a whole number or a UUID.
+    Without `tenant` and `owner` there is no access control: every caller may do everything.
+    `tenant` returns the tenant of a request; jobs of other tenants are hidden. `owner` returns the user of that
+    tenant: only the owner that submitted a job may cancel it. Each returns a string, an integer or a UUID.
 
     Mount it with `app.include_router(job_router(jobs, ...), prefix="/renders")`, or give the prefix here: "/" for an
-    application that holds nothing else.
+    application without other routes.
     """
-    whole = "/" if prefix == "/" else ""
+    root = "/" if prefix == "/" else ""
     router = APIRouter(route_class=_Route, prefix=prefix.rstrip("/"))
-    whose = _named(tenant, "tenant")
-    by = _named(owner, "owner")
+    tenant_dependency = _identity(tenant, "tenant")
+    owner_dependency = _identity(owner, "owner")
 
     # not `async`: FastAPI runs them in threads
     def submit(
@@ -198,85 +200,85 @@ def job_router(jobs: Jobs, tenant: NameOf | None = None, owner: NameOf | None = 
         arguments: Annotated[dict[str, Any], Body(description="The arguments of the task, by name.")],
         idempotency_key: Annotated[
             str | None,
-            Header(min_length=1, max_length=255, description="The same key with the same body gets the same job."),
+            Header(min_length=1, max_length=255, description="The same key with the same body returns the same job."),
         ] = None,
-        tenant: str = whose,
-        name: str = by,
+        tenant: str = tenant_dependency,
+        owner_name: str = owner_dependency,
     ) -> Response:
         """Accept a job, unless one is active for its scope."""
-        accepted = jobs.submit(arguments, tenant=tenant, owner=name, idempotency_key=idempotency_key or "")
+        accepted = jobs.submit(arguments, tenant=tenant, owner=owner_name, idempotency_key=idempotency_key or "")
         location = f"{request.url.path.rstrip('/')}/{accepted.job.id}"
         return _answer(HTTPStatus.ACCEPTED, _job(accepted.job), {"Location": location})
 
-    def refused(limit: Annotated[int, Query(ge=1, le=1000)] = 100, tenant: str = whose) -> Response:
-        """What was refused because a job was active, and what that saved."""
+    def refused(limit: Annotated[int, Query(ge=1, le=1000)] = 100, tenant: str = tenant_dependency) -> Response:
+        """List refused submissions, and the cost that they saved."""
         return _answer(HTTPStatus.OK, _audit(jobs.refused(tenant=tenant, limit=limit)))
 
-    def get(job_id: str, tenant: str = whose) -> Response:
-        """A job's status and progress."""
+    def get(job_id: str, tenant: str = tenant_dependency) -> Response:
+        """Return a job's status and progress."""
         return _answer(HTTPStatus.OK, _job(jobs.get(job_id, tenant=tenant)))
 
-    def cancel(job_id: str, tenant: str = whose, name: str = by) -> Response:
-        """Free a job's scope; a run that has begun is asked to end."""
-        found = jobs.cancel(job_id, tenant=tenant, owner=name if owner else None)
-        body = CancelledBody(**_job(found.job).model_dump(), workers_told=found.workers_told)
+    def cancel(job_id: str, tenant: str = tenant_dependency, owner_name: str = owner_dependency) -> Response:
+        """Cancel a job and free its scope; a run that has started ends at its next check."""
+        found = jobs.cancel(job_id, tenant=tenant, owner=owner_name if owner else None)
+        body = CancelledBody(**_job(found.job).model_dump(), workers_notified=found.workers_notified)
         return _answer(HTTPStatus.ACCEPTED, body)
 
     accepted: dict[int | str, dict[str, Any]] = {
         202: {
             "model": JobBody,
             "description": "Accepted, and on the broker",
-            "headers": {"Location": {"description": "Where its status is", "schema": {"type": "string"}}},
+            "headers": {"Location": {"description": "The URL of the job", "schema": {"type": "string"}}},
         },
-        409: _documented("The scope has an active job", ScopeTakenBody, retry=True),
-        422: _documented("The idempotency key came before with another body"),
+        409: _documented("The scope has an active job", ScopeConflictBody, retry=True),
+        422: _documented("The idempotency key was used before with another body"),
     }
-    missing: dict[int | str, dict[str, Any]] = {404: _documented("No such job, or another tenant's")}
+    missing: dict[int | str, dict[str, Any]] = {404: _documented("There is no such job for this tenant")}
     cancelled: dict[int | str, dict[str, Any]] = {
         202: {"model": CancelledBody, "description": "Cancelled"},
-        403: _documented("The request names no tenant or owner, or another owner's job"),
-        409: _documented("The job has ended"),
+        403: _documented("The request has no tenant or owner, or the job has another owner"),
+        409: _documented("The job has already ended"),
     }
-    router.add_api_route(whole, submit, methods=["POST"], status_code=202, responses=accepted | _ALWAYS)
+    router.add_api_route(root, submit, methods=["POST"], status_code=202, responses=accepted | _COMMON)
     # before `/{job_id}`, which would match it
-    router.add_api_route("/refused", refused, responses={200: {"model": AuditBody}, **_ALWAYS})
-    router.add_api_route("/{job_id}", get, responses={200: {"model": JobBody}, **missing, **_ALWAYS})
+    router.add_api_route("/refused", refused, responses={200: {"model": AuditBody}, **_COMMON})
+    router.add_api_route("/{job_id}", get, responses={200: {"model": JobBody}, **missing, **_COMMON})
     router.add_api_route(
-        "/{job_id}/cancel", cancel, methods=["POST"], status_code=202, responses=cancelled | missing | _ALWAYS
+        "/{job_id}/cancel", cancel, methods=["POST"], status_code=202, responses=cancelled | missing | _COMMON
     )
     return router
 
 
-def _named(asked: NameOf | None, what: str) -> Any:  # noqa: ANN401 - FastAPI's default values are of any type
-    """A dependency that yields a name; "" where the application gives none."""
-    if asked is None:
+def _identity(source: Identity | None, kind: str) -> Any:  # noqa: ANN401 - FastAPI's default values are of any type
+    """Return a dependency that yields a tenant or owner; "" if the application gives no source."""
+    if source is None:
         return Depends(lambda: "")
-    found_by = asked if isinstance(asked, params.Depends) else Depends(_of_request(asked))
+    dependency = source if isinstance(source, params.Depends) else Depends(_request_dependency(source))
 
-    def named(found: Any = found_by) -> str:  # noqa: ANN401 - whatever the application says
+    def resolve(found: Any = dependency) -> str:  # noqa: ANN401 - any value of the application
         if found is None or found == "":
-            raise HTTPException(HTTPStatus.FORBIDDEN, f"the request names no {what} that may do this")
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"the request has no {kind}, or one without access")
         if isinstance(found, bool) or not isinstance(found, str | int | UUID):
-            message = f"`{what}` must yield a text, a whole number or a UUID, not {type(found).__name__}"
+            message = f"`{kind}` must return a string, an integer or a UUID, not {type(found).__name__}"
             raise TypeError(message)
         return str(found)
 
-    return Depends(named)
+    return Depends(resolve)
 
 
-def _of_request(function: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """The same function with a parameter that FastAPI understands, whatever its own annotation says."""
+def _request_dependency(function: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """Wrap a function of the request with an annotation that FastAPI understands."""
     if runs_later(function):
 
-        async def ask_later(request: Request) -> Any:  # noqa: ANN401 - whatever the application says
+        async def resolve_async(request: Request) -> Any:  # noqa: ANN401 - any value of the application
             return await function(request)
 
-        return ask_later
+        return resolve_async
 
-    def ask(request: Request) -> Any:  # noqa: ANN401 - the same
+    def resolve(request: Request) -> Any:  # noqa: ANN401 - the same
         return function(request)
 
-    return ask
+    return resolve
 
 
 def _documented(description: str, model: type[BaseModel] = ProblemBody, *, retry: bool = False) -> dict[str, Any]:
@@ -284,7 +286,7 @@ def _documented(description: str, model: type[BaseModel] = ProblemBody, *, retry
         "description": description,
         "content": {_PROBLEM_MEDIA: {"schema": model.model_json_schema(ref_template="#/components/schemas/{model}")}},
     }
-    # a schema of its own: nothing else in the application refers to it
+    # inlined: nothing else in the application refers to these definitions
     definitions = found["content"][_PROBLEM_MEDIA]["schema"].pop("$defs", {})
     for name, definition in definitions.items():
         properties = found["content"][_PROBLEM_MEDIA]["schema"]["properties"]
@@ -292,15 +294,15 @@ def _documented(description: str, model: type[BaseModel] = ProblemBody, *, retry
             if schema.get("$ref", "").endswith(f"/{name}"):
                 properties[field] = definition
     if retry:
-        description = "Seconds after which to ask again"
+        description = "Seconds to wait before the next attempt"
         found["headers"] = {"Retry-After": {"description": description, "schema": {"type": "integer"}}}
     return found
 
 
-#: What any route may answer.
-_ALWAYS: dict[int | str, dict[str, Any]] = {
-    503: _documented("The broker or the lease store is away; nothing was accepted", retry=True),
-    "4XX": _documented("A request that cannot be understood (400), or names no tenant or owner (403)"),
+#: Answers of every route.
+_COMMON: dict[int | str, dict[str, Any]] = {
+    503: _documented("The broker or the lease store is unavailable; nothing was accepted", retry=True),
+    "4XX": _documented("An invalid request (400), or one without tenant or owner (403)"),
 }
 
 
@@ -320,8 +322,8 @@ def _problem(
         "type": _PROBLEM_TYPE + kind if kind else "about:blank",
         "title": kind.replace("-", " ").capitalize() or _phrase(status),
         "status": int(status),
-        # the name of an argument may hold half a surrogate pair, which no answer can
-        "detail": writable(detail),
+        # the name of an argument may hold a lone surrogate, which cannot be encoded
+        "detail": encodable_text(detail),
         "instance": request.url.path,
         **more,
     }
@@ -329,29 +331,33 @@ def _problem(
 
 
 def _phrase(status: int) -> str:
-    """What a status is called; those that no standard names, by their class."""
+    """Return the phrase of a status code; of a non-standard one by its class."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Server error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "Request refused"
 
 
-def _again_in(seconds: float) -> dict[str, str]:
+def _retry_after(seconds: float) -> dict[str, str]:
     return {"Retry-After": str(max(ceil(seconds), 1))}
 
 
 def _refusal(request: Request, error: RepotError) -> Response:
     if isinstance(error, SubmissionFailed | StoreUnreachable | StoreMisconfigured):
-        # which server, and why, is not the caller's business
+        # the client gets neither the server nor the reason
         log.error("a job was not accepted: %s", error, extra={"action": "job_unavailable"})
-        detail = "The service is not available now. What was submitted was not accepted."
-        return _problem(request, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", detail, _again_in(_AWAY_S))
-    found = next((answer for kind, answer in _ANSWERS.items() if isinstance(error, kind)), None)
+        detail = "The service is unavailable. The submission was not accepted."
+        return _problem(
+            request, HTTPStatus.SERVICE_UNAVAILABLE, "service-unavailable", detail, _retry_after(_UNAVAILABLE_RETRY_S)
+        )
+    found = next((answer for kind, answer in _PROBLEMS.items() if isinstance(error, kind)), None)
     if found is None:
         raise error
-    if isinstance(error, ScopeTaken):
-        active = ActiveJob(id=error.job, status=error.status, age_s=round(error.age_s, 3), stage=error.stage)
-        return _problem(request, *found, error.message, _again_in(error.retry_after_s), active_job=active.model_dump())
+    if isinstance(error, ScopeConflict):
+        active = ActiveJob(id=error.job_id, status=error.status, age_s=round(error.age_s, 3), stage=error.stage)
+        return _problem(
+            request, *found, error.message, _retry_after(error.retry_after_s), active_job=active.model_dump()
+        )
     return _problem(request, *found, error.message)
 
 
@@ -363,9 +369,9 @@ def _job(job: Job) -> JobBody:
         status=job.status.value,
         generation=job.generation,
         attempts=job.attempts,
-        created_at=_moment(job.created),
-        updated_at=_moment(job.updated),
-        ended_at=_moment(job.ended),
+        created_at=_datetime(job.created_at),
+        updated_at=_datetime(job.updated_at),
+        ended_at=_datetime(job.ended_at),
         age_s=None if job.age_s is None else round(job.age_s, 3),
         done=job.progress.done,
         total=job.progress.total,
@@ -380,23 +386,23 @@ def _audit(audit: Audit) -> AuditBody:
     return AuditBody(
         refusals=[
             RefusalBody(
-                at=datetime.fromtimestamp(one.at, UTC),
-                what=one.what,
+                refused_at=datetime.fromtimestamp(one.refused_at, UTC),
+                kind=one.kind,
                 scope=one.scope,
-                job=one.job,
-                active_job=one.active,
+                job_id=one.job_id,
+                active_job_id=one.active_job_id,
                 active_status=one.active_status,
             )
             for one in audit.refusals
         ],
-        total=SavedBody(**_saved(audit.total)),
-        scopes=[ScopeSavedBody(scope=name, **_saved(one)) for name, one in audit.by_scope.items()],
+        total=SavingsBody(**_savings(audit.total)),
+        scopes=[ScopeSavingsBody(scope=name, **_savings(one)) for name, one in audit.by_scope.items()],
     )
 
 
-def _saved(saved: Saved) -> dict[str, Any]:
-    return {"refused": saved.refused, "estimated_cost_saved": saved.cost}
+def _savings(savings: Savings) -> dict[str, Any]:
+    return {"refused": savings.refused, "estimated_cost_saved": savings.cost}
 
 
-def _moment(at: float | None) -> datetime | None:
+def _datetime(at: float | None) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(at, UTC)

@@ -1,1 +1,1 @@
-"""The worker's side: the Celery application, its adoption of the settings, synthetic tasks."""
+"""The worker: configuring an application, dead-lettering, expiry, routing, and the status file."""

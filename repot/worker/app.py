@@ -9,10 +9,10 @@ from celery import Celery
 from repot.errors import ConfigInvalid
 from repot.worker.configure import configure
 
-app = Celery("repot", include=["repot.worker.tasks"])
+app = Celery("repot", include=["repot.chaos.instruments.synthetic_tasks"])
 try:
     configure(app)
 except ConfigInvalid as error:
-    # Celery's command prints a traceback around any exception of an import, but lets this one through.
+    # Celery's command prints a traceback for any exception of an import except SystemExit
     print(f"error: {error}", file=sys.stderr)  # noqa: T201
     sys.exit(error.exit_code)

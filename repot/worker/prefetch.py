@@ -1,4 +1,4 @@
-"""The worker's part in what it has in hand: each of its connections counts anew."""
+"""Keep the count of held messages right on each of a worker's connections (`repot/upstream/prefetch_count.py`)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 from celery import bootsteps
 
-from repot.brokers.prefetch import free_places
+from repot.upstream.prefetch_count import release_failed_acks
 
 
 class PrefetchStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Lets a worker ask for more where an ACK has failed."""
+    """Lets a worker take more messages after an ACK that failed."""
 
     name = "repot prefetch"
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, c: Any) -> None:  # noqa: ANN401 - celery's Consumer
-        """The consumer has a channel."""
-        free_places(c.task_consumer.channel)
+        """Change the count of the new channel."""
+        release_failed_acks(c.task_consumer.channel)

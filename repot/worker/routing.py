@@ -1,32 +1,29 @@
-"""Where an application's messages go: where stock Celery sends them, and delayed by the broker on the way.
+"""Route an application's messages as stock Celery does, with delays in the broker.
 
-Every exchange and binding is Celery's own, so that a message reaches the queues it would reach without repot. Changed
-is what is said about a queue that the application says nothing about (`repot/config/queues.py`, `adopted`), and
-the last step of sending: each message says when it was sent, and one with an ETA for such a queue goes there by the
-delays of RabbitMQ.
+Exchanges and bindings stay Celery's own, so a message reaches the same queues as without repot. repot changes the
+declaration of queues of which the application specifies only the name (`repot/config/queues.py`, `adopted`), and the
+last step of sending: each message gets a timestamp, and a message with an ETA for such a queue is delayed by RabbitMQ.
 
-Celery's own way (`celery/app/base.py`, `send_task`) delays behind topic exchanges only, which send a message to all
-queues bound with its key, fails for less than a second (`int(countdown)`), and for a task that is routed by an
-exchange alone (KeyError); and it sends the retry of a delayed task to the default queue.
+Celery's own delays (`celery/app/base.py`, `send_task`) work only with topic exchanges, which route a message to all
+queues bound with its key; fail below one second (`int(countdown)`) and for a task routed by an exchange alone
+(KeyError); and send the retry of a delayed task to the default queue.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 from math import floor
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from celery.app import base
-from celery.app.amqp import AMQP, Queues
-from celery.app.routes import Router
-from celery.utils.imports import symbol_by_name
 from celery.utils.time import maybe_make_aware
 from kombu import Queue
 
 from repot.config import delays
-from repot.config.queues import TaskQueue, adopted, is_delayed, natively_delayed
+from repot.config.queues import TaskQueue, adopter, is_delayed, natively_delayed
+from repot.upstream.app_amqp import HookedAMQP, HookedQueues, HookedRouter, use_amqp
+from repot.upstream.app_state import state_of
+from repot.upstream.native_delays import leave_delays_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,76 +32,67 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
 
-#: A message is sent moments after its ETA was computed: what is missing to a whole second by less counts as one.
+#: A message is sent moments after its ETA was computed: a second that is shorter by less counts as a whole one.
 _TOLERANCE_S = 0.05
-
-_OURS = f"{__name__}:RoutedAMQP"
 
 
 def install(app: Celery, settings: WorkerSettings) -> None:
-    """Let an application declare and send this way; queues that Celery has read before are read again."""
-    own: Any = symbol_by_name(app.amqp_cls)  # type: ignore[arg-type]
-    if not issubclass(own, RoutedAMQP):
-        app.amqp_cls = _OURS if own is AMQP else type(own.__name__, (RoutedAMQP, own), {})  # type: ignore[assignment]
-    rabbitmq = settings.read_url.is_rabbitmq or settings.write_url.is_rabbitmq
-    app.repot_adopt = partial(adopted, settings) if rabbitmq else None  # type: ignore[attr-defined]
-    app.__dict__.pop("amqp", None)
-    _leave_delays_alone()
+    """Make an application declare and send this way; Celery reads its queues again."""
+    state_of(app).adopt = adopter(settings)
+    use_amqp(app, RoutedAMQP)
+    leave_delays_to(_is_routed)
 
 
-class RoutedQueues(Queues):  # type: ignore[misc]
-    """Celery's declarations; those that say nothing of their own are ours."""
+def _is_routed(app: Celery) -> bool:
+    return isinstance(app.amqp, RoutedAMQP)
 
-    default_exchange: Any
-    create_missing_queue_type: str | None
+
+class RoutedQueues(HookedQueues):
+    """Celery's queue declarations; queues that specify only a name are declared by repot."""
 
     def __init__(self, adopt: Callable[..., Queue] | None, *args: Any, **options: Any) -> None:  # noqa: ANN401 - Celery's
-        """Take what Celery takes, and how to adopt a queue; None on brokers where no argument counts."""
-        self.adopt = adopt or _as_it_is
+        """Take Celery's arguments, and a function that adopts a queue; None on brokers without queue arguments."""
+        self.adopt = adopt or _unchanged
         super().__init__(*args, **options)
 
     def is_bare(self, queue: Queue) -> bool:
-        """Whether a queue has no exchange but Celery's default one, which Celery itself may have given it."""
+        """Return whether a queue has no exchange of its own; Celery itself may have set the default one."""
         return not (queue.exchange and queue.exchange.name) or queue.exchange == self.default_exchange
 
-    def _add(self, queue: Queue) -> Queue:
-        added: Queue = super()._add(self.adopt(queue) if self.is_bare(queue) else queue)  # type: ignore[misc]
-        # as stock Celery leaves the application's own object
-        queue.exchange, queue.routing_key = added.exchange, added.routing_key
-        return added
+    def adjusted(self, queue: Queue) -> Queue:
+        """Adopt a queue that specifies only its name."""
+        return self.adopt(queue) if self.is_bare(queue) else queue
 
     def new_missing(self, name: str) -> Queue:
-        """Make a queue that nothing declares, but something names."""
+        """Make a queue that is used by name and not declared."""
         made = super().new_missing(name)
-        made.queue_arguments = None  # the kind alone
+        made.queue_arguments = None  # with nothing but the queue's type
         return self.adopt(made, self.create_missing_queue_type or "classic")
 
     def select_add(self, queue: Any, **options: Any) -> Any:  # noqa: ANN401 - a name or a queue
-        """Consume from one more; a name alone is what `new_missing` makes for those that send to it."""
-        said = {name: value for name, value in options.items() if value and value != queue}
-        if isinstance(queue, str) and said in ({}, {"exchange_type": "direct"}):
+        """Consume from a further queue; a bare name is declared by `new_missing`, as for its senders."""
+        given = {name: value for name, value in options.items() if value and value != queue}
+        if isinstance(queue, str) and given in ({}, {"exchange_type": "direct"}):
             queue, options = self.new_missing(queue), {}
         return super().select_add(queue, **options)  # type: ignore[func-returns-value]
 
 
-def _as_it_is(queue: Queue, _kind: str = "") -> Queue:
+def _unchanged(queue: Queue, _kind: str = "") -> Queue:
     return queue
 
 
-class RoutedRouter(Router):  # type: ignore[misc]
-    """Celery's router, for queues given as objects, and for what comes back from a delay."""
-
-    queues: Any
+class RoutedRouter(HookedRouter):
+    """Celery's router, with support for queues given as objects and for retries of delayed messages."""
 
     def route(self, options: Any, *args: Any, **rest: Any) -> Any:  # noqa: ANN401 - Celery's
-        """Route; the retry of a message that was delayed goes to its queue, and not to the delays' exit."""
+        """Route a message; the retry of a delayed message goes to its queue, not to the exit of the delays."""
         if options.get("exchange") == delays.EXIT and (queue := delays.queue_of(options.get("routing_key") or "")):
             options = {name: value for name, value in options.items() if name not in ("exchange", "routing_key")}
             options["queue"] = queue
         return super().route(options, *args, **rest)
 
     def expand_destination(self, route: Any) -> Any:  # noqa: ANN401 - Celery's
-        """Find the queue; one that is given as an object is declared as those of its name are."""
+        """Find the queue; a queue given as an object is declared like the known queue of its name."""
         found: Any = super().expand_destination(route)  # type: ignore[func-returns-value]
         given = found.get("queue")
         if type(given) is Queue:
@@ -114,24 +102,22 @@ class RoutedRouter(Router):  # type: ignore[misc]
         return found
 
 
-class RoutedAMQP(AMQP):  # type: ignore[misc]
-    """Celery's way to queues, with the three above."""
+class RoutedAMQP(HookedAMQP):
+    """Celery's AMQP class with these queues and this router."""
 
-    def __init__(self, app: Celery) -> None:
-        """Take the application; one that was not configured is as stock."""
-        super().__init__(app)
-        self.queues_cls = partial(RoutedQueues, getattr(app, "repot_adopt", None))  # type: ignore[assignment]
+    def make_queues(self, *args: Any, **options: Any) -> RoutedQueues:  # noqa: ANN401 - Celery's
+        """Return the declarations; unchanged for an application without `repot.configure`."""
+        return RoutedQueues(state_of(self.app).adopt, *args, **options)
 
-    def Router(self, queues: Any = None, create_missing: Any = None) -> Any:  # noqa: ANN401, N802 - Celery's
-        """Make the router."""
-        create = self.app.either("task_create_missing_queues", create_missing)
-        return RoutedRouter(self.routes, queues or self.queues, create, app=self.app)
+    def make_router(self, *args: Any, **options: Any) -> RoutedRouter:  # noqa: ANN401 - Celery's
+        """Return the router."""
+        return RoutedRouter(*args, **options)
 
     def delayed(self, exchange: Any, key: str, seconds: int) -> dict[str, Any]:  # noqa: ANN401 - kombu's or a name
-        """How to publish a message on its way to `exchange` so that the broker delays it.
+        """Return the options of publishing with which the broker delays a message to `exchange`.
 
-        Empty where the worker holds it: that is what goes through an exchange of the application's own, as in stock
-        Celery, for no client can tell which queues others have bound to it.
+        Empty if the worker must hold it: as in stock Celery, a message to an exchange of the application's own, because
+        a client cannot find out which queues others have bound to that.
         """
         name = str(getattr(exchange, "name", exchange) or "")
         if seconds < 1 or not key:
@@ -149,13 +135,13 @@ class RoutedAMQP(AMQP):  # type: ignore[misc]
             return {}
         return {"exchange": delays.ENTRY, "routing_key": held, "declare": [way_out]} if held else {}
 
-    def _create_task_sender(self) -> Callable[..., Any]:
-        send = super()._create_task_sender()  # type: ignore[misc]
+    def wrap_sender(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        """Add a timestamp to each message, and let RabbitMQ delay messages with an ETA."""
 
         def send_task_message(producer: Any, name: str, message: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - Celery's
             eta = message.headers.get("eta") or (message.body.get("eta") if isinstance(message.body, dict) else None)
             through = _Delaying(producer, self, eta) if eta else producer
-            # nothing else tells how long the oldest message of a queue has waited, or the one that a worker takes
+            # the only source of how long the oldest message of a queue, or a received one, has waited
             message.properties.setdefault("timestamp", int(time()))
             return send(through, name, message, *args, **options)
 
@@ -165,18 +151,18 @@ class RoutedAMQP(AMQP):  # type: ignore[misc]
 class _Delaying:
     """A producer for one message with an ETA.
 
-    It knows where Celery has decided to send it, which nothing before this point does. The message keeps its ETA, so
-    that the worker waits for what is left of a second.
+    Only here is Celery's decision about the destination known. The message keeps its ETA, and the worker waits for the
+    fraction of a second that is left.
     """
 
     def __init__(self, producer: Any, routed: RoutedAMQP, eta: str) -> None:  # noqa: ANN401 - kombu's
         self._producer, self._amqp, self._eta = producer, routed, eta
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute
         return getattr(self._producer, name)
 
     def publish(self, body: Any, **options: Any) -> Any:  # noqa: ANN401 - kombu's
-        if self._producer.connection.transport.driver_type == "amqp":
+        if delays.can_hold(self._producer.connection):
             seconds = _seconds_until(self._eta, self._amqp.app)
             delayed = self._amqp.delayed(options.get("exchange"), options.get("routing_key") or "", seconds)
             if delayed:
@@ -185,27 +171,9 @@ class _Delaying:
 
 
 def _seconds_until(eta: str, app: Celery) -> int:
-    """Whole seconds, at least 0: RabbitMQ delays by no less; 0 if the ETA is for the worker to read."""
+    """Return the whole seconds until an ETA, the unit of RabbitMQ's delays; 0 if past or unreadable."""
     try:
         at = maybe_make_aware(datetime.fromisoformat(eta), app.timezone)
     except ValueError:
         return 0
     return max(floor((at - datetime.now(UTC)).total_seconds() + _TOLERANCE_S), 0)
-
-
-def _leave_delays_alone() -> None:
-    """Keep `send_task` from delaying itself, for applications configured by us alone.
-
-    It does so where it detects quorum queues (`celery/app/base.py`); there is no setting, and workers detect them by
-    the same function under another name, which has to go on.
-    """
-    module: Any = base
-    detect = module.detect_quorum_queues
-    if getattr(detect, "repot", False):
-        return
-
-    def detect_quorum_queues(app: Celery, driver_type: str) -> tuple[bool, str]:
-        return (False, "") if isinstance(app.amqp, RoutedAMQP) else detect(app, driver_type)
-
-    detect_quorum_queues.repot = True  # type: ignore[attr-defined]
-    module.detect_quorum_queues = detect_quorum_queues

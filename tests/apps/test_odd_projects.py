@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft4Validator, FormatChecker
 
-from judging import GOOD_RABBITMQ, facts, judge, redis
 from repot.config import inherited_environment
-from repot.config.endpoints import BrokerKind, endpoints
+from repot.config.broker_kinds import BrokerKind
+from repot.config.endpoints import endpoints
+from repot.doctor.config import read_config
 from repot.doctor.deployment import read_deployment
-from repot.doctor.policy import read_policy
-from repot.doctor.source import read
+from repot.doctor.static_analysis import read
 from repot.errors import ConfigInvalid
+from support.judging import GOOD_RABBITMQ, facts, judge, redis
 
 PLANTED = "pl4nted-s3cret"
 APP = """
@@ -29,10 +30,10 @@ def bill(): ...
 """
 
 
-def doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def doctor(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "repot", "doctor", "-A", "shop", *arguments],
-        cwd=folder,
+        cwd=directory,
         env=inherited_environment(without=("WORKER_", "CELERY_")),
         capture_output=True,
         text=True,
@@ -157,11 +158,11 @@ def test_sarif_of_files_with_odd_names(tmp_path: Path) -> None:
     ("target", "said"),
     [("", "is empty"), (";", "is empty"), ("foo", "has no scheme"), ("sqs://x", "has the scheme 'sqs'")],
 )
-def test_a_target_that_cannot_be_used(tmp_path: Path, target: str, said: str) -> None:
+def test_an_invalid_target(tmp_path: Path, target: str, said: str) -> None:
     (tmp_path / "shop.py").write_text(APP)
     found = doctor(tmp_path, "--target", target)
     assert 2 == found.returncode
-    assert f"error: the address given with --target {said}" in found.stderr
+    assert f"error: --target: {said}" in found.stderr
     assert "hint: Write it as redis://" in found.stderr
 
 
@@ -176,8 +177,8 @@ def test_a_broker_that_repot_does_not_know_is_judged_on_one_it_does(tmp_path: Pa
 @pytest.mark.parametrize("text", ["tool = 3\n", "[tool.repot]\ndoctor = 'x'\n"])
 def test_a_section_that_is_no_table(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
-    with pytest.raises(ConfigInvalid, match="is no table"):
-        read_policy(tmp_path)
+    with pytest.raises(ConfigInvalid, match="is not a table"):
+        read_config(tmp_path)
 
 
 def test_rules_are_chosen_in_the_section_as_on_the_command_line(tmp_path: Path) -> None:

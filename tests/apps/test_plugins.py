@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from repot.config import inherited_environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RULES = """
 from repot.doctor import WARNING, Facts, Finding, rule
@@ -30,22 +28,22 @@ def bill(): ...
 """
 
 
-def installed(folder: Path, rules: str) -> Path:
+def installed(directory: Path, rules: str) -> Path:
     """A package of rules as pip would leave it, and an application."""
-    (folder / "shop.py").write_text(APP)
-    (folder / "shop_rules.py").write_text(rules)
-    metadata = folder / "shop_rules-1.0.dist-info"
+    (directory / "shop.py").write_text(APP)
+    (directory / "shop_rules.py").write_text(rules)
+    metadata = directory / "shop_rules-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-rules\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[repot.doctor.rules]\nshop = shop_rules\n")
-    return folder
+    return directory
 
 
-def repot(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def repot(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "repot", "doctor", *arguments],
-        cwd=folder,
-        env=inherited_environment(without=("WORKER_", "CELERY_")) | {"PYTHONPATH": str(folder)},
+        cwd=directory,
+        env=inherited_environment(without=("WORKER_", "CELERY_")) | {"PYTHONPATH": str(directory)},
         capture_output=True,
         text=True,
         check=False,
@@ -73,3 +71,17 @@ def test_a_plugin_takes_no_id_of_ours(tmp_path: Path) -> None:
     found = repot(installed(tmp_path, RULES.format(id="RPT101")), "-A", "shop")
     assert 2 == found.returncode
     assert "error: the plugin 'shop' has a rule RPT101, which exists already" in found.stderr
+
+
+def test_the_rule_of_the_author_page_runs(tmp_path: Path) -> None:
+    """The first Python block of docs/write-a-rule.md, installed as its entry point says."""
+    page = (Path(__file__).parents[2] / "docs" / "write-a-rule.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    directory = installed(tmp_path, example)
+    (directory / "shop.py").write_text(APP.replace('"shop.bill"', '"reports.monthly"'))
+    found = repot(directory, "-A", "shop", "--select", "SHOP1")
+    assert 4 == found.returncode, found.stderr
+    assert "error   SHOP1  A report shares its queue" in found.stdout
+    assert "reports.monthly: goes to 'celery'  (shop.py:5)" in found.stdout
+    (directory / "shop.py").write_text(APP)
+    assert 0 == repot(directory, "-A", "shop", "--select", "SHOP1").returncode

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tutorials import Edit, Judge, Plant, Shape, Variant, run
+from support.tutorials import Edit, Judge, Plant, Shape, Variant, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ ATTRIBUTES = Shape("fastapi_worker", "worker.celery")
 INSTANCE = Shape("settings_instance", "main.celery")
 CONF_UPDATE = Shape("flask_conf_update", "webapp.celery")
 
-#: What every application is told that runs on a broker as it is installed.
+#: Findings of every application that uses a broker with its defaults.
 ON_REDIS = {"RPT203", "RPT301", "RPT302", "RPT308"}
 ON_RABBITMQ = {"RPT112", "RPT116", "RPT203", "RPT204", "RPT306", "RPT308", "RPT401"}
 
@@ -672,7 +672,7 @@ MISTAKES = [
                 at="webapp.py: CELERY_BROKER_URL=",
             ),
         ),
-        note="a broker that nobody takes",
+        note="a broker without an adapter",
     ),
 ]
 
@@ -868,10 +868,10 @@ def judged(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     """Judges variants; those of the tests that were chosen are begun at once."""
     with Judge(tmp_path_factory.mktemp("apps")) as judge:
         for item in request.session.items:
-            chosen = (
+            selected = (
                 item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
             )
-            for variant in (one for one in chosen if isinstance(one, Variant)):
+            for variant in (one for one in selected if isinstance(one, Variant)):
                 judge.begin(variant)
         yield judge
 
@@ -879,7 +879,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 @pytest.mark.parametrize(
     ("variant", "expected"),
     [(Variant(shape), rules) for shape, rules in AS_WRITTEN],
-    ids=[shape.folder for shape, _ in AS_WRITTEN],
+    ids=[shape.directory for shape, _ in AS_WRITTEN],
 )
 def test_an_application_as_the_tutorial_writes_it(judged: Judge, variant: Variant, expected: set[str]) -> None:
     found = judged(variant)
@@ -1037,7 +1037,7 @@ UNUSABLE: dict[str, tuple[str, str, int, str]] = {
         "shop",
         f"{APPLICATION}app.conf.broker_url = 'sqs://key:{PLANTED}@'",
         2,
-        "repot knows Redis and RabbitMQ",
+        "repot supports Redis and RabbitMQ",
     ),
 }
 
@@ -1070,7 +1070,7 @@ def test_a_traceback_is_shown_on_request(tmp_path: Path, case: str) -> None:
     assert PLANTED not in found.stdout + found.stderr
 
 
-@pytest.mark.parametrize("shape", [NAMESPACE, TASK_CLASSES], ids=lambda shape: shape.folder)
+@pytest.mark.parametrize("shape", [NAMESPACE, TASK_CLASSES], ids=lambda shape: shape.directory)
 def test_mounted_under_celery_it_finds_the_same(judged: Judge, shape: Shape) -> None:
     alone, mounted = judged(Variant(shape)), judged(Variant(shape, mounted=True))
     assert alone.report == mounted.report

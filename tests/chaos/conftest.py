@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from installed import require
-from repot.brokers.local import programs
+from repot.testbed import executables
+from support.installed import require
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _all_programs() -> None:
-    for program in (programs.REDIS, programs.RABBITMQ, programs.TOXIPROXY):
+    for program in (executables.REDIS, executables.RABBITMQ, executables.TOXIPROXY):
         require(program)

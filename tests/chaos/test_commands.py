@@ -1,101 +1,78 @@
-"""The commands as people run them, to the end and to an untimely one."""
+"""The commands as processes, run to their end and interrupted."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from repot.waiting import wait_until
+from support.commands import processes_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture
-def own_folder() -> Iterator[Path]:
-    """A folder for all temporary files of a command: its processes can be told by it."""
-    folder = Path(tempfile.mkdtemp(prefix="t-"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "HOME": str(folder)}
-    command = [sys.executable, "-m", "repot", *arguments]
-    return subprocess.Popen(
-        command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Every process that was started with this folder, or one below it, for its temporary files."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and str(folder) in str(process.environ()):
-                found.append(" ".join(process.cmdline()))
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+def own_directory() -> Iterator[Path]:
+    """A directory for all temporary files of a command: its processes are found by it."""
+    directory = Path(tempfile.mkdtemp(prefix="t-"))
+    yield directory
+    shutil.rmtree(directory)
 
 
 ONE = ("chaos", "run", "connection-reset", "--profile", "redis-hardened")
 
 
-def test_a_run_prints_data_and_talks_elsewhere(own_folder: Path) -> None:
+def test_a_run_prints_data_to_stdout_and_messages_to_stderr(own_directory: Path) -> None:
     files = ("--html", "page.html", "--junit", "junit.xml", "--markdown", "matrix.md")
-    with start(own_folder, *ONE, "--guard", "on", "--json", *files) as process:
+    with start(own_directory, *ONE, "--guard", "on", "--json", *files) as process:
         data, talk = process.communicate(timeout=200)
     assert process.returncode == 0, talk
     (result,) = json.loads(data)["results"]
     assert ("connection-reset", True) == (result["cell"]["scenario"], result["cell"]["guard"])
     assert "connection-reset/redis-hardened/guarded: redelivered" in talk
-    assert "<!doctype html>" in (own_folder / "page.html").read_text()
-    wait_until(lambda: not processes_of(own_folder), within_s=15, what="every process is gone")
-    left = [path.name for path in own_folder.iterdir() if not path.name.startswith(".")]
+    assert "<!doctype html>" in (own_directory / "page.html").read_text()
+    wait_until(lambda: not processes_of(own_directory), within_s=15, what="every process is gone")
+    left = [path.name for path in own_directory.iterdir() if not path.name.startswith(".")]
     assert ["junit.xml", "matrix.md", "page.html"] == sorted(left)
 
-    (own_folder / "run.json").write_text(data)
-    with start(own_folder, "chaos", "report", "run.json", "--html", "again.html") as process:
+    (own_directory / "run.json").write_text(data)
+    with start(own_directory, "chaos", "report", "run.json", "--html", "again.html") as process:
         shown, talk = process.communicate(timeout=60)
     assert process.returncode == 0, talk
     assert "connection-reset" in shown
-    assert (own_folder / "again.html").read_text() == (own_folder / "page.html").read_text()
+    assert (own_directory / "again.html").read_text() == (own_directory / "page.html").read_text()
 
 
-def test_what_a_run_found_stands_in_a_table(own_folder: Path) -> None:
-    with start(own_folder, *ONE, "--guard", "off") as process:
+def test_a_run_prints_a_table(own_directory: Path) -> None:
+    with start(own_directory, *ONE, "--guard", "off") as process:
         shown, talk = process.communicate(timeout=200)
     assert process.returncode == 0, talk
     assert "duplicated" in shown
 
 
-@pytest.mark.parametrize("moment", ["guard.py", " -m celery "])
-def test_a_demo_that_is_killed_half_way_leaves_nothing(own_folder: Path, moment: str) -> None:
-    """Killed when its first process has just been started, and when workers run."""
-    with start(own_folder, "demo") as process:
-        wait_until(lambda: any(moment in line for line in processes_of(own_folder)), within_s=60, what=moment)
+@pytest.mark.parametrize("moment", ["reaper.py", " -m celery "])
+def test_a_killed_demo_leaves_nothing(own_directory: Path, moment: str) -> None:
+    """It is killed when its first process has just started, and when workers run."""
+    with start(own_directory, "demo") as process:
+        wait_until(lambda: any(moment in line for line in processes_of(own_directory)), within_s=60, what=moment)
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
-        wait_until(lambda: not processes_of(own_folder), within_s=20, what="every process is gone")
-    left = [path.name for path in own_folder.iterdir() if not path.name.startswith(".")]
+        wait_until(lambda: not processes_of(own_directory), within_s=20, what="every process is gone")
+    left = [path.name for path in own_directory.iterdir() if not path.name.startswith(".")]
     assert left == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_stopped_shows_what_it_has(own_folder: Path, number: signal.Signals) -> None:
+def test_an_interrupted_run_prints_its_results(own_directory: Path, number: signal.Signals) -> None:
     arguments = ("chaos", "run", "no-fault", "dropped-ack", "--profile", "redis-stock", "--jobs", "1", "--json")
-    with start(own_folder, *arguments) as process:
+    with start(own_directory, *arguments) as process:
         assert process.stderr is not None
         talk = ""
         while "no-fault/redis-stock/guarded:" not in talk:
@@ -109,13 +86,13 @@ def test_a_run_that_is_stopped_shows_what_it_has(own_folder: Path, number: signa
     found = json.loads(data)
     assert found["interrupted"] is True
     assert ["no-fault", "no-fault"] == [result["cell"]["scenario"] for result in found["results"]]
-    wait_until(lambda: not processes_of(own_folder), within_s=15, what="every process is gone")
-    assert [] == [path.name for path in own_folder.iterdir() if not path.name.startswith(".")]
+    wait_until(lambda: not processes_of(own_directory), within_s=15, what="every process is gone")
+    assert [] == [path.name for path in own_directory.iterdir() if not path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_serves_until_asked_to_stop(own_folder: Path, number: signal.Signals) -> None:
-    with start(own_folder, "up", "--json") as process:
+def test_up_runs_until_a_signal(own_directory: Path, number: signal.Signals) -> None:
+    with start(own_directory, "up", "--json") as process:
         assert process.stdout is not None
         found = json.loads(process.stdout.readline())
         assert {"rabbitmq", "toxiproxy"} < set(found)
@@ -124,21 +101,21 @@ def test_up_serves_until_asked_to_stop(own_folder: Path, number: signal.Signals)
         _, talk = process.communicate(timeout=30)
     assert process.returncode == 0, talk
     assert "stopping" in talk
-    wait_until(lambda: not processes_of(own_folder), within_s=15, what="every process is gone")
+    wait_until(lambda: not processes_of(own_directory), within_s=15, what="every process is gone")
 
 
-def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(own_folder: Path) -> None:
+def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(own_directory: Path) -> None:
     for arguments in (["chaos", "run", "all"], ["demo"]):
-        with start(own_folder, *arguments, "--html", "/no/such/folder/x.html") as process:
+        with start(own_directory, *arguments, "--html", "/no/such/directory/x.html") as process:
             data, talk = process.communicate(timeout=20)
         assert process.returncode == 2
-        assert "cannot be written to /no/such/folder/x.html" in talk
+        assert "cannot be written to /no/such/directory/x.html" in talk
         assert not data
 
 
-def test_a_file_that_is_no_report_is_refused(own_folder: Path) -> None:
-    (own_folder / "x.json").write_text("{}")
-    with start(own_folder, "chaos", "report", "x.json") as process:
+def test_a_file_that_is_not_a_report_is_refused(own_directory: Path) -> None:
+    (own_directory / "x.json").write_text("{}")
+    with start(own_directory, "chaos", "report", "x.json") as process:
         data, talk = process.communicate(timeout=20)
     assert process.returncode == 2
     assert not data
@@ -146,8 +123,8 @@ def test_a_file_that_is_no_report_is_refused(own_folder: Path) -> None:
     assert "hint: " in talk
 
 
-def test_a_scenario_is_explained(own_folder: Path) -> None:
-    with start(own_folder, "chaos", "explain", "killed-running") as process:
+def test_a_scenario_is_explained(own_directory: Path) -> None:
+    with start(own_directory, "chaos", "explain", "killed-running") as process:
         data, talk = process.communicate(timeout=20)
     assert process.returncode == 0, talk
     assert "The worker is killed while the task runs." in data

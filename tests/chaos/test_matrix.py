@@ -1,42 +1,100 @@
-"""A small part of the matrix on real servers, against the table of expectations."""
+"""The smoke selection of the matrix on real servers, against the table of expectations, and the demo.
+
+The demo runs as a process of its own beside the campaign. Cells that both have are run by the demo only.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from repot.chaos import campaign, planning
-from repot.chaos.profiles import SCALED
-from repot.chaos.report import as_json, as_junit, as_markdown
-from repot.chaos.result import Cell, Fate, Finding
-from repot.chaos.verdict import Word
+from repot.chaos.demo import cases as demo_cases
+from repot.chaos.report import files
+from repot.chaos.report.files import as_json, as_junit, as_markdown
+from repot.chaos.report.result import Cell, CellVerdict, WorkerOutcome
+from repot.chaos.runner import campaign, planning
+from repot.chaos.runner.verdict import Verdict
+from repot.chaos.scenarios.profiles import SCALED
 from repot.errors import ExperimentFailed, Interrupted, VerdictUnexpected
+from support.commands import start
 
 if TYPE_CHECKING:
-    from repot.chaos.case import Case
-    from repot.chaos.result import Campaign, Result, Unmeasured
+    import subprocess
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from repot.chaos.report.result import Campaign, Result, Unmeasured
+    from repot.chaos.runner.case import Case
 
 SMOKE = planning.plan(names=("smoke",))
 
 
-class Silence:
-    """Nobody is told how it goes."""
+#: Cells that the demo runs.
+DEMO = {case.cell for half in (0, 1) for case in demo_cases(half)}
 
-    def serves(self, product: str, version: str, url: str) -> None:
-        """Say nothing."""
+
+class Silence:
+    """Progress that is not shown."""
+
+    def serves(self, product: str, version: str, variable: str, url: str) -> None:
+        """Do nothing."""
 
     def step(self, case: Case, text: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def result(self, result: Result | Unmeasured) -> None:
-        """Say nothing."""
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What `repot demo --json` printed, and the page that it wrote."""
+
+    exit_code: int
+    statements: dict[str, list[dict[str, Any]]]
+    campaign: Campaign
+    page: str
 
 
 @pytest.fixture(scope="module")
-def smoke() -> Campaign:
-    return campaign.run(SMOKE, jobs=8, progress=Silence())
+def demo_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def running_demo(demo_directory: Path) -> Iterator[subprocess.Popen[str]]:
+    with start(demo_directory, "demo", "--json") as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def smoke_without_demo(running_demo: subprocess.Popen[str]) -> Campaign:
+    """Run what the demo does not run, while it runs."""
+    assert running_demo.poll() is None
+    cases = tuple(case for case in SMOKE.cases if case.cell not in DEMO)
+    return campaign.run(replace(SMOKE, cases=cases), jobs=6, progress=Silence())
+
+
+@pytest.fixture(scope="module")
+def demo(demo_directory: Path, running_demo: subprocess.Popen[str], smoke_without_demo: Campaign) -> Demo:
+    assert smoke_without_demo.results
+    data, talk = running_demo.communicate(timeout=200)
+    assert data, talk
+    printed = demo_directory / "demo.json"
+    printed.write_text(data)
+    page = (demo_directory / "repot-demo.html").read_text()
+    return Demo(running_demo.returncode, json.loads(data)["statements"], files.read(printed), page)
+
+
+@pytest.fixture(scope="module")
+def smoke(smoke_without_demo: Campaign, demo: Demo) -> Campaign:
+    cells = {case.cell for case in SMOKE.cases}
+    shared = tuple(result for result in demo.campaign.results if result.cell in cells)
+    return replace(smoke_without_demo, results=(*smoke_without_demo.results, *shared))
 
 
 def find(smoke: Campaign, scenario: str, profile: str, *, guard: bool) -> Result:
@@ -45,66 +103,80 @@ def find(smoke: Campaign, scenario: str, profile: str, *, guard: bool) -> Result
 
 
 @pytest.mark.parametrize("case", SMOKE.cases, ids=lambda case: case.cell.name)
-def test_the_table_comes_true(smoke: Campaign, case: Case) -> None:
+def test_the_verdict_is_the_expected_one(smoke: Campaign, case: Case) -> None:
     assert [] == [one.why for one in smoke.unmeasured if one.cell == case.cell]
     result = find(smoke, case.scenario.name, case.profile.name, guard=case.guard)
-    assert str(result.expected) == str(result.finding)
+    assert str(result.expected) == str(result.verdict)
     assert result.as_expected
     assert "" == result.left
 
 
-def test_no_effect_is_doubled_with_the_guard(smoke: Campaign) -> None:
-    guarded = [account for result in smoke.results if result.cell.guard for account in result.accounts]
+def test_the_demo_proves_its_statements(demo: Demo) -> None:
+    """Run to its end, it shows the duplicate on both brokers, what moving fixes, and what only the guard fixes."""
+    assert 0 == demo.exit_code
+    assert {"What moving to RabbitMQ fixes": 2, "What moving does not fix": 2, "What the guard fixes": 1} == {
+        heading: len(statements) for heading, statements in demo.statements.items()
+    }
+    assert [] == [one["text"] for statements in demo.statements.values() for one in statements if not one["proved"]]
+    assert DEMO == {result.cell for result in demo.campaign.results}
+
+
+def test_the_demo_draws_every_run(demo: Demo) -> None:
+    assert all(f'id="{cell.name}"' in demo.page for cell in DEMO)
+
+
+def test_the_guard_prevents_every_duplicate(smoke: Campaign) -> None:
+    guarded = [account for result in smoke.results if result.cell.guard for account in result.task_results]
     assert guarded
     assert all(account.effects <= 1 for account in guarded)
 
 
-def test_every_task_has_its_account(smoke: Campaign) -> None:
-    """Those that showed that all was well included, before and after."""
+def test_every_task_has_a_result(smoke: Campaign) -> None:
+    """Also the tasks before and after the fault."""
     for result in smoke.results:
-        assert {"before", "subject", "after"} <= {account.role for account in result.accounts}
-        assert len({account.story.task for account in result.accounts}) == len(result.accounts)
+        assert {"before", "under test", "after"} <= {account.role for account in result.task_results}
+        assert len({account.history.task for account in result.task_results}) == len(result.task_results)
 
 
-def test_the_fault_meets_the_ack(smoke: Campaign) -> None:
-    """In dropped-ack it begins when the run is over and its process held: the ACK comes into it."""
+def test_the_fault_drops_the_ack(smoke: Campaign) -> None:
+    """In dropped-ack the fault starts after the run has ended and before its ACK is sent."""
     result = find(smoke, "dropped-ack", "amqp-quorum", guard=False)
     (window,) = result.windows
-    run, effect = result.subject.story.runs[0], result.subject.story.effects[0]
+    run, effect = result.task_under_test.history.runs[0], result.task_under_test.history.effects[0]
     assert run.ended is not None
-    assert effect.at < run.ended < window.begun < result.subject.story.deliveries[1].at < window.ended
+    assert effect.at < run.ended < window.begun < result.task_under_test.history.deliveries[1].at < window.ended
 
 
-def test_a_fault_that_strikes_a_running_task_does_so_between_its_start_and_its_effect(smoke: Campaign) -> None:
+def test_a_fault_at_running_is_between_start_and_effect(smoke: Campaign) -> None:
     result = find(smoke, "connection-reset", "redis-hardened", guard=True)
     (window,) = result.windows
-    story = result.subject.story
-    assert story.runs[0].started < window.begun <= window.ended < story.effects[0].at
+    history = result.task_under_test.history
+    assert history.runs[0].started < window.begun <= window.ended < history.effects[0].at
 
 
-def test_a_fault_that_was_moved_strikes_at_that_phase() -> None:
+def test_a_fault_can_be_moved_to_another_phase() -> None:
     plan = planning.plan(names=("connection-reset@after-effect",), profiles=("redis-hardened",), guards=(True,))
     found = campaign.run(plan, jobs=1, progress=Silence())
     campaign.require_expected(found)
     (window,) = found.results[0].windows
-    run, effect = found.results[0].subject.story.runs[0], found.results[0].subject.story.effects[0]
+    run, effect = found.results[0].task_under_test.history.runs[0], found.results[0].task_under_test.history.effects[0]
     assert run.ended is not None
     assert effect.at < window.begun <= window.ended < run.ended
 
 
-def test_a_worker_whose_ack_failed_asks_for_more() -> None:
-    """On Redis, where kombu counts what a worker has in hand."""
+def test_a_worker_whose_ack_failed_takes_more_tasks() -> None:
+    """On Redis kombu itself counts unacknowledged messages."""
     plan = planning.plan(names=("half-open@before-ack",), profiles=("redis-hardened",), guards=(True,))
     found = campaign.run(plan, jobs=1, progress=Silence())
     campaign.require_expected(found)
     assert any("Couldn't ack" in notice.text for notice in found.results[0].notices)
-    assert Fate.CONSUMES is found.results[0].finding.worker
+    assert WorkerOutcome.CONSUMES is found.results[0].verdict.worker
 
 
-def test_the_times_are_those_of_the_settings(smoke: Campaign) -> None:
+def test_the_settings_determine_the_times(smoke: Campaign) -> None:
     """Redis: the visibility timeout, counted from the delivery. RabbitMQ: 2 to 3 heartbeats after the fault."""
     redis, amqp = (find(smoke, "dropped-ack", name, guard=False) for name in ("redis-hardened", "amqp-quorum"))
-    first, second = redis.subject.story.deliveries
+    first, second = redis.task_under_test.history.deliveries
     # and at most a restore interval more, and what a busy machine takes
     assert SCALED["visibility_timeout"] - 0.5 < second.at - first.at < SCALED["visibility_timeout"] + 5
     assert amqp.times.redelivered is not None
@@ -116,22 +188,22 @@ def test_the_times_are_those_of_the_settings(smoke: Campaign) -> None:
 
 def test_an_unexpected_verdict_is_refused(smoke: Campaign) -> None:
     campaign.require_expected(smoke)
-    wrong = replace(smoke.results[0], finding=Finding(Word.LEFT, worker=Fate.HUNG))
+    wrong = replace(smoke.results[0], verdict=CellVerdict(Verdict.LEFT, worker=WorkerOutcome.HUNG))
     with pytest.raises(VerdictUnexpected, match=r"left, worker hung, not ") as caught:
         campaign.require_expected(replace(smoke, results=(wrong, *smoke.results[1:])))
     assert caught.value.exit_code == 4
     assert wrong.cell.name in caught.value.message
 
 
-def test_a_bad_cell_that_is_bad_no_more_is_refused_too(smoke: Campaign) -> None:
+def test_a_better_verdict_is_refused(smoke: Campaign) -> None:
     lost = find(smoke, "killed-running", "redis-stock", guard=False)
-    assert lost.finding.is_bad
-    better = replace(lost, finding=Finding(Word.OK))
+    assert lost.verdict.is_bad
+    better = replace(lost, verdict=CellVerdict(Verdict.OK))
     with pytest.raises(VerdictUnexpected):
         campaign.require_expected(replace(smoke, results=(better,)))
 
 
-def test_an_interrupted_campaign_is_no_success(smoke: Campaign) -> None:
+def test_an_interrupted_campaign_is_not_a_success(smoke: Campaign) -> None:
     with pytest.raises(Interrupted, match=f"after {len(smoke.results)} verdicts"):
         campaign.require_expected(replace(smoke, interrupted=True))
 
@@ -139,21 +211,21 @@ def test_an_interrupted_campaign_is_no_success(smoke: Campaign) -> None:
 def test_the_same_seed_sends_the_same_tasks() -> None:
     plan = planning.plan(names=("no-fault",), profiles=("redis-stock",), guards=(False,), seed=5)
     once, again = (campaign.run(plan, jobs=1, progress=Silence()).results[0] for _ in range(2))
-    assert [one.story.task for one in once.accounts] == [one.story.task for one in again.accounts]
+    assert [one.history.task for one in once.task_results] == [one.history.task for one in again.task_results]
 
 
 def test_a_case_without_a_verdict_keeps_its_logs_and_fails_the_run() -> None:
-    """A worker that cannot start: the profile of a user's own asks for what there is not."""
+    """The worker cannot start: its profile imports a module that does not exist."""
     plan = planning.plan(names=("no-fault",), profiles=("redis-stock",), guards=(False,))
     broken = replace(plan.cases[0].profile, celery={"worker_pool": "no such pool", "imports": ("no.such.module",)})
     found = campaign.run(replace(plan, cases=(replace(plan.cases[0], profile=broken),)), jobs=1, progress=Silence())
     (failed,) = found.unmeasured
     assert failed.failed
-    assert "no.such.module" in failed.why or "No module named" in failed.why
+    assert "No module named" in failed.why
     with pytest.raises(ExperimentFailed, match="1 cases have no verdict"):
         campaign.require_expected(found)
 
 
-def test_every_form_of_the_report_is_made_of_it(smoke: Campaign) -> None:
+def test_every_form_of_the_report_has_every_scenario(smoke: Campaign) -> None:
     for form in (as_json, as_junit, as_markdown):
         assert "killed-running" in form(smoke)

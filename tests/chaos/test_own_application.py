@@ -1,4 +1,4 @@
-"""`repot chaos run` on an application of somebody's own, which is not installed and knows nothing of experiments."""
+"""`repot chaos run` on a user's application, which is not installed and not prepared for experiments."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 PLANTED = "planted-in-the-address"
 
-#: Its addresses answer nobody: an experiment must not ask them.
+#: No server listens at its URLs: an experiment must not use them.
 BARE = """
 from pathlib import Path
 from celery import Celery
@@ -38,7 +38,7 @@ def charge(order):
     with Path(__file__).with_name("ledger").open("a") as ledger:
         ledger.write(f"{order}\\n")
 """
-#: Has connected, in a manner of speaking, before anybody could tell it where.
+#: Creates its pools and its backend on import, before the experiment can configure it.
 EAGER = """
 from celery import Celery
 
@@ -66,8 +66,8 @@ SHOP = ("--app", "shop:app", "--task", "shop.charge")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the user stands: an application, and a ledger of its effects."""
+def directory(tmp_path: Path) -> Path:
+    """The user's working directory: an application, and a ledger of its effects."""
     (tmp_path / "shop.py").write_text(BARE)
     (tmp_path / "adopted.py").write_text(ADOPTED)
     (tmp_path / "eager.py").write_text(EAGER)
@@ -76,93 +76,100 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `repot chaos run`."""
-    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "HOME": str(folder), **variables}
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(directory), "HOME": str(directory), **variables}
     command = [sys.executable, "-m", "repot", "chaos", "run", *arguments]
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False)
 
 
-def subjects(found: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
-    """The account of each subject, by the profile."""
+def tasks_under_test(found: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    """Return the result of the task under test, by profile."""
     return {
-        result["cell"]["profile"]: next(one for one in result["accounts"] if one["role"] == "subject")
+        result["cell"]["profile"]: next(one for one in result["task_results"] if one["role"] == "under test")
         for result in json.loads(found.stdout)["results"]
     }
 
 
-def test_a_task_of_ones_own_is_struck_and_its_effects_are_counted(folder: Path) -> None:
-    """Killed at its start: gone with early acks, run by another worker with repot's settings."""
+def test_a_users_task_is_tested_and_its_effects_are_counted(directory: Path) -> None:
+    """Killed while it runs: lost with early acks, run by another worker with repot's settings."""
     found = run(
-        folder, "killed-running", *SHOP, "--args", '["order-7"]', "--profile", "redis-stock", "--profile",
+        directory, "killed-running", *SHOP, "--args", '["order-7"]', "--profile", "redis-stock", "--profile",
         "amqp-quorum", "--probe", "wc -l ledger", "--json",
     )  # fmt: skip
     assert 4 == found.returncode, found.stderr
-    told = subjects(found)
-    assert {"redis-stock": "lost", "amqp-quorum": "redelivered"} == {name: one["word"] for name, one in told.items()}
-    for one in told.values():
+    shown = tasks_under_test(found)
+    assert {"redis-stock": "lost", "amqp-quorum": "redelivered"} == {
+        name: one["verdict"] for name, one in shown.items()
+    }
+    for one in shown.values():
         # by probe and by signals
-        assert one["effects"] == len(one["story"]["effects"])
-    lines = (folder / "ledger").read_text().splitlines()
+        assert one["effects"] == len(one["history"]["effects"])
+    lines = (directory / "ledger").read_text().splitlines()
     assert ["order-7"] == lines
-    assert len(lines) == sum(one["effects"] for one in told.values())
+    assert len(lines) == sum(one["effects"] for one in shown.values())
     command = next(one["command"] for one in json.loads(found.stdout)["results"])
     assert """--app shop:app --task shop.charge --args '["order-7"]' --probe 'wc -l ledger'""" in command
 
 
-def test_a_task_that_never_comes_to_the_phase_is_not_applicable(folder: Path) -> None:
-    """It never asks to be retried."""
-    found = run(folder, "retry-link-down", *SHOP, "--args", '{"order": 1}', "--profile", "redis-late", "--json")
+def test_a_task_that_never_reaches_the_phase_is_not_applicable(directory: Path) -> None:
+    """It never retries."""
+    found = run(directory, "retry-link-down", *SHOP, "--args", '{"order": 1}', "--profile", "redis-late", "--json")
     assert 0 == found.returncode, found.stderr
-    (told,) = json.loads(found.stdout)["unmeasured"]
-    assert not told["failed"]
-    assert "retry-publish" in told["why"]
+    (shown,) = json.loads(found.stdout)["unmeasured"]
+    assert not shown["failed"]
+    assert "retry-publish" in shown["why"]
 
 
-def test_what_an_application_made_on_import_does_not_reach_its_own_servers(folder: Path) -> None:
-    """Neither the pool by which a task is sent again, nor the backend that takes its result."""
-    found = run(folder, "no-fault", "--app", "eager:app", "--task", "shop.charge", "--profile", "redis-stock", "--json")
+def test_pools_that_an_application_created_on_import_do_not_reach_its_own_servers(directory: Path) -> None:
+    """The same holds for the backend that stores its result."""
+    found = run(
+        directory, "no-fault", "--app", "eager:app", "--task", "shop.charge", "--profile", "redis-stock", "--json"
+    )
     assert 0 == found.returncode, found.stderr
-    (told,) = subjects(found).values()
-    assert ["RETRY", "SUCCESS"] == [one["state"] for one in told["story"]["runs"]]
+    (shown,) = tasks_under_test(found).values()
+    assert ["RETRY", "SUCCESS"] == [one["state"] for one in shown["history"]["runs"]]
 
 
 @pytest.fixture
 def owned(redis: Server) -> Iterator[str]:
-    """Somebody's own Redis, with a password."""
+    """An external Redis with a password."""
     with Redis.from_url(redis.url) as client:
         client.config_set("requirepass", PLANTED)
         yield redis.url.replace("redis://", f"redis://:{PLANTED}@")
         client.config_set("requirepass", "")
 
 
-def test_a_broker_of_ones_own_is_used_and_its_password_is_told_nowhere(folder: Path, owned: str) -> None:
-    """Nothing is started in its place, and nothing that it held is gone."""
+def test_an_external_broker_is_used_and_its_password_is_not_shown(directory: Path, owned: str) -> None:
+    """No broker is started instead, and its keys are kept."""
     with Redis.from_url(owned) as client:
         client.set("mine", "kept")
     found = run(
-        folder, "no-fault", *SHOP, "--args", "[1]", "--broker-url", owned, "--profile", "redis-stock", "--json",
+        directory, "no-fault", *SHOP, "--args", "[1]", "--broker-url", owned, "--profile", "redis-stock", "--json",
         "--html", "page.html", "--junit", "junit.xml",
     )  # fmt: skip
     assert 0 == found.returncode, found.stderr
-    assert ["ok"] == [one["word"] for one in subjects(found).values()]
-    assert ["1"] == (folder / "ledger").read_text().split()
+    assert ["ok"] == [one["verdict"] for one in tasks_under_test(found).values()]
+    assert ["1"] == (directory / "ledger").read_text().split()
     assert "Redis" not in found.stderr
     with Redis.from_url(owned) as client:
         assert b"kept" == client.get("mine")
-    for text in (found.stdout, found.stderr, (folder / "page.html").read_text(), (folder / "junit.xml").read_text()):
+    for text in (
+        found.stdout,
+        found.stderr,
+        (directory / "page.html").read_text(),
+        (directory / "junit.xml").read_text(),
+    ):
         assert PLANTED not in text
 
 
-def test_the_management_api_of_ones_own_broker_is_asked_where_the_environment_says(
-    folder: Path, rabbitmq: Server
-) -> None:
-    """It answers, so that the profile is what remains wrong."""
+def test_the_environment_names_the_management_api_of_an_external_broker(directory: Path, rabbitmq: Server) -> None:
+    """Once the API answers, only the profile is wrong."""
     arguments = ("no-fault", "--broker-url", rabbitmq.url, "--profile", "redis-stock")
-    found = run(folder, *arguments, WORKER_MANAGEMENT_URL="http://127.0.0.1:1")
+    found = run(directory, *arguments, WORKER_MANAGEMENT_URL="http://127.0.0.1:1")
     assert 3 == found.returncode
     assert "http://127.0.0.1:1 did not answer" in found.stderr
-    found = run(folder, *arguments, WORKER_MANAGEMENT_URL=rabbitmq.management_url)
+    found = run(directory, *arguments, WORKER_MANAGEMENT_URL=rabbitmq.management_url)
     assert 2 == found.returncode
     assert "leave nothing to run" in found.stderr
 
@@ -176,7 +183,7 @@ ERRORS = {
     "it raises on import": (7, ("--app", "broken:app", "--task", "shop.charge"), "no database"),
     "no task": (2, ("--app", "shop:app"), "--app without --task"),
     "no application": (2, ("--task", "shop.charge"), "--task without --app"),
-    "arguments that are no JSON": (2, (*SHOP, "--args", "[1"), "--args is not JSON"),
+    "arguments that are not JSON": (2, (*SHOP, "--args", "[1"), "--args is not JSON"),
     "a probe that fails": (1, (*SHOP, "--probe", "false"), "the probe 'false'"),
     "a probe that counts nothing": (1, (*SHOP, "--probe", "ls"), "the probe 'ls'"),
     "a broker that does not answer": (3, ("--broker-url", f"redis://:{PLANTED}@127.0.0.1:1/0"), "did not answer"),
@@ -184,24 +191,24 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_what_cannot_be_run_is_one_error_and_one_hint(folder: Path, name: str) -> None:
-    code, arguments, words = ERRORS[name]
-    found = run(folder, "killed-running", *arguments)
+def test_an_impossible_run_is_one_error_and_one_hint(directory: Path, name: str) -> None:
+    code, arguments, text = ERRORS[name]
+    found = run(directory, "killed-running", *arguments)
     assert code == found.returncode, found.stderr
-    assert words in found.stderr
+    assert text in found.stderr
     assert ["error", "hint"] == [line.partition(":")[0] for line in found.stderr.splitlines()]
     assert PLANTED not in found.stdout + found.stderr
     assert not found.stdout
 
 
-def test_a_broker_of_ones_own_is_not_harmed(folder: Path, redis: Server) -> None:
-    found = run(folder, "broker-killed", "--broker-url", redis.url)
+def test_an_external_broker_is_not_harmed(directory: Path, redis: Server) -> None:
+    found = run(directory, "broker-killed", "--broker-url", redis.url)
     assert 2 == found.returncode
     assert "broker-killed would harm the broker" in found.stderr
 
 
-def test_a_host_beyond_loopback_is_not_asked_unless_it_is_named(folder: Path) -> None:
-    """Nobody connects to it before."""
+def test_a_host_beyond_loopback_is_not_contacted_unless_it_is_named(directory: Path) -> None:
+    """No connection is made before."""
     addresses = [one for found in psutil.net_if_addrs().values() for one in found if one.family is socket.AF_INET]
     beyond = [one.address for one in addresses if not one.address.startswith("127.")]
     if not beyond:
@@ -209,10 +216,10 @@ def test_a_host_beyond_loopback_is_not_asked_unless_it_is_named(folder: Path) ->
     with socket.create_server((beyond[0], 0)) as server:
         server.setblocking(False)
         url = f"redis://:{PLANTED}@{beyond[0]}:{server.getsockname()[1]}/0"
-        found = run(folder, "no-fault", "--broker-url", url)
+        found = run(directory, "no-fault", "--broker-url", url)
         with pytest.raises(BlockingIOError):
             server.accept()
     assert 2 == found.returncode
     assert f"--allow-host {beyond[0]}" in found.stderr
     assert PLANTED not in found.stderr
-    assert 3 == run(folder, "no-fault", "--broker-url", url, "--allow-host", beyond[0]).returncode
+    assert 3 == run(directory, "no-fault", "--broker-url", url, "--allow-host", beyond[0]).returncode

@@ -1,4 +1,4 @@
-"""The pytest plugin, in sessions of pytest as its users start them."""
+"""The pytest plugin, in pytest sessions of a user's project."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ pytestmark = pytest.mark.chaos_profile("amqp-quorum")
 
 def test_pays_once(chaos):
     found = chaos.survives("killed-after-effect", task="shop.pay", args=["order-7"])
-    assert "set aside" == found.subject.word
-    assert (1, 7) == (found.subject.effects, found.seed)
-    assert "killed" == found.subject.story.runs[0].state
+    assert "parked" == found.task_under_test.verdict
+    assert (1, 7) == (found.task_under_test.effects, found.seed)
+    assert "killed" == found.task_under_test.history.runs[0].state
 
 def test_pays_twice_rather_than_never(chaos):
     found = chaos.run("killed-after-effect", task="shop.repay", args=["order-7"])
-    assert ("duplicated", 2) == (found.subject.word, found.subject.effects)
-    assert found.finding.is_bad
+    assert ("duplicated", 2) == (found.task_under_test.verdict, found.task_under_test.effects)
+    assert found.verdict.is_bad
 
 def test_is_skipped(chaos):
     chaos.run("retry-link-down", task="shop.pay", kwargs={"order": 1})
@@ -164,7 +164,7 @@ def test_a_seed_that_is_no_number_is_named(project: pytest.Pytester) -> None:
     project.makepyfile("import pytest\n\ndef test_it(chaos): ...\n")
     found = project.runpytest_subprocess("-o", "repot_chaos_seed=x")
     found.assert_outcomes(errors=1)
-    found.stdout.fnmatch_lines(["repot_chaos_seed is no number: 'x'"])
+    found.stdout.fnmatch_lines(["repot_chaos_seed is not a number: 'x'"])
 
 
 def test_a_server_that_is_not_installed_is_named(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +184,8 @@ def test_an_extra_that_is_not_installed_is_named(project: pytest.Pytester) -> No
     found.stdout.fnmatch_lines(["toxiproxy is not installed: pip install 'repot[[]chaos[]]'"])
 
 
-def test_ones_own_tasks_are_struck(project: pytest.Pytester) -> None:
-    """One session, whose tests share a broker: what survives, what means nothing, what is lost, what is wrong."""
+def test_users_tasks_run_under_scenarios(project: pytest.Pytester) -> None:
+    """One session whose tests share a broker: passed, not applicable, lost, and a wrong task name."""
     project.makepyfile(TESTS)
     found = project.runpytest_subprocess("--tb=short", "-rs")
     found.assert_outcomes(passed=2, skipped=1, failed=2)
@@ -193,12 +193,12 @@ def test_ones_own_tasks_are_struck(project: pytest.Pytester) -> None:
         [
             "*test_charges[[]child-killed-amqp-stock[]]*",
             "E   AssertionError: child-killed/amqp-stock/guarded, run 1: found lost, expected nothing bad",
-            "E   subject *: lost; accepted when sent; deliveries 1, runs 1, effects 0",
+            "E   under test *: lost; accepted when sent; deliveries 1, runs 1, effects 0",
             "E   fault: *",
-            "E   again: repot chaos run child-killed *--app shop:bare --task shop.charge*",
+            "E   run it again: repot chaos run child-killed *--app shop:bare --task shop.charge*",
             "there is no task 'shop.pya'",
             "hint: Did you mean shop.pay?",
-            "SKIPPED*the task never came to the phase retry-publish*",
+            "SKIPPED*the task never reached the phase retry-publish*",
         ]
     )
 
@@ -207,19 +207,19 @@ def test_ones_own_tasks_are_struck(project: pytest.Pytester) -> None:
 
 
 @pytest.fixture
-def own_folder() -> Iterator[Path]:
-    """A folder for all temporary files of a command: its processes can be told by it."""
-    folder = Path(tempfile.mkdtemp(prefix="t-"))
-    yield folder
-    shutil.rmtree(folder)
+def own_directory() -> Iterator[Path]:
+    """A directory for all temporary files of a command: its processes are found by it."""
+    directory = Path(tempfile.mkdtemp(prefix="t-"))
+    yield directory
+    shutil.rmtree(directory)
 
 
-def processes_of(folder: Path) -> list[str]:
-    """Every process that was started with this folder for its temporary files."""
+def processes_of(directory: Path) -> list[str]:
+    """Return the processes that use this directory for temporary files."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and f"={folder}" in "\n".join(
+            if process.status() != psutil.STATUS_ZOMBIE and f"={directory}" in "\n".join(
                 f"={value}" for value in process.environ().values()
             ):
                 found.append(" ".join(process.cmdline()))
@@ -228,22 +228,22 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-def test_a_session_that_is_killed_leaves_nothing(own_folder: Path) -> None:
-    """Brokers, workers and their folders."""
-    (own_folder / "test_it.py").write_text(
+def test_a_session_that_is_killed_leaves_nothing(own_directory: Path) -> None:
+    """Brokers, workers and their directories."""
+    (own_directory / "test_it.py").write_text(
         "def test_it(chaos, repot_brokers):\n"
         "    assert repot_brokers.redis is repot_brokers.redis\n"
         "    with __import__('contextlib').closing(repot_brokers.redis.open()) as broker:\n"
         "        assert 0 == broker.depth('orders').ready\n"
         "    chaos.run('no-fault')\n"
     )
-    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(own_folder), "HOME": str(own_folder)}
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(own_directory), "HOME": str(own_directory)}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    with subprocess.Popen(command, env=environment, cwd=own_folder, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, env=environment, cwd=own_directory, stdout=subprocess.DEVNULL) as process:
         wait_until(
-            lambda: any(" -m celery " in line for line in processes_of(own_folder)), within_s=60, what="workers run"
+            lambda: any(" -m celery " in line for line in processes_of(own_directory)), within_s=60, what="workers run"
         )
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
-        wait_until(lambda: not processes_of(own_folder), within_s=20, what="every process is gone")
-    assert [] == list(own_folder.glob("repot-*"))
+        wait_until(lambda: not processes_of(own_directory), within_s=20, what="every process is gone")
+    assert [] == list(own_directory.glob("repot-*"))

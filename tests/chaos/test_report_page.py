@@ -1,4 +1,4 @@
-"""The page of a campaign in a browser: what a reader clicks and sees, in light and dark, on wide and narrow screens."""
+"""The HTML report in a browser: clicks, layout and colours, in light and dark, on wide and narrow screens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from urllib3.exceptions import HTTPError
 
-from campaigns import SCENARIOS, campaign
-from installed import require
-from repot.brokers.local import free_port
-from repot.brokers.local.process import GuardedProcess
-from repot.brokers.local.programs import Program
-from repot.chaos import report
+from repot.chaos.report import files
 from repot.config.environment import inherited_environment
+from repot.testbed import free_port
+from repot.testbed.executables import Executable
+from repot.testbed.process import ReapedProcess
 from repot.waiting import wait_until
+from support.campaigns import SCENARIOS, campaign
+from support.installed import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from selenium.webdriver.remote.webelement import WebElement
 
 _HOW = "`scripts/setup browser` in repot's repository"
-CHROMIUM = Program(("chromium", "chromium-browser", "google-chrome"), debian=_HOW, macos=_HOW, docker=_HOW)
-DRIVER = Program(("chromedriver",), debian=_HOW, macos=_HOW, docker=_HOW)
+CHROMIUM = Executable(("chromium", "chromium-browser", "google-chrome"), debian=_HOW, macos=_HOW, docker=_HOW)
+DRIVER = Executable(("chromedriver",), debian=_HOW, macos=_HOW, docker=_HOW)
 
 DETAILS = "#ack-cut/redis-stock/plain"
 #: Cells that are not as expected, and how many there are of them in `campaign()`.
@@ -42,13 +42,13 @@ WITHIN_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A person before the page."""
+    """A browser with the page."""
 
     browser: Remote
     page: Path
 
     def opens(self, *, width: int = 1280, height: int = 900, scheme: str = "light", script: bool = True) -> None:
-        """Open the page anew on a screen of that size."""
+        """Open the page on a screen of this size."""
         self._tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self._tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self._tell("Emulation.setScriptExecutionDisabled", value=not script)
@@ -56,33 +56,33 @@ class Reader:
         self.browser.get(self.page.as_uri())
 
     def all(self, selector: str) -> list[WebElement]:
-        """What a selector finds."""
+        """Return the elements that match a selector."""
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
 
     def one(self, selector: str) -> WebElement:
-        """The one that it finds first."""
+        """Return the first element that matches a selector."""
         return self.browser.find_element(By.CSS_SELECTOR, selector)
 
     def shown(self, selector: str) -> list[WebElement]:
-        """Those that are to be seen."""
+        """Return the visible elements that match a selector."""
         return [one for one in self.all(selector) if one.is_displayed()]
 
     def asks(self, script: str, *given: Any) -> Any:
-        """What a script in the page returns."""
+        """Return the value of a script in the page."""
         return self.browser.execute_script(f"return {script}", *given)
 
     def clicks(self, selector: str) -> None:
-        """Click on what is in view, as a person scrolls to it first."""
+        """Scroll to an element and click it."""
         self.asks("arguments[0].scrollIntoView({block: 'center', inline: 'center'})", target := self.one(selector))
         target.click()
 
     def waits(self, question: str, what: str) -> None:
-        """Wait until a script in the page says yes."""
+        """Wait until a script in the page returns true."""
         wait_until(lambda: self.asks(question), within_s=WITHIN_S, what=what)
 
     @property
     def complaints(self) -> list[str]:
-        """What the browser's console says of errors and warnings since it was asked last."""
+        """Errors and warnings in the browser's console since the last call."""
         return [entry["message"] for entry in self.browser.execute("getLog", {"type": "browser"})["value"]]
 
     def _tell(self, command: str, **given: Any) -> None:
@@ -94,15 +94,15 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     """A headless Chromium that ends with its driver, and its driver with these tests."""
     require(CHROMIUM)
     require(DRIVER)
-    folder, port = tmp_path_factory.mktemp("browser"), free_port()
+    directory, port = tmp_path_factory.mktemp("browser"), free_port()
     options = ChromeOptions()
     options.binary_location = CHROMIUM.find()
     # by a pipe, whose end tells the browser to exit; a container's root has no sandbox, and its /dev/shm is small
     for argument in ("--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    environment = {**inherited_environment(without=()), "HOME": str(folder), "TMPDIR": str(folder)}
-    with GuardedProcess([DRIVER.find(), f"--port={port}"], log=folder / "log", environment=environment) as driver:
+    environment = {**inherited_environment(without=()), "HOME": str(directory), "TMPDIR": str(directory)}
+    with ReapedProcess([DRIVER.find(), f"--port={port}"], log=directory / "log", environment=environment) as driver:
         address = f"http://127.0.0.1:{port}"
         found = wait_until(lambda: _connected(address, options), within_s=60, what=f"a browser; {driver.log_tail()}")
         assert found is not None
@@ -119,15 +119,15 @@ def _connected(address: str, options: ChromeOptions) -> Remote | None:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a campaign with everything in it."""
-    found = tmp_path_factory.mktemp("page") / "report.html"
-    report.write(report.as_html(campaign()), found)
+    """The page of a campaign with every status and verdict."""
+    found = tmp_path_factory.mktemp("page") / "files.html"
+    files.write(files.as_html(campaign()), found)
     return found
 
 
 @pytest.fixture
 def reader(browser: Remote, page: Path) -> Reader:
-    """Somebody who has the page before them, and nothing to complain of so far."""
+    """The page in the browser, without an error in the console."""
     found = Reader(browser, page)
     found.opens()
     assert [] == found.complaints
@@ -137,7 +137,7 @@ def reader(browser: Remote, page: Path) -> Reader:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_a_click_in_the_matrix_opens_details_in_view(reader: Reader, width: int, height: int, scheme: str) -> None:
-    """They come with a timeline that has a lane for each worker, and a fault window of some size."""
+    """They have a timeline with a lane for each worker, and a visible fault window."""
     reader.opens(width=width, height=height, scheme=scheme)
     details = reader.one(f"details:has([id='{DETAILS[1:]}'])")
     assert details.get_attribute("open") is None
@@ -146,7 +146,7 @@ def test_a_click_in_the_matrix_opens_details_in_view(reader: Reader, width: int,
     top = reader.asks("arguments[0].querySelector('summary').getBoundingClientRect().top", details)
     assert 0 <= top < height / 2
     names = [text.text for text in details.find_elements(By.CSS_SELECTOR, ".timeline .name text")]
-    assert ["sender", "cut-off", "healthy", "log"] == names
+    assert ["sender", "target", "control", "log"] == names
     for kind, number in ((".lane", 4), (".fault", 2), (".run", 7), (".effect use", 7), (".again use", 1)):
         sizes = [one.rect for one in details.find_elements(By.CSS_SELECTOR, f".timeline {kind}")]
         assert number == len(sizes), kind
@@ -156,7 +156,7 @@ def test_a_click_in_the_matrix_opens_details_in_view(reader: Reader, width: int,
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_nothing_is_cut_off(reader: Reader, width: int, height: int) -> None:
-    """The page is no wider than the screen; what is wider scrolls by itself, and no label leaves its drawing."""
+    """The page is as wide as the screen; wider parts scroll, and every label is inside its drawing."""
     reader.opens(width=width, height=height)
     reader.asks("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert reader.asks("document.documentElement.scrollWidth <= innerWidth")
@@ -174,8 +174,8 @@ def test_nothing_is_cut_off(reader: Reader, width: int, height: int) -> None:
     assert [] == reader.asks(too_wide)
 
 
-def test_labels_do_not_meet(reader: Reader) -> None:
-    """No two texts of a timeline lie upon each other."""
+def test_labels_do_not_overlap(reader: Reader) -> None:
+    """In no timeline do two texts overlap."""
     reader.asks("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     meeting = """[...document.querySelectorAll('.timeline:not(.key)')].flatMap((drawing) => {
         const texts = [...drawing.querySelectorAll('text')].map((one) =>
@@ -188,7 +188,7 @@ def test_labels_do_not_meet(reader: Reader) -> None:
 
 
 def test_the_filter(reader: Reader) -> None:
-    """It leaves the scenarios that have such cells, and of those only such details."""
+    """It shows the scenarios with matching cells, and of those only matching details."""
     everything = len(reader.shown("details.cell"))
     assert len(SCENARIOS) == len(reader.shown(".matrix tbody tr"))
     reader.clicks("input[value=unexpected]")
@@ -208,15 +208,15 @@ def test_the_filter(reader: Reader) -> None:
     assert [] == reader.complaints
 
 
-def test_a_cell_that_the_filter_leaves_out_can_be_opened(reader: Reader) -> None:
-    """Its place in the matrix is dim, not dead."""
+def test_a_filtered_cell_can_be_opened(reader: Reader) -> None:
+    """It is dimmed in the matrix, and still a link."""
     reader.clicks("input[value=unexpected]")
     reader.clicks(".matrix a[href='#ack-cut/redis-stock/guarded']")
     assert reader.one("[id='ack-cut/redis-stock/guarded']").is_displayed()
 
 
 def test_heads_stay_in_view(reader: Reader) -> None:
-    """A matrix scrolled to its end still says of what each cell is."""
+    """The headings of a matrix that is scrolled to its end are visible."""
     reader.opens(width=400, height=300)
     reader.asks("(() => { const one = document.querySelector('.matrix'); one.scrollTo(9999, 9999); })()")
     room = reader.one(".matrix").rect
@@ -227,7 +227,7 @@ def test_heads_stay_in_view(reader: Reader) -> None:
 
 
 def test_by_keyboard(reader: Reader) -> None:
-    """Tab reaches the cells in their order, and Enter opens one."""
+    """Tab reaches the cells in order, and Enter opens one."""
     reader.asks("document.querySelector('.matrix').focus()")
     for _ in range(3):
         reader.browser.switch_to.active_element.send_keys(Keys.TAB)
@@ -244,8 +244,8 @@ def test_without_script(reader: Reader) -> None:
     wait_until(reader.one(f"[id='{DETAILS[1:]}']").is_displayed, within_s=WITHIN_S, what="the details are open")
 
 
-def test_a_log_cannot_act(reader: Reader) -> None:
-    """What a log planted is text."""
+def test_a_log_cannot_run_a_script(reader: Reader) -> None:
+    """A script in a log is shown as text."""
     reader.clicks(f".matrix a[href='{DETAILS}']")
     assert "<script>document.title = 'planted'" in reader.one(".cell[open] .log").text
     assert "planted" not in reader.browser.title
@@ -254,7 +254,7 @@ def test_a_log_cannot_act(reader: Reader) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_text_can_be_read(reader: Reader, scheme: str) -> None:
-    """Words of every tone stand out from their ground as WCAG's level AA asks."""
+    """The contrast of every status meets WCAG level AA."""
     reader.opens(scheme=scheme)
     colours = reader.asks(
         """[...document.querySelectorAll('.matrix td > a')].map((one) => {
@@ -274,7 +274,7 @@ def test_text_can_be_read(reader: Reader, scheme: str) -> None:
 
 
 def _contrast(one: list[int], other: list[int]) -> float:
-    """WCAG's ratio of two colours' luminances."""
+    """Return the contrast ratio of two colours by WCAG."""
 
     def luminance(colour: list[int]) -> float:
         red, green, blue = (

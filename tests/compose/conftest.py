@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from repot.config import inherited_environment
-from stack import ROOT, Images
+from support.stack import ROOT, Images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ from kombu import Connection
 from redis import Redis
 from redis.exceptions import AuthenticationError
 
-from deployment import Deployment
-from repot.brokers.local import free_port
 from repot.init import BROKERS
+from repot.testbed import free_port
+from support.deployment import Deployment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

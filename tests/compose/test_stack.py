@@ -18,13 +18,13 @@ from redis.exceptions import AuthenticationError
 
 from repot.errors import DeadlineExceeded
 from repot.waiting import wait_until
-from stack import COMPOSE, LONGEST_S, Stack
+from support.stack import COMPOSE, LONGEST_S, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from stack import Images
+    from support.stack import Images
 
 #: Grafana's image may not be here; what it is given is checked on Prometheus.
 WITHOUT_GRAFANA = ("--scale", "grafana=0")

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
-from leases import TimedRedis, drive
-from repot.brokers.local import free_port
 from repot.config import inherited_environment
 from repot.errors import StoreUnreachable
+from repot.testbed import free_port
 from repot.waiting import wait_until
+from support.leases import TimedRedis, drive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.recording import CONFIGURED, RECORD
-from repot.brokers.local import LOOPBACK, GuardedProcess, rabbitmq_server, redis_server
-from repot.brokers.local.process import GuardedFolder
 from repot.errors import DeadlineExceeded
+from repot.testbed import LOOPBACK, ReapedProcess, rabbitmq_server, redis_server
+from repot.testbed.process import ReapedDirectory
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(
     """
     with ExitStack() as stack:
         # gone with this process, however that ends
-        folder = stack.enter_context(GuardedFolder("repot-conformance-")).path
+        folder = stack.enter_context(ReapedDirectory("repot-conformance-")).path
         redis = stack.enter_context(redis_server())
         broker = redis if arm.broker == "redis" else stack.enter_context(rabbitmq_server())
         record = folder / "record"
@@ -81,7 +81,7 @@ def run(
             RECORD: str(record),
             **(_ours(folder) if arm.is_configured else {}),
         }
-        with GuardedProcess(_command(tests), log=folder / "log", environment=environment, folder=SUITE) as pytest:
+        with ReapedProcess(_command(tests), log=folder / "log", environment=environment, directory=SUITE) as pytest:
 
             def has_ended() -> bool:
                 progress(len(outcomes(_lines(record))))
@@ -113,9 +113,9 @@ def outcomes(lines: Iterable[Mapping[str, Any]]) -> dict[str, Outcome]:
 
 def _ours(folder: Path) -> dict[str, str]:
     """No setting but where its files go: what else repot changes is what is compared."""
-    pulse = folder / "pulse"
-    pulse.mkdir()
-    return {CONFIGURED: "1", "WORKER_PULSE_FOLDER": str(pulse)}
+    status_dir = folder / "status"
+    status_dir.mkdir()
+    return {CONFIGURED: "1", "WORKER_STATUS_DIR": str(status_dir)}
 
 
 def _command(tests: Sequence[str]) -> list[str]:

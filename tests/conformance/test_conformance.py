@@ -8,8 +8,8 @@ import pytest
 
 from conformance.judging import known
 from conformance.suite import PASSED, SUITE, Arm, run
-from installed import require
-from repot.brokers.local import programs
+from repot.testbed import executables
+from support.installed import require
 
 _TASKS, _CANVAS = "t/integration/test_tasks.py", "t/integration/test_canvas.py"
 
@@ -38,9 +38,9 @@ PART = (
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
 def test_a_part_passes_under_repot(broker: str) -> None:
     """What passes on stock Celery passes here, but for what is listed."""
-    require(programs.REDIS)
+    require(executables.REDIS)
     if broker == "rabbitmq":
-        require(programs.RABBITMQ)
+        require(executables.RABBITMQ)
     if not SUITE.exists():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"run scripts/celery_tests: {SUITE} is missing")
     found = run(Arm(broker, is_configured=True), PART, within_s=240, progress=lambda _: None)

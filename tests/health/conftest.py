@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecars import Patient
+from support.sidecars import ProbedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 
 @pytest.fixture
-def patient(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> Iterator[Patient]:
+def probed(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> Iterator[ProbedWorker]:
     """A worker that takes tasks, on each broker in turn."""
-    with Patient(server, redis, toxiproxy, tmp_path) as found:
+    with ProbedWorker(server, redis, toxiproxy, tmp_path) as found:
         found.await_ready()
         yield found

@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from repot.brokers.local import GuardedProcess, free_port
 from repot.config import child_environment
+from repot.testbed import ReapedProcess, free_port
 from repot.waiting import wait_until
-from sidecars import Patient
+from support.sidecars import ProbedWorker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 
 def test_flower_sees_the_worker_and_its_tasks(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """By the events that nobody confirms; and the worker stays ready beside a second one who asks it."""
-    with Patient(server, redis, toxiproxy, tmp_path, send_task_events=True) as patient:
-        patient.await_ready()
+    with ProbedWorker(server, redis, toxiproxy, tmp_path, send_task_events=True) as probed:
+        probed.await_ready()
         port = free_port()
-        command = [sys.executable, "-m", "celery", "--app", patient.settings.app, "flower"]
-        flower = GuardedProcess(
+        command = [sys.executable, "-m", "celery", "--app", probed.settings.app, "flower"]
+        flower = ReapedProcess(
             [*command, "--address=127.0.0.1", f"--port={port}"],
             log=tmp_path / "flower.log",
-            environment=child_environment(patient.settings) | {"FLOWER_UNAUTHENTICATED_API": "true"},
-            folder=tmp_path,
+            environment=child_environment(probed.settings) | {"FLOWER_UNAUTHENTICATED_API": "true"},
+            directory=tmp_path,
         )
         opener = build_opener(ProxyHandler({}))
 
@@ -42,9 +42,9 @@ def test_flower_sees_the_worker_and_its_tasks(server: Server, redis: Server, tox
                 return {}
 
         with flower:
-            node = patient.pulse.node
+            node = probed.status.node
             wait_until(lambda: ask("/api/workers?refresh=1").get(node), within_s=40, what="Flower knows the worker")
-            task = patient.send("repot.run", 0)
+            task = probed.send("repot.run", 0)
             wait_until(
                 lambda: ask(f"/api/task/info/{task}").get("state") == "SUCCESS",
                 within_s=20,
@@ -52,8 +52,8 @@ def test_flower_sees_the_worker_and_its_tasks(server: Server, redis: Server, tox
                 poll_s=0.3,
             )
         wait_until(
-            lambda: patient.metric("repot_tasks_succeeded_total", task="repot.run") == 1,
+            lambda: probed.metric("repot_tasks_succeeded_total", task="repot.run") == 1,
             within_s=10,
             what="the next beat counts it, too",
         )
-        assert (200, "ready") == patient.get("/ready").short
+        assert (200, "ready") == probed.get("/ready").short

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shop import APPS, Shop
+from support.shop import APPS, Shop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,28 +11,28 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from installed import require
-from leases import claimant
 from repot.brokers.facts import RedisFacts
-from repot.brokers.local import free_port, programs, redis_server
-from repot.chaos.workers import start_worker
+from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, HealthcheckSettings, Role
-from repot.doctor.gather import Request, gather_from
-from repot.doctor.policy import Policy
-from repot.healthcheck.queues import QueueCounter
-from repot.healthcheck.watch import Watch, ask_once
-from repot.idempotency.claims import Claimed
+from repot.doctor.collect import DoctorRequest, collect_from
+from repot.doctor.config import DoctorConfig
+from repot.healthcheck.queue_counts import QueueCounter
+from repot.healthcheck.worker_probe import WorkerProbe, check_readiness_once
 from repot.idempotency.fingerprint import Fingerprint
-from repot.idempotency.store import RedisStore
+from repot.idempotency.lease_store import RedisLeaseStore
+from repot.idempotency.records import Acquired
+from repot.testbed import executables, free_port, redis_server
 from repot.waiting import wait_until
-from repot.worker import pulse
+from repot.worker import status_file
 from repot.worker.configure import configure
+from support.installed import require
+from support.leases import lease_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 PLANTED = "pl4nted-s3cret"
 
@@ -40,7 +40,7 @@ PLANTED = "pl4nted-s3cret"
 @pytest.fixture(scope="module")
 def socket_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The socket file of a Redis with a user of its own."""
-    require(programs.REDIS)
+    require(executables.REDIS)
     path = tmp_path_factory.mktemp("redis") / "redis.sock"
     with redis_server("--unixsocket", str(path)) as server:
         with closing(Redis(port=server.port)) as client:
@@ -85,7 +85,7 @@ def test_an_address_serves_everything(
         result_backend=addresses[1],  # type: ignore[arg-type]
         queue_names=(queue,),
         dead_letter_queue="",
-        pulse_folder=tmp_path / "pulse",
+        status_dir=tmp_path / "status",
         lease_prefix=queue,
         **_management(request),
     )
@@ -97,15 +97,17 @@ def test_an_address_serves_everything(
         hold = tmp_path / "hold"
         held = client.send_task("repot.run", (), {"hold": str(hold)})
         _await_unacked(settings, queue)
-        answer = ask_once(Watch(settings, HealthcheckSettings()), 10)
+        answer = check_readiness_once(WorkerProbe(settings, HealthcheckSettings()), 10)
         assert answer.ok, answer
         hold.touch()
         held.get(timeout=30)
-        assert PLANTED not in "".join(file.read_text() for file in (tmp_path / "pulse").iterdir()) + worker.log_tail(99)
+        assert PLANTED not in "".join(file.read_text() for file in (tmp_path / "status").iterdir()) + worker.log_tail(
+            99
+        )
     finally:
         worker.stop()
-    with closing(RedisStore(settings)) as store:
-        assert isinstance(store.claim(Fingerprint("0" * 64), claimant()), Claimed)
+    with closing(RedisLeaseStore(settings)) as store:
+        assert isinstance(store.acquire(Fingerprint("0" * 64), lease_request()), Acquired)
     if not isinstance(addresses[0], list):
         _look_live(client, tmp_path)
 
@@ -117,12 +119,12 @@ def _management(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def _await_unacked(settings: ExplicitSettings, queue: str) -> None:
     """The sidecar's counter finds the message that a worker has in hand."""
-    assert settings.pulse_folder
+    assert settings.status_dir
     counter = QueueCounter(settings, 2)
 
     def counted() -> bool:
-        (node,) = pulse.nodes(settings.pulse_folder)  # type: ignore[arg-type]
-        found = pulse.read(pulse.path_of(settings.pulse_folder, node))  # type: ignore[arg-type]
+        (node,) = status_file.nodes(settings.status_dir)  # type: ignore[arg-type]
+        found = status_file.read(status_file.path_of(settings.status_dir, node))  # type: ignore[arg-type]
         return [(0, 1)] == [(one.depth.ready, one.depth.unacked) for one in counter.count(found.link) if one.depth]
 
     with closing(counter):
@@ -130,7 +132,7 @@ def _await_unacked(settings: ExplicitSettings, queue: str) -> None:
 
 
 def _look_live(app: Celery, folder: Path) -> None:
-    facts = gather_from(app, Request("test", live=True), Policy(folder))
+    facts = collect_from(app, DoctorRequest("test", live=True), DoctorConfig(folder))
     assert facts.live is not None
     assert isinstance(facts.live, RedisFacts) is (app.conf.broker_url[:5] == "redis")
     assert PLANTED not in repr(facts.servers)

@@ -1,4 +1,4 @@
-"""A campaign goes on, and keeps what it has, whatever one of its cases does."""
+"""A campaign continues and keeps its results when a case fails."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from installed import require
-from repot.brokers.local import programs
-from repot.chaos.campaign import Plan, run
-from repot.chaos.case import Case
-from repot.chaos.expectations import cells
-from repot.chaos.profiles import PROFILES
-from repot.chaos.scenarios import SCENARIOS
-from repot.errors import Inapplicable
+from repot.chaos.runner.campaign import Plan, run
+from repot.chaos.runner.case import Case
+from repot.chaos.scenarios.catalogue import SCENARIOS
+from repot.chaos.scenarios.expectations import cells
+from repot.chaos.scenarios.profiles import PROFILES
+from repot.config.broker_kinds import BrokerKind
+from repot.errors import NotApplicable
+from repot.testbed import executables
+from support.installed import require
 
 if TYPE_CHECKING:
-    from repot.chaos.result import Campaign, Result, Unmeasured
+    from repot.chaos.report.result import Campaign, Result, Unmeasured
 
 SCENARIO = "connection-reset"
 
 
-class Told:
-    """What a campaign told."""
+class Recorded:
+    """Records the progress of a campaign."""
 
     def __init__(self) -> None:
         self.results: list[Result | Unmeasured] = []
 
-    def serves(self, product: str, version: str, url: str) -> None:
+    def serves(self, product: str, version: str, variable: str, url: str) -> None:
         pass
 
     def step(self, case: Case, text: str) -> None:
@@ -42,50 +43,50 @@ class Told:
 
 @pytest.fixture(autouse=True)
 def _installed() -> None:
-    require(programs.REDIS)
-    require(programs.TOXIPROXY)
+    require(executables.REDIS)
+    require(executables.TOXIPROXY)
 
 
 def known_cases(count: int) -> tuple[Case, ...]:
-    """Cases of which the table says something."""
-    profile, guard = next(one for one in cells(SCENARIO) if PROFILES[one[0]].broker == "redis")
+    """Return cases with an entry in the table of expectations."""
+    profile, guard = next(one for one in cells(SCENARIO) if PROFILES[one[0]].kind is BrokerKind.REDIS)
     return tuple(Case(SCENARIOS[SCENARIO], PROFILES[profile], guard, number) for number in range(1, count + 1))
 
 
-def on(ground: Any, **more: Any) -> tuple[Campaign, Told]:
-    told = Told()
-    plan = Plan(known_cases(3), existing={"redis": ground}, **more)
-    return run(plan, jobs=2, progress=told), told
+def on(test_broker: Any, **more: Any) -> tuple[Campaign, Recorded]:
+    recorded = Recorded()
+    plan = Plan(known_cases(3), external={BrokerKind.REDIS: test_broker}, **more)
+    return run(plan, jobs=2, progress=recorded), recorded
 
 
 class Raising(SimpleNamespace):
-    """Says what it is, and raises as soon as an experiment begins with it."""
+    """Has a product and a version, and raises on any other use."""
 
     error: Exception
     product, version = "Redis", "8.0"
 
     def __getattr__(self, name: str) -> Any:
-        """Raise."""
+        """Raise the error."""
         raise self.error
 
 
-def test_what_one_case_raises_is_its_own_failure(caplog: pytest.LogCaptureFixture) -> None:
-    found, told = on(Raising(error=ZeroDivisionError("by redis://:word@host/0")))
+def test_an_error_in_a_case_fails_that_case_alone(caplog: pytest.LogCaptureFixture) -> None:
+    found, recorded = on(Raising(error=ZeroDivisionError("by redis://:word@host/0")))
     assert [1, 2, 3] == [one.number for one in found.unmeasured]
     assert all(one.failed and one.why.startswith("ZeroDivisionError: by redis://") for one in found.unmeasured)
     assert "word" not in str(found.unmeasured)
-    assert (3, False) == (len(told.results), found.interrupted)
+    assert (3, False) == (len(recorded.results), found.interrupted)
     assert "failed" in caplog.text
 
 
 @pytest.mark.parametrize("judged", [True, False])
-def test_what_should_mean_something_and_does_not_is_a_failure(judged: bool) -> None:
-    found, _ = on(Raising(error=Inapplicable("there is no such thing here")), judged=judged)
+def test_a_case_of_the_table_that_does_not_apply_is_a_failure(judged: bool) -> None:
+    found, _ = on(Raising(error=NotApplicable("there is no such thing here")), judged=judged)
     assert [judged] * 3 == [one.failed for one in found.unmeasured]
 
 
 def test_kept_logs_show_no_address() -> None:
-    found, _ = on(Raising(error=Inapplicable("there is no such thing here")))
+    found, _ = on(Raising(error=NotApplicable("there is no such thing here")))
     for one in found.unmeasured:
-        folder = Path(one.why.rpartition(" ")[2])
-        assert not list(folder.rglob("*.order"))
+        directory = Path(one.why.rpartition(" ")[2])
+        assert not list(directory.rglob("*.app"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from contextlib import suppress
 from contextvars import copy_context
@@ -17,14 +18,14 @@ from kombu.exceptions import OperationalError
 
 import repot
 from repot.brokers.confirms import ConfirmingChannel
-from repot.chaos.proxies import Proxy
+from repot.chaos.runner.proxies import Proxy
 from repot.config import ExplicitSettings, Role
 from repot.errors import PublishUnconfirmed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 TIMEOUT_S = 2
 
@@ -51,6 +52,8 @@ class Sender:
         self.task = self.app.task(name="window.task", ignore_result=True)(_nothing)
 
     def close(self) -> None:
+        # Celery's results unsubscribe when they are collected: while their Redis is there
+        gc.collect()
         self.app.close()
         self.proxy.delete()
 
@@ -76,7 +79,7 @@ def sender(rabbitmq: Server, redis: Server, toxiproxy: Server) -> Iterator[Sende
 
 def test_many_wait_together(sender: Sender) -> None:
     """A confirm each would take 100 times the link's 60 ms there and back."""
-    with sender.proxy.spoiled("latency", ("upstream", "downstream"), {"latency": 30}):
+    with sender.proxy.with_toxic("latency", ("upstream", "downstream"), {"latency": 30}):
         sender.task.delay("warm")
         begun = monotonic()
         with repot.confirm_window(sender.app):
@@ -93,7 +96,7 @@ def test_a_chord_is_sent_and_confirmed_like_a_group(sender: Sender) -> None:
     """Its parts wait together; one that no queue takes is named, and the others are in the queue."""
     parts = [sender.task.s("a") for _ in range(50)]
     parts[25].set(exchange=sender.queue, routing_key="nowhere")
-    with sender.proxy.spoiled("latency", ("upstream", "downstream"), {"latency": 30}):
+    with sender.proxy.with_toxic("latency", ("upstream", "downstream"), {"latency": 30}):
         sender.task.delay("warm")
         begun = monotonic()
         with pytest.raises(PublishUnconfirmed) as raised, repot.confirm_window(sender.app):
@@ -125,7 +128,9 @@ def test_a_link_that_is_cut_in_the_middle_loses_nothing_in_silence(sender: Sende
     """What is not in the queue is named, whether the link is reset or swallows everything."""
     sent: list[str] = []
     spoiled = (
-        sender.proxy.closed() if fault == "closed" else sender.proxy.spoiled("timeout", ("upstream",), {"timeout": 0})
+        sender.proxy.closed()
+        if fault == "closed"
+        else sender.proxy.with_toxic("timeout", ("upstream",), {"timeout": 0})
     )
     with pytest.raises(PublishUnconfirmed) as raised, repot.confirm_window(sender.app):  # noqa: PT012
         for number in range(200):
@@ -198,7 +203,7 @@ def test_a_block_is_its_thread_s_alone(sender: Sender, monkeypatch: pytest.Monke
 def test_a_block_inside_waits_for_all_that_was_sent(sender: Sender) -> None:
     with repot.confirm_window(sender.app):
         sent = {sender.task.delay("a").id}
-        with sender.proxy.spoiled("latency", ("upstream",), {"latency": 500}):
+        with sender.proxy.with_toxic("latency", ("upstream",), {"latency": 500}):
             with repot.confirm_window(sender.app):
                 sent.add(sender.task.delay("b").id)
             assert sent == sender.pending()

@@ -10,13 +10,13 @@ from uuid import uuid4
 from kombu import Connection, Consumer, Producer, Queue
 from kombu.common import ignore_errors
 
-from repot.chaos.proxies import Proxy
-from repot.worker.connecting import worker_connection
+from repot.chaos.runner.proxies import Proxy
+from repot.worker.reconnection import worker_connection
 
 if TYPE_CHECKING:
     from kombu import Message
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 
 def test_a_lost_link_in_a_poll_ends_no_worker(redis: Server, toxiproxy: Server) -> None:
@@ -24,10 +24,10 @@ def test_a_lost_link_in_a_poll_ends_no_worker(redis: Server, toxiproxy: Server) 
     link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", redis.port)
     queue = Queue(f"q-{uuid4()}")
     taken: list[Message] = []
-    heart: Any = SimpleNamespace(refused=lambda _: None, away=nullcontext)
+    status_writer: Any = SimpleNamespace(login_refused=lambda _: None, waiting_for_broker=nullcontext)
     with ExitStack() as stack:
         stack.callback(link.delete)
-        connection = worker_connection(heart, Connection)(f"redis://127.0.0.1:{link.port}/0")
+        connection = worker_connection(status_writer, Connection)(f"redis://127.0.0.1:{link.port}/0")
         connection.connect()
         channel = connection.default_channel
         Producer(channel).publish("a task", routing_key=queue.name, declare=[queue])

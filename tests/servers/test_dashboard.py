@@ -7,11 +7,11 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repot.brokers.local import free_port
-from repot.brokers.local.rabbitmqctl import evaluate
+from repot.testbed import free_port
+from repot.testbed.rabbitmqctl import evaluate
 
 if TYPE_CHECKING:
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 #: Starts the plugin, which the compose file's image has on, on a port of its own.

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 from repot.brokers.headers import REPLAY_HEADER
 from repot.config import ExplicitSettings
-from repot.worker.deliveries import Deliveries
+from repot.worker.delivery_limit import Deliveries
 
 if TYPE_CHECKING:
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 
 def _message(*, redelivered: bool = True, **headers: Any) -> Any:
@@ -33,12 +33,12 @@ def test_the_limit_counts_the_first_delivery_and_what_was_given_back_is_taken_of
     assert not others.counts(_message(redelivered=False, id="first"))
     # the first of three was not counted; one worker counts for all
     assert [0, 0] == [_deliveries(redis, 3, prefix).beyond(message) for _ in range(2)]
-    others.give_back([message])
-    others.settle()
+    others.note_returned([message])
+    others.record_returned()
     assert [0, 1, 2] == [others.beyond(message) for _ in range(3)]
 
 
-def test_a_retry_and_a_replay_are_counted_anew(redis: Server) -> None:
+def test_a_retry_and_a_replay_are_counted_from_the_start(redis: Server) -> None:
     deliveries, task = _deliveries(redis, 1, f"p-{uuid4()}"), str(uuid4())
     assert 1 == deliveries.beyond(_message(id=task))
     assert 2 == deliveries.beyond(_message(id=task))

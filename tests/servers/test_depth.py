@@ -17,9 +17,9 @@ from kombu.transport.native_delayed_delivery import (
 from redis import Redis
 
 from repot.brokers import Depth, open_broker
-from repot.brokers.local import LOOPBACK, GuardedProcess, free_port
 from repot.config import BrokerUrl, inherited_environment
 from repot.errors import BrokerUnreachable, DepthUnknown
+from repot.testbed import LOOPBACK, ReapedProcess, free_port
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.brokers import Broker
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 PLANTED = "hunter2-s3cret"
 QUORUM = {"x-queue-type": "quorum"}
@@ -106,8 +106,8 @@ def test_what_is_delayed_is_still_to_come(rabbitmq: Server) -> None:
         eventually(broker, bound.name, 1, 0)
 
 
-def test_a_queue_nobody_declared_holds_nothing(broker: Broker) -> None:
-    assert Depth(0, 0) == broker.depth("nobody-declared-this")
+def test_a_queue_that_is_not_declared_holds_nothing(broker: Broker) -> None:
+    assert Depth(0, 0) == broker.depth("never-declared")
 
 
 def test_the_product_and_version_are_known(broker: Broker) -> None:
@@ -160,7 +160,7 @@ def test_what_is_held_on_redis_is_of_the_queue_and_not_of_the_key(redis: Server,
         also = fetch(queues["mails"])
         assert Depth(0, 1) == broker.depth(queues["mails"].name)
         assert Depth(1, 1) == broker.depth(queues["copies"].name)
-        # who it came from is not known any more: it may be anybody's
+        # its queue is unknown now: it counts for every queue
         with Redis.from_url(redis.url) as client:
             client.delete(f"_kombu.binding.x-{mark}")
         assert not broker.depth(f"another-{mark}").is_drained
@@ -209,7 +209,7 @@ def test_the_master_behind_sentinel_is_counted(redis: Server, tmp_path: Path) ->
     name = f"behind-{uuid4()}"
     with Connection(redis.url) as connection:
         connection.Producer().publish({}, routing_key=name, declare=[Queue(name)])
-    with GuardedProcess(command, log=tmp_path / "log", environment=inherited_environment(without=())):
+    with ReapedProcess(command, log=tmp_path / "log", environment=inherited_environment(without=())):
 
         def counted() -> bool:
             try:
@@ -219,7 +219,7 @@ def test_the_master_behind_sentinel_is_counted(redis: Server, tmp_path: Path) ->
                 return False
 
         wait_until(counted, within_s=20, what="the sentinel knows its master")
-        with pytest.raises(BrokerUnreachable, match="which master") as caught:
+        with pytest.raises(BrokerUnreachable, match="master is missing") as caught:
             open_broker(url)
         assert "WORKER_SENTINEL_MASTER" in caught.value.hint
         with pytest.raises(BrokerUnreachable, match="No master found"):

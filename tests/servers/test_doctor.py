@@ -21,30 +21,29 @@ import trustme
 from celery import Celery
 from kombu import Connection, Exchange, Queue
 
-from installed import require
-from judging import GOOD_RABBITMQ, GOOD_REDIS, QUORUM, judge
-from judging import facts as facts_of
-from repot.brokers import Depth, RabbitFacts, RedisFacts, Unknown, open_broker, survey
-from repot.brokers.local import free_port, programs, rabbitmq_server, redis_server
-from repot.chaos.workers import start_worker
+from repot.brokers import Depth, RabbitFacts, RedisFacts, Unknown, inspect, open_broker
+from repot.chaos.instruments.journal import READY, Journal
+from repot.chaos.runner.workers import start_worker
 from repot.config import BrokerUrl, ExplicitSettings, inherited_environment
 from repot.config.endpoints import endpoints
-from repot.doctor.gather import Request as Judging
-from repot.doctor.gather import gather_from
-from repot.doctor.policy import Policy
+from repot.doctor.collect import DoctorRequest, collect_from
+from repot.doctor.config import DoctorConfig
 from repot.errors import AccessRefused, BrokerUnreachable, TlsFailed
 from repot.idempotency.rights import GUARD
+from repot.testbed import executables, free_port, rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.journal import READY, Journal
-from shop import APPS
+from support.installed import require
+from support.judging import GOOD_RABBITMQ, GOOD_REDIS, QUORUM, judge
+from support.judging import facts as facts_of
+from support.shop import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from repot.brokers.local import Server
-    from repot.doctor.examine import Judged
+    from repot.doctor.runner import Violation
+    from repot.testbed import Server
 
 PASSWORD = "pl4nted-s3cret"
 
@@ -87,13 +86,13 @@ class Admin:
         body = {"durable": True, "arguments": arguments}
         self.ask("PUT", f"queues/{self.vhost}/{quote(name, safe='')}", body)
 
-    def survey(self, url: str = "") -> RabbitFacts:
-        found = survey(endpoints(url or self.url), management_url=self.server.management_url)
+    def inspect(self, url: str = "") -> RabbitFacts:
+        found = inspect(endpoints(url or self.url), management_url=self.server.management_url)
         assert isinstance(found, RabbitFacts)
         return found
 
     def findings(self, rule: str, conf: dict[str, Any] | None = None, url: str = "") -> list[str]:
-        found = replace(facts_of(conf or GOOD_RABBITMQ), live=self.survey(url))
+        found = replace(facts_of(conf or GOOD_RABBITMQ), live=self.inspect(url))
         report = judge(found, rule)
         assert () == report.not_judged
         return [one.finding.message for one in report.findings]
@@ -120,7 +119,7 @@ def database(redis: Server) -> Iterator[redis_py.Redis]:
 
 
 def redis_findings(server: Server, rule: str, url: str = "", **options: Any) -> list[str]:
-    live = survey(endpoints(url or server.url), **options)
+    live = inspect(endpoints(url or server.url), **options)
     report = judge(replace(facts_of(GOOD_REDIS), live=live), rule)
     assert () == report.not_judged
     return [one.finding.message for one in report.findings]
@@ -139,7 +138,7 @@ def doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
 @contextmanager
 def durable_redis() -> Iterator[Server]:
     """A Redis as it should be for a broker."""
-    require(programs.REDIS)
+    require(executables.REDIS)
     with redis_server("--appendonly", "yes") as server:
         yield server
 
@@ -152,7 +151,7 @@ def start_once(url: str, results: str, tmp_path: Path) -> None:
 
         def ready() -> bool:
             assert worker.exit_code is None, worker.log_tail(30)
-            return any(line.what == READY for line in journal.read())
+            return any(line.kind == READY for line in journal.read())
 
         wait_until(ready, within_s=40, what="the worker is ready")
 
@@ -282,16 +281,16 @@ def test_another_application_in_the_same_database(database: redis_py.Redis, redi
 
 def test_a_message_that_rabbitmq_refuses(database: redis_py.Redis, redis: Server, admin: Admin) -> None:
     database.lpush("celery", "x" * (16 << 20))
-    moved = replace(facts_of(GOOD_RABBITMQ), live=replace(admin.survey(), version="4.0.5"))
-    small = survey(endpoints(redis.url), queues=["celery"])
+    moved = replace(facts_of(GOOD_RABBITMQ), live=replace(admin.inspect(), version="4.0.5"))
+    small = inspect(endpoints(redis.url), queues=["celery"])
     assert [] == list(judge(replace(moved, source_live=small), "RPT207").findings)
     database.lpush("celery", "x" * ((16 << 20) + 1))
-    assert judge(replace(moved, source_live=survey(endpoints(redis.url), queues=["celery"])), "RPT207").findings
+    assert judge(replace(moved, source_live=inspect(endpoints(redis.url), queues=["celery"])), "RPT207").findings
 
 
 def test_the_middle_of_a_long_list_is_unknown(database: redis_py.Redis, redis: Server) -> None:
     database.lpush("celery", *["x"] * 201)
-    found = survey(endpoints(redis.url), queues=["celery"])
+    found = inspect(endpoints(redis.url), queues=["celery"])
     assert isinstance(found, RedisFacts)
     assert isinstance(found.largest_message_bytes, Unknown)
 
@@ -301,7 +300,7 @@ def test_the_middle_of_a_long_list_is_unknown(database: redis_py.Redis, redis: S
     [("RPT709", ["--replicaof", "127.0.0.1", "1"]), ("RPT711", ["--cluster-enabled", "yes"])],
 )
 def test_a_redis_that_cannot_be_a_broker(rule: str, options: list[str]) -> None:
-    require(programs.REDIS)
+    require(executables.REDIS)
     with redis_server(*options) as server:
         assert redis_findings(server, rule)
 
@@ -314,7 +313,7 @@ def test_a_broker_and_a_lease_store_that_are_demoted(redis: Server) -> None:
         # the user of the store may run its scripts, and may not ask for INFO
         store = server.url.replace("redis://", "redis://leases:word@")
         said = doctor(
-            "--app=guarded_app:app",
+            "--app=support.guarded_app:app",
             "--live",
             "--format=json",
             *rules,
@@ -333,7 +332,7 @@ def test_a_broker_and_a_lease_store_that_are_demoted(redis: Server) -> None:
         client.replicaof("127.0.0.1", 1)
         assert {
             "RPT709": "it follows 127.0.0.1",
-            "RPT713": "it says that it is a replica",
+            "RPT713": "its role is replica",
         } == found(server)
         # a worker goes on with the next server of its list
         assert {"RPT713"} == found(server, redis).keys()
@@ -341,7 +340,7 @@ def test_a_broker_and_a_lease_store_that_are_demoted(redis: Server) -> None:
 
 def test_a_redis_that_cannot_save(database: redis_py.Redis, redis: Server, tmp_path: Path) -> None:
     assert [] == redis_findings(redis, "RPT706")
-    folder = database.config_get("dir")["dir"]
+    directory = database.config_get("dir")["dir"]
     with redis_server("--enable-protected-configs", "yes") as server, redis_py.Redis(port=server.port) as client:
         gone = tmp_path / "gone"
         gone.mkdir()
@@ -352,7 +351,7 @@ def test_a_redis_that_cannot_save(database: redis_py.Redis, redis: Server, tmp_p
             lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", within_s=10, what="the save fails"
         )
         assert ["rdb_last_bgsave_status is err"] == redis_findings(server, "RPT706")
-    assert folder
+    assert directory
 
 
 def test_what_a_user_of_redis_may_not_ask_is_unknown(database: redis_py.Redis, redis: Server) -> None:
@@ -401,8 +400,8 @@ def test_a_queue_that_exists_otherwise(admin: Admin) -> None:
     admin.declare("celery", **QUORUM)
     assert [] == admin.findings("RPT604")
     classic = {**GOOD_RABBITMQ, "task_queues": [Queue("celery", Exchange("celery", "topic"), routing_key="celery")]}
-    assert ["'celery' is a quorum queue there, and declared as classic"] == admin.findings("RPT604", classic)
-    assert ["'celery' is a quorum queue on the broker, and declared without a type"] == admin.findings(
+    assert ["'celery' exists as a quorum queue, but is declared as classic"] == admin.findings("RPT604", classic)
+    assert ["'celery' is a quorum queue on the broker, but declared without a type"] == admin.findings(
         "RPT319", classic
     )
 
@@ -429,13 +428,13 @@ def test_a_queue_that_is_adopted_late(admin: Admin, redis: Server, tmp_path: Pat
     """Made by a flip that did not name it, without dead letters: the worker that declares it would end with 406."""
     admin.declare("other", **{"x-queue-type": "quorum"})
 
-    def findings(app: Celery, rule: str) -> list[Judged]:
-        request = Judging("shop", admin.url if target else None, live=True)
-        return list(judge(gather_from(app, request, Policy(tmp_path)), rule).findings)
+    def findings(app: Celery, rule: str) -> list[Violation]:
+        request = DoctorRequest("shop", admin.url if target else None, live=True)
+        return list(judge(collect_from(app, request, DoctorConfig(tmp_path)), rule).findings)
 
     today = redis.url if target else ""
     (one,) = findings(adopting(admin, "celery", "other", broker_url=today), "RPT604")
-    assert "'other' exists without x-dead-letter-exchange, and is declared with ''" in one.finding.message
+    assert "'other' exists without x-dead-letter-exchange, but is declared with ''" in one.finding.message
     assert ("task_queues", True) == (one.finding.setting, "WORKER_QUEUE_NAMES=celery,other.v2" in one.fix)
     with pytest.raises(amqp.PreconditionFailed, match="x-dead-letter"):
         declare(adopting(admin, "celery", "other"))
@@ -458,13 +457,13 @@ def test_without_a_management_api_what_is_known_stays_judged(admin: Admin) -> No
     """A task that runs for longer than RabbitMQ's consumer timeout, and an exit code that must not turn green."""
     variables = {"WORKER_BROKER_URL": admin.url, "WORKER_TASK_TIME_LIMIT": "7200", "WORKER_RESULT_BACKEND": "rpc://"}
     silent = ("--live", "--management-url", "http://127.0.0.1:1")
-    found = doctor("-A", "job_app", "--select=RPT113,RPT114", "--format=json", *silent, **variables)
+    found = doctor("-A", "support.job_app", "--select=RPT113,RPT114", "--format=json", *silent, **variables)
     (one,) = json.loads(found.stdout)["applications"]
     assert (4, {"RPT113"}) == (found.returncode, {finding["rule"] for finding in one["findings"]}), found.stderr
     assert [] == one["not_judged"]
 
 
-def test_dead_letters_that_have_nowhere_to_go(admin: Admin) -> None:
+def test_a_dead_letter_target_that_does_not_exist(admin: Admin) -> None:
     admin.declare("celery", **QUORUM)
     assert ["'celery' sends dead letters to the queue 'celery.dead', which does not exist"] == admin.findings("RPT805")
     admin.declare("celery.dead")
@@ -490,22 +489,22 @@ def test_a_user_that_may_not_declare(admin: Admin) -> None:
 
 
 def test_what_a_user_of_rabbitmq_may_not_ask_is_unknown(admin: Admin) -> None:
-    found = admin.survey(admin.user("plain", tags="management"))
+    found = admin.inspect(admin.user("plain", tags="management"))
     assert isinstance(found.permissions, Unknown)
     assert "administrator" in found.permissions.remedy
     assert () == found.alarms
-    nothing = admin.survey(admin.user("untagged", tags=""))
+    nothing = admin.inspect(admin.user("untagged", tags=""))
     assert isinstance(nothing.alarms, Unknown)
     assert "monitoring" in nothing.alarms.remedy
     assert nothing.version == admin.server.version
-    elsewhere = survey(endpoints(admin.url), management_url="http://127.0.0.1:1")
+    elsewhere = inspect(endpoints(admin.url), management_url="http://127.0.0.1:1")
     assert isinstance(elsewhere, RabbitFacts)
     assert isinstance(elsewhere.queues, Unknown)
     assert "WORKER_MANAGEMENT_URL" in elsewhere.queues.remedy
 
 
 def test_an_alarm_is_found() -> None:
-    require(programs.RABBITMQ)
+    require(executables.RABBITMQ)
     with rabbitmq_server("disk_free_limit.absolute = 900GB") as server:
         one = Admin(server)
         wait_until(lambda: bool(one.findings("RPT801")), within_s=20, what="the alarm is raised")
@@ -524,7 +523,7 @@ def test_a_virtual_host_whose_queues_become_quorum(admin: Admin) -> None:
 
 def test_a_server_that_denies_transient_queues() -> None:
     """The version does not tell: the server does."""
-    require(programs.RABBITMQ)
+    require(executables.RABBITMQ)
     with rabbitmq_server() as plain:
         if not plain.version.startswith("4.3"):
             pytest.skip("RabbitMQ 4.3 is the first that says what it denies")
@@ -550,7 +549,7 @@ def test_wrong_credentials(admin: Admin, database: redis_py.Redis, redis: Server
 
 
 def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
-    require(programs.REDIS)
+    require(executables.REDIS)
     port = free_port()
     made = trustme.CA().issue_cert("127.0.0.1")
     made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")

@@ -13,27 +13,27 @@ import pytest
 from celery import Celery, signals, states
 from celery.exceptions import TaskRevokedError
 
-from repot.brokers.local import redis_server
+from repot.chaos.instruments.journal import DELIVERED, EFFECT, STARTED
 from repot.config import ExplicitSettings, Role
 from repot.errors import DeadlineExceeded
+from repot.testbed import redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.expiries import GRACE_S, expiries_of
-from repot.worker.expiring import LOOK_EVERY_S, ExpiryWatch
-from repot.worker.journal import DELIVERED, EFFECT, STARTED
+from repot.worker.expiry_register import GRACE_S, expiry_register_of
+from repot.worker.expiry_watch import CHECK_EVERY_S, ExpiryWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery.result import AsyncResult
 
-    from repot.brokers.local import Server
-    from shop import Shop
+    from repot.testbed import Server
+    from support.shop import Shop
 
-SHOP = {"app": "expiring_app"}
+SHOP = {"app": "support.expiring_app"}
 
 #: A caller hears so long after the expiry at most, on a machine that is busy.
-WITHIN_S = GRACE_S + LOOK_EVERY_S + 3
+WITHIN_S = GRACE_S + CHECK_EVERY_S + 3
 
 
 #: As many as the shop's worker has.
@@ -93,14 +93,14 @@ def test_a_task_that_runs_is_not_called_revoked(shop: Shop) -> None:
     task = shop.send("hold", str(file), expires=1)
     shop.await_lines(EFFECT, task.id)
     again = shop.send("twice", expires=30)
-    overdue = monotonic() + 1 + GRACE_S + 2 * LOOK_EVERY_S
+    overdue = monotonic() + 1 + GRACE_S + 2 * CHECK_EVERY_S
     seen = set()
 
-    def look() -> bool:
+    def overdue_now() -> bool:
         seen.add(str(task.state))
         return monotonic() > overdue
 
-    wait_until(look, within_s=30, what="it would have been called REVOKED")
+    wait_until(overdue_now, within_s=30, what="it would have been REVOKED")
     file.touch()
     assert "ran" == shop.get(task)
     assert states.REVOKED not in seen
@@ -163,12 +163,12 @@ def test_the_broker_drops_nothing_that_expires(shop: Shop) -> None:
 
 def test_a_worker_whose_clock_is_behind_does_not_run_what_was_revoked(shop: Shop) -> None:
     """Another has called it REVOKED; to this worker its expiry is still to come."""
-    register = expiries_of(shop.client)
+    register = expiry_register_of(shop.client)
     assert register is not None
     with busy(shop):
         task = shop.send("hold", expires=60)
         # as seen by a clock that is ahead
-        register.note(task.id, time() - GRACE_S - 1)
+        register.add(task.id, time() - GRACE_S - 1)
         list(register.revoke_due())
         wait_until(lambda: str(task.state) == states.REVOKED, within_s=10, what="it is called REVOKED")
         after = shop.send("hold")
@@ -186,12 +186,12 @@ def test_the_register_takes_each_task_once(opened: Callable[..., Shop]) -> None:
 
 
 def _take_each_once(shop: Shop) -> None:
-    register = expiries_of(shop.client)
+    register = expiry_register_of(shop.client)
     assert register is not None
     past, names = time() - GRACE_S - 1, [str(uuid4()) for _ in range(4)]
     taken, due, retried, running = names
     for name in names:
-        register.note(name, past)
+        register.add(name, past)
     assert register.claim(taken)
     shop.client.backend.store_result(retried, None, states.RETRY)
     shop.client.backend.store_result(running, None, states.STARTED)
@@ -201,7 +201,7 @@ def _take_each_once(shop: Shop) -> None:
     assert not register.claim(due)
     assert not list(register.revoke_due())
     # sent again, under the same id
-    register.note(due, time() + 60)
+    register.add(due, time() + 60)
     assert register.claim(due)
     # a run that ends leaves its result to say so
     register.begin(taken)
@@ -213,7 +213,7 @@ def _take_each_once(shop: Shop) -> None:
     assert not register.has_begun(due)
     # another try is another task
     register.begin(due)
-    register.note(due, time() + 60)
+    register.add(due, time() + 60)
     assert not register.has_begun(due)
 
 

@@ -1,4 +1,4 @@
-"""Each fault does what it says, to real connections and processes, and is undone."""
+"""Each fault has its effect on real connections and processes, and is undone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import sys
 import threading
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import fields
+from pathlib import Path
 from random import Random
 from time import monotonic
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.request import ProxyHandler, build_opener
 from uuid import uuid4
@@ -23,41 +25,42 @@ from redis import Redis
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from repot.brokers import Depth
-from repot.brokers.local import LOOPBACK, ExistingGround, GuardedProcess
-from repot.brokers.rabbitmq_wire import AmqpRequests
+from repot.chaos import faults
 from repot.chaos.faults.ack_cut import AckCut
 from repot.chaos.faults.bandwidth import Bandwidth
 from repot.chaos.faults.blackhole import Blackhole
 from repot.chaos.faults.child_killed import ChildKilled
-from repot.chaos.faults.cut import Cut
+from repot.chaos.faults.context import FaultContext
 from repot.chaos.faults.data_limit import DataLimit
 from repot.chaos.faults.latency import Latency
-from repot.chaos.faults.link import BOTH, FROM, TO
+from repot.chaos.faults.link_cut import LinkCut
+from repot.chaos.faults.link_fault import BOTH, FROM, TO
 from repot.chaos.faults.reset import Reset
 from repot.chaos.faults.shutdown import Shutdown
 from repot.chaos.faults.slicer import Slicer
 from repot.chaos.faults.slow_close import SlowClose
 from repot.chaos.faults.worker_frozen import WorkerFrozen
 from repot.chaos.faults.worker_killed import WorkerKilled
-from repot.chaos.place import Place
-from repot.chaos.proxies import Proxy
-from repot.chaos.relay import Relay
+from repot.chaos.protocol.amqp import AmqpRequestParser
+from repot.chaos.runner.proxies import Proxy
+from repot.chaos.runner.relay import Relay
+from repot.chaos.scenarios.catalogue import declared
 from repot.config import BrokerUrl, inherited_environment
 from repot.errors import DepthUnknown, ExperimentFailed
+from repot.testbed import LOOPBACK, ExternalBroker, ReapedProcess
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from repot.brokers import Broker
-    from repot.brokers.local import Ground, Server
     from repot.chaos.faults import Fault
-    from repot.chaos.faults.link import Streams, Where
-    from repot.chaos.place import Victim
+    from repot.chaos.faults.context import TargetWorker
+    from repot.chaos.faults.link_fault import Streams, Where
+    from repot.testbed import Server, TestBroker
 
 PING, PONG = b"PING\r\n", b"+PONG\r\n"
-#: Nothing comes within it that should not come.
+#: Bytes that must not arrive would arrive within it.
 SILENCE_S = 0.4
 WITHIN_S = 20
 
@@ -66,21 +69,21 @@ class Oops(Exception):
     """Raised inside a fault."""
 
 
-def place(link: Proxy | None = None, **more: Any) -> Place:
-    """What a fault may touch, of which it needs only this."""
+def fault_context(link: Proxy | None = None, **more: Any) -> FaultContext:
+    """Return a fault context with these attributes alone."""
     given = {"link": link, "rng": Random(7), **more}  # noqa: S311 - to be repeated
-    return Place(**{field.name: given.get(field.name) for field in fields(Place)})  # type: ignore[arg-type]
+    return FaultContext(**{field.name: given.get(field.name) for field in fields(FaultContext)})  # type: ignore[arg-type]
 
 
 @contextmanager
-def struck(fault: Fault, where: Place) -> Iterator[None]:
+def caused(fault: Fault, where: FaultContext) -> Iterator[None]:
     with fault.prepared(where), fault.injected(where):
         yield
 
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """What is done within fails in the end, and that passes."""
+    """Raise at the end of the block, and suppress it."""
     with suppress(Oops):
         yield
         raise Oops
@@ -104,13 +107,13 @@ def lead(toxiproxy: Server) -> Iterator[Callable[[Server], Proxy]]:
 
 @pytest.fixture
 def link(lead: Callable[[Server], Proxy], redis: Server) -> Proxy:
-    """A link to Redis, which answers whoever talks to it over a plain connection."""
+    """A link to Redis; tests use it over a plain connection."""
     return lead(redis)
 
 
 @pytest.fixture
 def direct(redis: Server) -> Iterator[Redis]:
-    """A client of the same Redis that no fault strikes."""
+    """A client of the same Redis without a fault."""
     with Redis(port=redis.port, decode_responses=True) as client:
         yield client
 
@@ -128,7 +131,7 @@ def answer(connection: socket.socket, question: bytes = PING, size: int = len(PO
 
 
 def read(connection: socket.socket, size: int) -> bytes:
-    """That many bytes, or what came before the end."""
+    """Receive so many bytes, or those before the end."""
     found = b""
     while len(found) < size and (more := connection.recv(size - len(found))):
         found += more
@@ -156,19 +159,19 @@ def toxics(link: Proxy) -> dict[str, dict[str, int]]:
         return {toxic["name"]: toxic["attributes"] for toxic in json.load(found)}
 
 
-LINK_FAULTS = [Blackhole, Cut, Reset, Latency, Bandwidth, SlowClose, Slicer, DataLimit]
+LINK_FAULTS = [Blackhole, LinkCut, Reset, Latency, Bandwidth, SlowClose, Slicer, DataLimit]
 
 
 @pytest.mark.parametrize("kind", LINK_FAULTS)
-@pytest.mark.parametrize(("where", "spared"), [("link", "results"), ("results", "link")])
-def test_link_faults_strike_one_link_and_are_undone_whatever_happens(
+@pytest.mark.parametrize(("where", "spared"), [("broker", "results"), ("results", "broker")])
+def test_link_faults_affect_one_link_and_are_undone_after_an_error(
     kind: Callable[..., Fault], where: Where, spared: Where, redis: Server, lead: Callable[[Server], Proxy]
 ) -> None:
-    links = {"link": lead(redis), "results": lead(redis)}
+    links: dict[Where, Proxy] = {"broker": lead(redis), "results": lead(redis)}
     fault = kind(where=where)
-    assert {"link": "the broker", "results": "the result backend"}[where] in fault.what
-    with failing(), struck(fault, place(**links)):
-        assert toxics(links[where]) or kind is Cut
+    assert {"broker": "the broker", "results": "the result backend"}[where] in fault.description
+    with failing(), caused(fault, fault_context(links["broker"], results_link=links["results"])):
+        assert bool(toxics(links[where])) is (kind is not LinkCut)
         assert toxics(links[spared]) == {}
         assert works(links[spared])
     assert toxics(links[where]) == {}
@@ -178,7 +181,7 @@ def test_link_faults_strike_one_link_and_are_undone_whatever_happens(
 @pytest.mark.parametrize("kind", [Latency, Bandwidth, SlowClose, Slicer, DataLimit])
 def test_the_same_seed_gives_the_same_amounts(kind: Callable[..., Fault], link: Proxy) -> None:
     def drawn(seed: int) -> dict[str, dict[str, int]]:
-        with struck(kind(), place(link, rng=Random(seed))):  # noqa: S311 - to be repeated
+        with caused(kind(), fault_context(link, rng=Random(seed))):  # noqa: S311 - to be repeated
             return toxics(link)
 
     assert drawn(7) == drawn(7)
@@ -188,14 +191,14 @@ def test_the_same_seed_gives_the_same_amounts(kind: Callable[..., Fault], link: 
 @pytest.mark.parametrize(
     ("streams", "arrives", "hears"), [(TO, False, True), (FROM, True, False), (BOTH, False, False)]
 )
-def test_a_blackhole_swallows_and_says_nothing(
+def test_a_blackhole_drops_bytes_silently(
     streams: Streams, arrives: bool, hears: bool, link: Proxy, direct: Redis
 ) -> None:
     name, other = str(uuid4()), str(uuid4())
     with connected(link) as connection:
         connection.sendall(f"SUBSCRIBE {name}\r\n".encode())
         assert connection.recv(1000).startswith(b"*3")
-        with struck(Blackhole(streams), place(link)):
+        with caused(Blackhole(streams), fault_context(link)):
             connection.sendall(f"SUBSCRIBE {other}\r\n".encode())
             assert direct.publish(name, "news") == 1
             assert hears is not is_silent(connection)
@@ -206,18 +209,18 @@ def test_a_blackhole_swallows_and_says_nothing(
     assert works(link)
 
 
-def test_a_cut_closes_what_is_there_and_takes_nobody(link: Proxy) -> None:
+def test_a_cut_closes_open_connections_and_refuses_new_ones(link: Proxy) -> None:
     with connected(link) as connection:
         assert answer(connection) == PONG
-        with struck(Cut(), place(link)):
+        with caused(LinkCut(), fault_context(link)):
             assert read(connection, 1) == b""
             with pytest.raises(ConnectionRefusedError), connected(link):
                 pass
     assert works(link)
 
 
-def test_a_reset_reaches_idle_connections_too(link: Proxy) -> None:
-    at, fault = place(link), Reset()
+def test_a_reset_also_reaches_idle_connections(link: Proxy) -> None:
+    at, fault = fault_context(link), Reset()
     with fault.prepared(at):
         with connected(link) as connection:
             assert answer(connection) == PONG
@@ -229,8 +232,8 @@ def test_a_reset_reaches_idle_connections_too(link: Proxy) -> None:
         assert works(link)
 
 
-def test_a_reset_reaches_the_server_too(link: Proxy, direct: Redis) -> None:
-    at, fault, name = place(link), Reset(), f"c{uuid4().hex}"
+def test_a_reset_also_reaches_the_server(link: Proxy, direct: Redis) -> None:
+    at, fault, name = fault_context(link), Reset(), f"c{uuid4().hex}"
     with fault.prepared(at), connected(link) as connection:
         connection.sendall(f"CLIENT SETNAME {name}\r\n".encode())
         assert read(connection, 5) == b"+OK\r\n"
@@ -244,7 +247,7 @@ def clients(direct: Redis, name: str) -> list[Any]:
 
 def test_latency_delays(link: Proxy) -> None:
     with connected(link) as connection:
-        with struck(Latency(latency_ms=(800, 900), jitter_ms=(0, 50), streams=FROM), place(link)):
+        with caused(Latency(latency_ms=(800, 900), jitter_ms=(0, 50), streams=FROM), fault_context(link)):
             begun = monotonic()
             assert answer(connection) == PONG
             assert 0.7 < monotonic() - begun < 3
@@ -253,12 +256,12 @@ def test_latency_delays(link: Proxy) -> None:
         assert monotonic() - begun < 0.6
 
 
-def test_a_narrow_link_takes_its_time(link: Proxy, direct: Redis) -> None:
+def test_limited_bandwidth_slows_a_link(link: Proxy, direct: Redis) -> None:
     key = str(uuid4())
     direct.set(key, "x" * 6000, ex=60)
     question, size = f"GET {key}\r\n".encode(), len("$6000\r\n") + 6000 + len("\r\n")
     with connected(link) as connection:
-        with struck(Bandwidth(rate_kb_s=(5, 5), streams=FROM), place(link)):
+        with caused(Bandwidth(rate_kb_s=(5, 5), streams=FROM), fault_context(link)):
             begun = monotonic()
             assert len(answer(connection, question, size)) == size
             assert 0.8 < monotonic() - begun < 5
@@ -269,7 +272,7 @@ def test_a_narrow_link_takes_its_time(link: Proxy, direct: Redis) -> None:
 
 def test_a_slow_close_is_seen_late(link: Proxy, direct: Redis) -> None:
     name = f"c{uuid4().hex}"
-    with struck(SlowClose(delay_ms=(800, 900), streams=TO), place(link)):
+    with caused(SlowClose(delay_ms=(800, 900), streams=TO), fault_context(link)):
         with connected(link) as connection:
             connection.sendall(f"CLIENT SETNAME {name}\r\n".encode())
             assert read(connection, 5) == b"+OK\r\n"
@@ -278,11 +281,11 @@ def test_a_slow_close_is_seen_late(link: Proxy, direct: Redis) -> None:
         assert 0.7 < monotonic() - begun < 5
 
 
-def test_a_slicer_makes_crumbs(link: Proxy) -> None:
+def test_a_slicer_cuts_the_stream_into_slices(link: Proxy) -> None:
     question = b"ECHO " + b"x" * 60 + b"\r\n"
     with (
         connected(link) as connection,
-        struck(Slicer(slice_bytes=(4, 4), pause_us=(20_000, 20_000), streams=FROM), place(link)),
+        caused(Slicer(slice_bytes=(4, 4), pause_us=(20_000, 20_000), streams=FROM), fault_context(link)),
     ):
         connection.sendall(question)
         crumbs, size = 0, 0
@@ -295,7 +298,7 @@ def test_a_slicer_makes_crumbs(link: Proxy) -> None:
 def test_a_limit_ends_a_connection_after_its_bytes(link: Proxy) -> None:
     with connected(link) as connection:
         assert answer(connection) == PONG
-        with struck(DataLimit(limit_bytes=(10, 10)), place(link)):
+        with caused(DataLimit(limit_bytes=(10, 10)), fault_context(link)):
             assert answer(connection) == PONG
             assert answer(connection) == b""
     assert works(link)
@@ -310,9 +313,9 @@ def broker(server: Server) -> Iterator[Broker]:
         yield found
 
 
-def as_ground(server: Server) -> Ground:
-    """A broker that other tests use, too."""
-    return ExistingGround(BrokerUrl.parse(server.url), server.management_url)
+def as_ground(server: Server) -> TestBroker:
+    """A broker that other tests also use."""
+    return ExternalBroker(BrokerUrl.parse(server.url), server.management_url)
 
 
 @contextmanager
@@ -332,7 +335,7 @@ def take(queue: Queue) -> Any:
 
 
 def eventually(broker: Broker, queue: str, ready: int, unacked: int) -> None:
-    """The broker counts so, once its statistics have caught up."""
+    """Wait until the broker's statistics show these counts."""
 
     def counted() -> bool:
         try:
@@ -343,10 +346,10 @@ def eventually(broker: Broker, queue: str, ready: int, unacked: int) -> None:
     wait_until(counted, within_s=WITHIN_S, what=f"{queue}: ready {ready}, unacked {unacked}")
 
 
-def test_one_ack_vanishes_and_nothing_else(server: Server, broker: Broker, lead: Callable[[Server], Proxy]) -> None:
+def test_one_ack_is_lost_and_nothing_else(server: Server, broker: Broker, lead: Callable[[Server], Proxy]) -> None:
     link, fault, name = lead(server), AckCut(), f"faults-{uuid4()}"
     tags: list[str] = []
-    at = place(link, ground=as_ground(server), tag=lambda: tags[0])
+    at = fault_context(link, test_broker=as_ground(server), tag=lambda: tags[0])
     with fault.prepared(at):
         with suppress(OSError), consuming(server.url_at(link.port), name) as queue:
             send(queue, "first")
@@ -356,7 +359,7 @@ def test_one_ack_vanishes_and_nothing_else(server: Server, broker: Broker, lead:
             tags.append(str(first.delivery_tag))
             with fault.injected(at):
                 second.ack()
-                # on Redis the client waits for an answer, on RabbitMQ there is none
+                # on Redis the client waits for a reply, on RabbitMQ there is no reply
                 with suppress(RedisTimeout):
                     first.ack()
                 third.ack()
@@ -377,7 +380,7 @@ def test_one_ack_vanishes_and_nothing_else(server: Server, broker: Broker, lead:
 
 def test_heartbeats_pass_while_an_ack_is_lost(rabbitmq: Server, lead: Callable[[Server], Proxy]) -> None:
     link, fault, name = lead(rabbitmq), AckCut(), f"faults-{uuid4()}"
-    at = place(link, ground=as_ground(rabbitmq), tag=lambda: "1")
+    at = fault_context(link, test_broker=as_ground(rabbitmq), tag=lambda: "1")
     with fault.prepared(at):
         connection = amqp.Connection(f"{LOOPBACK}:{link.port}", heartbeat=1)
         connection.connect()
@@ -401,22 +404,23 @@ def test_heartbeats_pass_while_an_ack_is_lost(rabbitmq: Server, lead: Callable[[
             channel.queue_declare(name, passive=True)
 
 
-def test_an_ack_that_never_comes_is_no_experiment(redis: Server, link: Proxy) -> None:
-    at, fault = place(link, ground=as_ground(redis), tag=lambda: "tag"), AckCut(seen_within_s=0.2)
-    with fault.prepared(at), pytest.raises(ExperimentFailed, match=r"did not come within 0\.2 s$"), fault.injected(at):
+def test_an_ack_that_is_never_sent_fails_the_experiment(redis: Server, link: Proxy) -> None:
+    at, fault = fault_context(link, test_broker=as_ground(redis), tag=lambda: "tag"), AckCut(seen_within_s=0.2)
+    not_sent = pytest.raises(ExperimentFailed, match=r"did not send the ACK of the task within 0\.2 s$")
+    with fault.prepared(at), not_sent, fault.injected(at):
         assert works(link)
 
 
 def test_an_ack_of_several_is_not_cut(rabbitmq: Server, lead: Callable[[Server], Proxy]) -> None:
-    """It would take other tasks' ACKs along."""
+    """It also acknowledges other tasks."""
     link, fault, name = lead(rabbitmq), AckCut(seen_within_s=0.5), f"faults-{uuid4()}"
-    at = place(link, ground=as_ground(rabbitmq), tag=lambda: "1")
+    at = fault_context(link, test_broker=as_ground(rabbitmq), tag=lambda: "1")
     with fault.prepared(at), suppress(OSError), consuming(rabbitmq.url_at(link.port), name) as queue:
         send(queue, "first")
         send(queue, "second")
         take(queue)
         second = take(queue)
-        with pytest.raises(ExperimentFailed, match="several deliveries at once"), fault.injected(at):
+        with pytest.raises(ExperimentFailed, match="cover several deliveries"), fault.injected(at):
             second.ack(multiple=True)
     with closing(rabbitmq.open()) as broker:
         eventually(broker, name, ready=0, unacked=0)
@@ -425,7 +429,7 @@ def test_an_ack_of_several_is_not_cut(rabbitmq: Server, lead: Callable[[Server],
 def test_one_call_of_toxiproxy_does_not_wait_for_another(
     listener: socket.socket, redis: Server, toxiproxy: Server
 ) -> None:
-    """To take a toxic away can take seconds, and other links are to be mended at once."""
+    """Removing a toxic can take seconds, and other links must be repaired at once."""
     silent = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
 
     def ask_in_vain() -> None:
@@ -442,19 +446,19 @@ def test_one_call_of_toxiproxy_does_not_wait_for_another(
 
 
 def test_links_and_relays_lead_to_another_host(toxiproxy: Server) -> None:
-    """An address of this machine that is not the usual one stands for it; nobody listens at the usual one."""
+    """Another loopback address stands for the other host; no server listens at the usual one."""
     with socket.create_server(("127.0.0.2", 0)) as elsewhere:
         elsewhere.settimeout(WITHIN_S)
         port = elsewhere.getsockname()[1]
         link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", port, "127.0.0.2")
-        with Relay(port, AmqpRequests, "127.0.0.2") as relay:
+        with Relay(port, AmqpRequestParser, "127.0.0.2") as relay:
             for entrance in (link.port, relay.port):
                 with socket.create_connection((LOOPBACK, entrance), WITHIN_S), elsewhere.accept()[0]:
                     pass
-            link.lead_to(relay.port)
+            link.redirect(relay.port)
             with connected(link), elsewhere.accept()[0]:
                 pass
-            link.lead_to(port, "127.0.0.2")
+            link.redirect(port, "127.0.0.2")
             with connected(link), elsewhere.accept()[0]:
                 pass
         link.delete()
@@ -462,7 +466,7 @@ def test_links_and_relays_lead_to_another_host(toxiproxy: Server) -> None:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A server that answers only what a test lets it."""
+    """A listener; the test itself answers."""
     with socket.create_server((LOOPBACK, 0)) as found:
         found.settimeout(WITHIN_S)
         yield found
@@ -472,7 +476,7 @@ def listener() -> Iterator[socket.socket]:
 def relayed(listener: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Both ends of a connection over a relay."""
     with (
-        Relay(listener.getsockname()[1], AmqpRequests) as relay,
+        Relay(listener.getsockname()[1], AmqpRequestParser) as relay,
         socket.create_connection((LOOPBACK, relay.port), timeout=WITHIN_S) as client,
         listener.accept()[0] as server,
     ):
@@ -480,19 +484,19 @@ def relayed(listener: socket.socket) -> Iterator[tuple[socket.socket, socket.soc
         yield client, server
 
 
-def test_a_relay_ends_each_way_by_itself(listener: socket.socket) -> None:
+def test_a_relay_ends_each_direction_by_itself(listener: socket.socket) -> None:
     for first_is_client in (True, False):
         with relayed(listener) as both:
             first, second = both if first_is_client else reversed(both)
             for sender, receiver in ((first, second), (second, first)):
-                # the beginning of AMQP's header: what is no whole request is not lost at the end
+                # the beginning of the AMQP header: an incomplete request is not lost at the end
                 sender.sendall(b"AMQ")
                 sender.shutdown(socket.SHUT_WR)
                 assert read(receiver, 100) == b"AMQ"
 
 
 def test_a_relay_loses_no_byte(listener: socket.socket) -> None:
-    """Whoever reads slowly makes the other wait."""
+    """A slow reader slows the sender down."""
     much = bytes(range(256)) * 20_000
     with relayed(listener) as (client, server):
         for sender, receiver in ((client, server), (server, client)):
@@ -518,13 +522,13 @@ def test_a_relay_leaves_nothing(listener: socket.socket) -> None:
 def test_a_broken_server_breaks_the_connection() -> None:
     with socket.create_server((LOOPBACK, 0)) as gone:
         port = gone.getsockname()[1]
-    with Relay(port, AmqpRequests) as relay, socket.create_connection((LOOPBACK, relay.port), WITHIN_S) as client:
+    with Relay(port, AmqpRequestParser) as relay, socket.create_connection((LOOPBACK, relay.port), WITHIN_S) as client:
         assert read(client, 1) == b""
 
 
 # workers
 
-#: A main process with a pool of two that end with it; asked to leave, it waits for the gate.
+#: A main process with a pool of two that end with it; on a signal to shut down it waits for the file that releases it.
 WORKER = """
 import signal, subprocess, sys, time
 from pathlib import Path
@@ -540,24 +544,26 @@ while not Path(sys.argv[1]).exists():
 
 
 class Worker:
-    """A `Victim` that is ready once its pool is there."""
+    """A `TargetWorker` that is ready once its pool is there."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.gate, self.asked = folder / "gate", folder / "asked"
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.released, self.asked = directory / "released", directory / "asked"
         self.started = 0
         self._start()
 
     def _start(self) -> None:
         self.started += 1
-        command = [sys.executable, "-c", WORKER, str(self.gate), str(self.asked)]
-        self.process = GuardedProcess(command, log=self._folder / "log", environment=inherited_environment(without=()))
-        wait_until(lambda: len(self.pool()) == 2, within_s=WITHIN_S, what="the pool is there")
+        command = [sys.executable, "-c", WORKER, str(self.released), str(self.asked)]
+        self.process = ReapedProcess(
+            command, log=self._directory / "log", environment=inherited_environment(without=())
+        )
+        wait_until(lambda: len(self.pool_processes()) == 2, within_s=WITHIN_S, what="the pool is there")
 
     def signal(self, number: int) -> None:
         self.process.signal(signal.Signals(number))
 
-    def pool(self) -> list[psutil.Process]:
+    def pool_processes(self) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             return psutil.Process(self.process.pid).children()
         return []
@@ -567,7 +573,7 @@ class Worker:
         with self.process.frozen():
             yield
 
-    def gone(self) -> None:
+    def await_exit(self) -> None:
         wait_until(lambda: self.process.exit_code is not None, within_s=WITHIN_S, what="it has ended")
 
     def start_again(self) -> None:
@@ -590,53 +596,71 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def stand_still(processes: list[psutil.Process]) -> list[bool]:
+def stopped(processes: list[psutil.Process]) -> list[bool]:
     return [process.status() == psutil.STATUS_STOPPED for process in processes]
 
 
-def at_worker(worker: Victim) -> Place:
-    return place(victim=worker)
+def at_worker(worker: TargetWorker) -> FaultContext:
+    return fault_context(target=worker)
 
 
-def test_a_killed_worker_is_gone_and_started_again(worker: Worker) -> None:
-    pool = worker.pool()
-    with failing(), struck(WorkerKilled(), at_worker(worker)):
+def test_a_killed_worker_ends_and_is_started_again(worker: Worker) -> None:
+    pool = worker.pool_processes()
+    with failing(), caused(WorkerKilled(), at_worker(worker)):
         assert worker.process.exit_code == 128 + signal.SIGKILL
         wait_until(lambda: not any(map(runs, pool)), within_s=WITHIN_S, what="its pool is gone with it")
     assert worker.process.exit_code is None
-    assert (2, 2) == (worker.started, len(worker.pool()))
+    assert (2, 2) == (worker.started, len(worker.pool_processes()))
 
 
 def test_killed_children_leave_the_worker_alone(worker: Worker) -> None:
-    pool = worker.pool()
-    with struck(ChildKilled(), at_worker(worker)):
+    pool = worker.pool_processes()
+    with caused(ChildKilled(), at_worker(worker)):
         wait_until(lambda: not any(map(runs, pool)), within_s=WITHIN_S, what="the pool is gone")
         assert worker.process.exit_code is None
     assert worker.started == 1
 
 
 def test_without_a_pool_no_child_is_killed(worker: Worker) -> None:
-    for process in worker.pool():
+    for process in worker.pool_processes():
         process.kill()
     worker.process.stop()
-    with pytest.raises(ExperimentFailed, match="no process"), struck(ChildKilled(), at_worker(worker)):
+    with pytest.raises(ExperimentFailed, match="no process"), caused(ChildKilled(), at_worker(worker)):
         pass
 
 
-def test_a_frozen_worker_stands_still_with_its_pool(worker: Worker) -> None:
-    processes = [psutil.Process(worker.process.pid), *worker.pool()]
-    with failing(), struck(WorkerFrozen(), at_worker(worker)):
-        wait_until(lambda: all(stand_still(processes)), within_s=WITHIN_S, what="all stand still")
-    wait_until(lambda: not any(stand_still(processes)), within_s=WITHIN_S, what="all go on")
+def test_a_frozen_worker_is_stopped_with_its_pool(worker: Worker) -> None:
+    processes = [psutil.Process(worker.process.pid), *worker.pool_processes()]
+    with failing(), caused(WorkerFrozen(), at_worker(worker)):
+        wait_until(lambda: all(stopped(processes)), within_s=WITHIN_S, what="all are stopped")
+    wait_until(lambda: not any(stopped(processes)), within_s=WITHIN_S, what="all continue")
 
 
 @pytest.mark.parametrize(("warm", "asked"), [(True, "SIGTERM"), (False, "SIGQUIT")])
-def test_a_worker_leaves_when_its_task_lets_it(warm: bool, asked: str, worker: Worker) -> None:
+def test_a_worker_shuts_down_when_its_task_ends(warm: bool, asked: str, worker: Worker) -> None:
     fault = Shutdown(warm=warm)
-    with struck(fault, at_worker(worker)):
+    with caused(fault, at_worker(worker)):
         wait_until(worker.asked.exists, within_s=WITHIN_S, what="it is asked to leave")
         assert worker.process.exit_code is None
-        worker.gate.touch()
+        worker.released.touch()
     assert asked == worker.asked.read_text()
-    assert asked in fault.what
+    assert asked in fault.description
     assert (2, None) == (worker.started, worker.process.exit_code)
+
+
+def test_the_fault_of_the_authors_page_registers_itself_and_is_undone(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of docs/write-a-fault.md: one file and nothing else."""
+    page = (Path(__file__).parents[2] / "docs" / "write-a-fault.md").read_text()
+    (tmp_path / "pool_frozen.py").write_text(page.split("```python\n")[1].split("```")[0])
+    monkeypatch.setattr(faults, "__path__", [*faults.__path__, str(tmp_path)])
+    monkeypatch.setitem(sys.modules, "repot.chaos.faults.pool_frozen", ModuleType("to be imported"))
+    del sys.modules["repot.chaos.faults.pool_frozen"]
+    scenario = next(one for one in declared() if one.name == "pool-frozen")
+    assert scenario.fault is not None
+    pool = worker.pool_processes()
+    with failing(), caused(scenario.fault, at_worker(worker)):
+        wait_until(lambda: all(stopped(pool)), within_s=WITHIN_S, what="the pool is frozen")
+        assert [False] == stopped([psutil.Process(worker.process.pid)])
+    wait_until(lambda: not any(stopped(pool)), within_s=WITHIN_S, what="the pool continues")

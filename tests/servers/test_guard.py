@@ -11,24 +11,24 @@ from celery import chain, chord
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded
 from click.testing import CliRunner
 
-from repot.brokers.local import redis_server
-from repot.chaos.proxies import Proxy
+from repot.chaos.instruments.journal import DELIVERED, ENDED
+from repot.chaos.runner.proxies import Proxy
 from repot.cli.main import main
 from repot.config import as_environment
-from repot.idempotency.claims import Ending, Outcome, State
+from repot.idempotency.records import Ending, FinishMode, RunOutcome, State
+from repot.testbed import redis_server
 from repot.waiting import wait_until
-from repot.worker.journal import DELIVERED, ENDED
-from shop import LEASE_S, Shop, frozen
+from support.shop import LEASE_S, Shop, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 
 @pytest.fixture
 def order() -> str:
-    """An order nobody else has."""
+    """An order of this test alone."""
     return str(uuid4())
 
 
@@ -60,7 +60,7 @@ def test_a_class_behind_the_guard_is_called_for_each_run_that_has_the_key(shop: 
         len(shop.lines("audited", second.id)),
         len(shop.effects(order)),
     )
-    assert shop.effects(order)[0].details["fence"] > 0
+    assert shop.effects(order)[0].details["fencing_token"] > 0
 
 
 def test_a_redelivery_in_mid_run_neither_runs_nor_answers_skipped(shop: Shop, order: str) -> None:
@@ -99,7 +99,7 @@ def test_a_chord_goes_on_from_first_results(shop: Shop) -> None:
 
 
 def test_a_task_that_replaces_itself_goes_on(shop: Shop, order: str) -> None:
-    """The replacement has the id of the first, and under some policies its key, too."""
+    """The replacement has the id of the first task, and under some policies also its key."""
     assert 3 == shop.get(shop.send("steps", order, 1))
     assert 3 == len(shop.effects(order))
 
@@ -134,7 +134,7 @@ def test_the_same_key_with_other_arguments_is_refused(shop: Shop, order: str) ->
 
 def test_a_result_too_large_to_keep_says_that_the_effect_is_done(shop: Shop, order: str) -> None:
     assert order * 200 == shop.get(shop.send("talkative", order))
-    with pytest.raises(Exception, match="has done this; its result was too large"):
+    with pytest.raises(Exception, match="has already done this; its result was too large"):
         shop.get(shop.send("talkative", order))
     assert 1 == len(shop.effects(order))
 
@@ -166,12 +166,12 @@ def test_a_failure_that_is_not_kept_may_be_tried_again(shop: Shop, order: str) -
 def test_a_permanent_failure_is_kept(shop: Shop, order: str) -> None:
     with pytest.raises(Exception, match=order):
         shop.get(shop.send("decline", order))
-    with pytest.raises(Exception, match=f"failed for good with this key: Declined: {order}"):
+    with pytest.raises(Exception, match=f"failed permanently with this key: Declined: {order}"):
         shop.get(shop.send("decline", order))
     assert 1 == len(shop.effects(order))
 
 
-def test_a_replayed_letter_of_a_permanent_failure_runs(shop: Shop, order: str) -> None:
+def test_a_replayed_dead_letter_of_a_permanent_failure_runs(shop: Shop, order: str) -> None:
     """The flaw of a dead letter that is skipped when it is replayed within a day."""
     task = str(uuid4())
     for replay in (None, 1, 1):
@@ -191,15 +191,15 @@ def test_an_ignored_run_is_done(shop: Shop, order: str) -> None:
     assert 1 == len(shop.effects(order))
 
 
-def test_a_soft_time_limit_leaves_a_doubt(shop: Shop, order: str) -> None:
+def test_a_soft_time_limit_leaves_an_unknown_outcome(shop: Shop, order: str) -> None:
     task = shop.send("slow", order)
     with pytest.raises(Exception, match="SoftTimeLimit"):
         shop.get(task)
     (record,) = [record for record in shop.records if record.task_id == task.id]
-    assert (State.UNKNOWN, 1) == (record.state, record.doubts)
+    assert (State.UNKNOWN, 1) == (record.state, record.unknown_outcomes)
 
 
-def test_a_hard_time_limit_leaves_a_doubt(shop: Shop, order: str) -> None:
+def test_a_hard_time_limit_leaves_an_unknown_outcome(shop: Shop, order: str) -> None:
     task = shop.send("stuck", order)
     with pytest.raises(TimeLimitExceeded):
         shop.get(task)
@@ -209,9 +209,9 @@ def test_a_hard_time_limit_leaves_a_doubt(shop: Shop, order: str) -> None:
     assert 2 == len(shop.effects(order))
 
 
-def test_a_revoked_run_leaves_a_doubt(shop: Shop, order: str) -> None:
+def test_a_revoked_run_leaves_an_unknown_outcome(shop: Shop, order: str) -> None:
     task = shop.send("charge", order, 1, "", str(shop.file()))
-    # a run has its claim only some moments after it has begun
+    # a run acquires its lease only some moments after its start
     shop.await_effects(order)
     shop.client.control.revoke(task.id, terminate=True, signal="SIGKILL")
     with pytest.raises(TaskRevokedError):
@@ -219,7 +219,7 @@ def test_a_revoked_run_leaves_a_doubt(shop: Shop, order: str) -> None:
     wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=10, what="its lease runs out")
 
 
-def test_what_an_exception_says_nothing_about_is_in_doubt(shop: Shop, order: str) -> None:
+def test_what_an_exception_says_nothing_about_has_an_unknown_outcome(shop: Shop, order: str) -> None:
     task = shop.send("doubtful", order)
     with pytest.raises(Exception, match=order):
         shop.get(task)
@@ -243,30 +243,30 @@ def test_a_killed_workers_redelivered_task_is_not_skipped(
     hold = shop.file()
     worker = shop.start()
     task = shop.send("charge", order, 1, str(hold))
-    wait_until(lambda: shop.records, within_s=20, what="its key is claimed")
+    wait_until(lambda: shop.records, within_s=20, what="its key is acquired")
     worker.stop()
     hold.touch()
     shop.start()
     assert order == shop.get(task, within_s=60)["order"]
     assert 1 == len(shop.effects(order))
-    assert (2, 1) == (shop.record.runs, shop.record.doubts)
+    assert (2, 1) == (shop.record.runs, shop.record.unknown_outcomes)
 
 
-def test_an_effect_in_doubt_waits_for_a_person_if_its_policy_says_so(
+def test_an_effect_of_unknown_outcome_waits_for_an_operator_if_its_policy_says_so(
     server: Server, redis: Server, opened: Callable[..., Shop], order: str
 ) -> None:
     shop = opened(server, redis)
     _parked(shop, order)
     assert (1, True) == (len(shop.effects(order)), shop.record.parked)
     # the person looks, and says that it was done
-    shop.store.finish(shop.record.key, shop.record.owner, Ending(Outcome.DONE, 3600, '"paid"'), "person")
+    shop.store.finish(shop.record.key, shop.record.owner, Ending(RunOutcome.DONE, 3600, '"paid"'), FinishMode.OPERATOR)
     assert "paid" == shop.get(shop.send("pay", order))
 
 
-def test_a_parked_effect_is_run_again_by_replaying_its_letter(
+def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
     server: Server, redis: Server, opened: Callable[..., Shop], order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a killed worker to `repot dead replay`: a person looked, and wants the run."""
+    """From a killed worker to `repot dlq replay`: a person looked, and wants the run."""
     shop = opened(server, redis)
     task = _parked(shop, order)
     for name, value in as_environment(shop.settings).items():
@@ -275,15 +275,15 @@ def test_a_parked_effect_is_run_again_by_replaying_its_letter(
     if server.management_url:
         monkeypatch.setenv("WORKER_MANAGEMENT_URL", server.management_url)
 
-    def letters() -> Any:
-        found = CliRunner().invoke(main, ["dead", "list", "--json"])
+    def dead_letters() -> Any:
+        found = CliRunner().invoke(main, ["dlq", "list", "--json"])
         assert 0 == found.exit_code, found.output
         return json.loads(found.stdout)
 
-    (letter,) = wait_until(letters, within_s=20, what="its letter is written", poll_s=0.3)
-    assert (task.id, "unknown_outcome") == (letter["id"], letter["reason"])
+    (dead_letter,) = wait_until(dead_letters, within_s=20, what="its dead letter is written", poll_s=0.3)
+    assert (task.id, "unknown_outcome") == (dead_letter["id"], dead_letter["reason"])
     shop.client.backend.forget(task.id)
-    assert 0 == CliRunner().invoke(main, ["dead", "replay", task.id, "--execute"]).exit_code
+    assert 0 == CliRunner().invoke(main, ["dlq", "replay", task.id, "--execute"]).exit_code
     # what was asked for before remembers the failure
     assert order == shop.get(shop.client.AsyncResult(task.id))
     assert (2, State.DONE) == (len(shop.effects(order)), shop.record.state)
@@ -292,36 +292,36 @@ def test_a_parked_effect_is_run_again_by_replaying_its_letter(
 def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(
     server: Server, redis: Server, opened: Callable[..., Shop], order: str
 ) -> None:
-    """SIGSTOP, another takes over, SIGCONT: fences tell the two writers apart."""
+    """SIGSTOP, another run takes over, SIGCONT: fencing tokens distinguish the two writers."""
     shop = opened(server, redis, visibility_timeout=3600)
-    first_hold, second_hold = shop.file(), shop.file()
+    hold = shop.file()
     shop.start()
     key = {"headers": {"repot_key": order}}
-    first = shop.send("charge", order, 1, "", str(first_hold), **key)
+    first = shop.send("charge", order, 1, "", str(hold), **key)
     stopped = shop.await_effects(order)[0].pid
     with frozen(stopped):
-        second = shop.send("charge", order, 1, "", str(first_hold), **key)
+        second = shop.send("charge", order, 1, "", str(hold), **key)
         late, successor = shop.await_effects(order, 2, within_s=20)
-        first_hold.touch()
+        hold.touch()
         assert second.id == shop.get(second)["by"]
-    assert late.details["fence"] < successor.details["fence"]
+    assert late.details["fencing_token"] < successor.details["fencing_token"]
     # the late one gets its successor's result
     assert second.id == shop.get(first)["by"]
-    assert (State.DONE, second.id, 1) == (shop.record.state, shop.record.task_id, shop.record.doubts)
+    assert (State.DONE, second.id, 1) == (shop.record.state, shop.record.task_id, shop.record.unknown_outcomes)
     assert 2 == len(shop.effects(order))
-    assert not second_hold.exists()
+    assert late.pid == stopped != successor.pid
 
 
 def test_a_run_that_stood_still_and_was_not_missed_is_done(
     redis: Server, opened: Callable[..., Shop], order: str
 ) -> None:
-    """Its lease ran out, but nobody came: what it knows ends the doubt, and the effect stays the only one."""
+    """Its lease expired, but no other run came: it records its outcome, and the effect stays the only one."""
     shop = opened(redis, redis, visibility_timeout=3600)
     hold = shop.file()
     shop.start()
     task = shop.send("charge", order, 1, "", str(hold))
     with frozen(shop.await_effects(order)[0].pid):
-        wait_until(lambda: shop.record.is_stuck, within_s=10, what="its lease runs out")
+        wait_until(lambda: shop.record.has_unknown_outcome, within_s=10, what="its lease runs out")
     hold.touch()
     assert task.id == shop.get(task)["by"]
     assert task.id == shop.get(shop.send("charge", order, 1, "", str(hold)))["by"]
@@ -335,14 +335,14 @@ def test_a_lease_is_renewed_in_every_pool(redis: Server, opened: Callable[..., S
     shop.start(2, "--pool", pool)
     task = shop.send("charge", order, 1, "", str(hold))
     shop.await_effects(order)
-    owner, begun = shop.record.owner, shop.record.began
+    owner, begun = shop.record.owner, shop.record.started_at
     wait_until(
         lambda: shop.store.client.time()[0] - begun > 3 * LEASE_S, within_s=30, what="three leases' time has passed"
     )
     assert (State.RUNNING, owner) == (shop.record.state, shop.record.owner)
     hold.touch()
     assert task.id == shop.get(task)["by"]
-    assert (State.DONE, 0) == (shop.record.state, shop.record.doubts)
+    assert (State.DONE, 0) == (shop.record.state, shop.record.unknown_outcomes)
 
 
 # A store that is away
@@ -379,23 +379,23 @@ def test_what_may_run_unguarded_does_while_the_store_is_away(cut: tuple[Shop, Pr
     shop.start()
     assert order == shop.get(shop.send("careless", order))
     # a store that compares refuses such a writer after any other
-    assert [0] == [line.details["fence"] for line in shop.effects(order)]
+    assert [0] == [line.details["fencing_token"] for line in shop.effects(order)]
 
 
 @pytest.mark.parametrize("cut", [{"lease": 6, "socket_timeout": 0.3}], indirect=True)
-def test_a_store_cut_off_in_mid_claim_leaves_no_key_taken(cut: tuple[Shop, Proxy], order: str) -> None:
-    """The claim is made, its answer never comes: it is taken back as soon as the store can be told."""
+def test_a_store_cut_off_during_an_acquisition_leaves_no_key_taken(cut: tuple[Shop, Proxy], order: str) -> None:
+    """The lease is acquired, but the answer is lost: it is released as soon as the store answers."""
     shop, link = cut
     shop.start()
     shop.get(shop.send("charge", "warm"))
     answers = link.add_toxic("timeout", "downstream", {"timeout": 0})
     task = shop.send("charge", order)
-    wait_until(lambda: any(record.task_id == task.id for record in shop.records), within_s=10, what="it is claimed")
+    wait_until(lambda: any(record.task_id == task.id for record in shop.records), within_s=10, what="it is acquired")
     assert "IGNORED" == shop.await_ended(task.id)[0]
     link.remove_toxic(answers)
     assert order == shop.get(task)["order"]
     record = _record(shop, task.id)
-    assert (State.DONE, 0, 1) == (record.state, record.doubts, len(shop.effects(order)))
+    assert (State.DONE, 0, 1) == (record.state, record.unknown_outcomes, len(shop.effects(order)))
 
 
 def test_a_store_cut_off_in_mid_finish_neither_fails_nor_repeats_the_task(cut: tuple[Shop, Proxy], order: str) -> None:
@@ -426,7 +426,7 @@ def test_a_guarded_task_costs_two_round_trips(redis: Server, opened: Callable[..
         for number in range(50):
             shop.get(shop.send("charge", str(number)))
         after = _commands(client)
-    # our own question is among them; what scripts call is counted, too, but not sent
+    # our own request is among them; commands inside scripts are counted, but not sent
     sent = {name: after[name] - before.get(name, 0) for name in after if name in ("evalsha", "eval", "ping", "get")}
     assert {"evalsha": 100} == {name: number for name, number in sent.items() if number}
 
@@ -440,7 +440,7 @@ def test_the_switch_turns_the_guard_off(redis: Server, opened: Callable[..., Sho
 
 
 def _parked(shop: Shop, order: str) -> Any:
-    """A task whose worker was killed after its effect, and that nobody may run again."""
+    """A task whose worker was killed after its effect, and that is parked."""
     hold = shop.file()
     worker = shop.start()
     task = shop.send("pay", order, str(hold))
@@ -448,7 +448,7 @@ def _parked(shop: Shop, order: str) -> Any:
     worker.stop()
     hold.touch()
     shop.start()
-    with pytest.raises(Exception, match="nobody knows whether task"):
+    with pytest.raises(Exception, match=r"the outcome of task .* is unknown"):
         shop.get(task, within_s=60)
     return task
 
@@ -464,7 +464,7 @@ def _chord_of(shop: Shop, body: Any) -> dict[str, Any]:
 
 
 def _sign(shop: Shop, task: str, *arguments: Any) -> Any:
-    return shop.client.signature(f"guarded_app.{task}", arguments)
+    return shop.client.signature(f"support.guarded_app.{task}", arguments)
 
 
 def _commands(client: Any) -> dict[str, int]:

@@ -15,15 +15,15 @@ from uuid import uuid4
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployment import Deployment, init
-from repot.brokers.local import free_port
+from repot.chaos.instruments.journal import DELIVERED, EFFECT, READY, STARTED, Journal
+from repot.testbed import free_port
 from repot.waiting import wait_until
-from repot.worker.journal import DELIVERED, EFFECT, READY, STARTED, Journal
+from support.deployment import Deployment, init
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.brokers.local import GuardedProcess, Server
+    from repot.testbed import ReapedProcess, Server
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def _deployed(folder: Path, kind: str, broker: Server, results: Server) -> Deplo
         CELERY_QUEUE_NAMES=queue,
         WORKER_DEAD_LETTER_QUEUE=f"{queue}-dead",
         WORKER_JOURNAL=str(made.folder / "journal"),
-        WORKER_PULSE_FOLDER=str(made.folder / "pulse"),
+        WORKER_STATUS_DIR=str(made.folder / "status"),
         HEALTHCHECK_PORT=str(free_port()),
     )
     return made
 
 
 @contextmanager
-def _supervisord(deployment: Deployment) -> Iterator[GuardedProcess]:
+def _supervisord(deployment: Deployment) -> Iterator[ReapedProcess]:
     with deployment.start("supervisord -c supervisord.conf") as process:
         try:
             yield process
@@ -64,7 +64,7 @@ def test_supervisord_runs_a_worker_and_stops_it_when_its_task_has_ended(deployme
     journal = Journal(deployment.folder / "journal")
 
     def seen(what: str, task: str) -> int:
-        return len([line for line in journal.read() if (line.what, line.task) == (what, task)])
+        return len([line for line in journal.read() if (line.kind, line.task) == (what, task)])
 
     with _supervisord(deployment) as supervisord:
         wait_until(lambda: seen(READY, ""), within_s=60, what="the worker is ready")
@@ -129,7 +129,7 @@ def test_a_bridge_takes_what_waits_on_the_other_broker(redis: Server, rabbitmq: 
     made.rewrite(WORKER_MANAGEMENT_URL=rabbitmq.management_url)
     with _supervisord(made) as supervisord:
         assert 2 == task.get(timeout=60), supervisord.log_tail(100)
-        effects = [line.worker for line in Journal(made.folder / "journal").read() if line.what == EFFECT]
+        effects = [line.worker for line in Journal(made.folder / "journal").read() if line.kind == EFFECT]
         assert ["bridge", "worker"] == [name.partition("@")[0] for name in effects]
         judged = made.run("HEALTHCHECK_NODE=bridge@%h repot healthcheck live")
         assert 0 == judged.returncode, judged.stderr
@@ -153,9 +153,7 @@ def _require_both_brokers_are_counted(made: Deployment, *brokers: str) -> None:
     assert dict.fromkeys(brokers, 0) == samples("repot_queue_messages_ready")
     assert dict.fromkeys(brokers, 0) == samples("repot_broker_messages_delayed")
     task = made.send("repot.run", 6)
-    wait_until(
-        lambda: samples("repot_broker_tasks_in_hand")[brokers[1]] == 1, within_s=20, what="a worker has the task"
-    )
+    wait_until(lambda: samples("repot_broker_tasks_held")[brokers[1]] == 1, within_s=20, what="a worker has the task")
     assert 0 == samples("repot_broker_drained")[brokers[1]]
     task.get(timeout=30)
 

@@ -18,19 +18,19 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from jsonschema import Draft202012Validator
 from redis import Redis
 
-from repot.brokers.local import LOOPBACK, free_port, redis_server
 from repot.errors import NotJobOwner
-from repot.idempotency.store import RedisStore
+from repot.idempotency.lease_store import RedisLeaseStore
 from repot.submission import Jobs, Status
 from repot.submission.router import job_router
+from repot.testbed import LOOPBACK, free_port, redis_server
 from repot.waiting import wait_until
-from shop import LEASE_S, Shop
+from support.shop import LEASE_S, Shop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 PROBLEM = "application/problem+json"
 
@@ -69,7 +69,7 @@ class Client:
         return self.ask("POST", "/renders", {"project": project, **arguments}, **headers)
 
 
-SHOP = {"app": "job_app"}
+SHOP = {"app": "support.job_app"}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def client(shop: Shop) -> Iterator[Client]:
 
 @pytest.fixture
 def project() -> str:
-    """A project nobody else has."""
+    """A project of this test alone."""
     return str(uuid4())
 
 
@@ -137,9 +137,7 @@ def test_a_job_is_accepted_and_followed_to_its_end(client: Client, shop: Shop, p
     )
 
 
-def test_a_duplicate_is_told_which_job_is_active_and_when_to_come_again(
-    client: Client, shop: Shop, project: str
-) -> None:
+def test_a_duplicate_gets_the_active_job_and_the_time_to_wait(client: Client, shop: Shop, project: str) -> None:
     """The flaw of a 409 in prose."""
     hold = shop.file()
     first = client.submit(project, hold=str(hold)).body["id"]
@@ -150,7 +148,7 @@ def test_a_duplicate_is_told_which_job_is_active_and_when_to_come_again(
     assert (409, PROBLEM) == (refused.status, refused.headers["content-type"])
     assert 1 <= int(refused.headers["retry-after"]) <= LEASE_S + 1
     assert {"type", "title", "status", "detail", "instance", "active_job"} == set(refused.body)
-    assert ("urn:problem-type:repot:scope-taken", 409, "/renders") == (
+    assert ("urn:problem-type:repot:scope-conflict", 409, "/renders") == (
         refused.body["type"],
         refused.body["status"],
         refused.body["instance"],
@@ -167,7 +165,7 @@ def test_the_same_key_gets_the_same_job_and_with_another_body_a_422(client: Clie
     assert [202] * 3 == [answer.status for answer in answers]
     assert 1 == len({answer.body["id"] for answer in answers})
     other = client.submit(project, key)
-    assert (422, PROBLEM, "urn:problem-type:repot:key-reused") == (
+    assert (422, PROBLEM, "urn:problem-type:repot:idempotency-key-reused") == (
         other.status,
         other.headers["content-type"],
         other.body["type"],
@@ -196,7 +194,7 @@ def test_many_at_once_get_one_job_and_its_id(client: Client, shop: Shop, project
     assert {accepted} == {answer.body["active_job"]["id"] for answer in answers if answer.status == 409}
     audit = client.ask("GET", "/renders/refused?limit=5").body
     assert 5 == len(audit["refusals"])
-    assert {accepted} == {one["active_job"] for one in audit["refusals"]}
+    assert {accepted} == {one["active_job_id"] for one in audit["refusals"]}
     mine = next(one for one in audit["scopes"] if one["scope"] == project)
     assert (63, 157.5) == (mine["refused"], mine["estimated_cost_saved"])
     hold.touch()
@@ -205,7 +203,7 @@ def test_many_at_once_get_one_job_and_its_id(client: Client, shop: Shop, project
 def test_a_job_is_cancelled_once_and_frees_its_scope(client: Client, shop: Shop, project: str) -> None:
     first = client.submit(project, hold=str(shop.file())).body["id"]
     cancelled = client.ask("POST", f"/renders/{first}/cancel")
-    assert (202, "cancelled", True) == (cancelled.status, cancelled.body["status"], cancelled.body["workers_told"])
+    assert (202, "cancelled", True) == (cancelled.status, cancelled.body["status"], cancelled.body["workers_notified"])
     after = client.submit(project)
     assert (202, 2) == (after.status, after.body["generation"])
     wait_until(
@@ -231,14 +229,14 @@ def test_another_tenants_job_is_a_404_like_one_that_never_was(client: Client, pr
     assert [] == [one for one in other.ask("GET", "/renders/refused").body["refusals"] if project in one["scope"]]
 
 
-def test_who_is_nobodys_tenant_is_refused(client: Client) -> None:
-    nobody = Client(client.port, "")
+def test_a_request_without_a_tenant_is_refused(client: Client) -> None:
+    anonymous = Client(client.port, "")
     for method, path in (("GET", "/renders/refused"), ("GET", "/renders/x"), ("POST", "/renders/x/cancel")):
         assert (403, PROBLEM) == (
-            nobody.ask(method, path).status,
-            nobody.ask(method, path).headers["content-type"],
+            anonymous.ask(method, path).status,
+            anonymous.ask(method, path).headers["content-type"],
         )
-    assert 403 == nobody.submit("p").status
+    assert 403 == anonymous.submit("p").status
 
 
 @pytest.mark.parametrize(
@@ -283,7 +281,7 @@ def test_a_server_that_is_away_is_a_503_that_says_nothing_of_it(
     redis: Server, tmp_path: Path, project: str, away: str
 ) -> None:
     changes: dict[str, Any] = {away: f"redis://:hunter2@{LOOPBACK}:{free_port()}/0"}
-    with served(Shop(redis, redis, tmp_path, app="job_app", **changes)) as port:
+    with served(Shop(redis, redis, tmp_path, app="support.job_app", **changes)) as port:
         client = Client(port)
         for _ in range(2):
             found = client.submit(project)
@@ -298,7 +296,9 @@ def test_a_store_that_refuses_the_password_is_a_503_that_says_nothing_of_it(
     with redis_server() as store:
         settings: Any = Redis(port=store.port)
         settings.config_set("requirepass", "right")
-        shop = Shop(redis, redis, tmp_path, app="job_app", lease_store=f"redis://:hunter2@{LOOPBACK}:{store.port}/0")
+        shop = Shop(
+            redis, redis, tmp_path, app="support.job_app", lease_store=f"redis://:hunter2@{LOOPBACK}:{store.port}/0"
+        )
         with served(shop) as port:
             client = Client(port)
             answers = [client.submit(project), client.ask("GET", "/renders/x"), client.ask("GET", "/renders/refused")]
@@ -311,7 +311,7 @@ def test_a_store_that_refuses_the_password_is_a_503_that_says_nothing_of_it(
 def test_a_status_that_the_applications_own_check_answers_with_is_passed_on(
     redis: Server, tmp_path: Path, status: int, title: str
 ) -> None:
-    with served(Shop(redis, redis, tmp_path, app="job_app")) as port:
+    with served(Shop(redis, redis, tmp_path, app="support.job_app")) as port:
         found = Client(port).ask("GET", "/renders/x", X_Refuse=str(status))
     assert (status, PROBLEM, status, title) == (
         found.status,
@@ -324,13 +324,13 @@ def test_a_status_that_the_applications_own_check_answers_with_is_passed_on(
 def test_a_record_with_fractions_and_without_a_beginning_is_answered(
     redis: Server, tmp_path: Path, project: str
 ) -> None:
-    shop = Shop(redis, redis, tmp_path, app="job_app")
-    records: Any = RedisStore(shop.settings).client
+    shop = Shop(redis, redis, tmp_path, app="support.job_app")
+    records: Any = RedisLeaseStore(shop.settings).client
     with served(shop) as port:
         client = Client(port)
         first = client.submit(project).body["id"]
         (record,) = records.scan_iter(f"{shop.settings.lease_prefix}:jobs:*:job:{first}")
-        records.hset(record, mapping={"done": "0.5", "total": "all", "created": "soon"})
+        records.hset(record, mapping={"done": "0.5", "total": "all", "created_at": "soon"})
         found, refused = client.ask("GET", f"/renders/{first}"), client.submit(project)
     records.close()
     assert (200, 0.5, None, None) == (found.status, found.body["done"], found.body["total"], found.body["created_at"])
@@ -340,7 +340,7 @@ def test_a_record_with_fractions_and_without_a_beginning_is_answered(
 def test_arguments_that_the_task_does_not_take_are_a_400_where_it_is_known(
     redis: Server, tmp_path: Path, project: str
 ) -> None:
-    shop = Shop(redis, redis, tmp_path, app="job_app")
+    shop = Shop(redis, redis, tmp_path, app="support.job_app")
 
     @shop.client.task(name="jobs.render", shared=False)
     def render(project: str) -> None:
@@ -379,7 +379,7 @@ class _Asked:
 
 @pytest.mark.parametrize("owner", [Depends(_user), _later, _number, _Asked()], ids=["depends", "async", "int", "call"])
 def test_an_owner_cancels_only_jobs_of_their_own(redis: Server, tmp_path: Path, project: str, owner: Any) -> None:
-    shop = Shop(redis, redis, tmp_path, app="job_app")
+    shop = Shop(redis, redis, tmp_path, app="support.job_app")
     jobs = Jobs(shop.client, "jobs.render", scope="project")
     web = FastAPI()
     web.include_router(job_router(jobs, tenant=_tenant, owner=owner, prefix="/renders"))
@@ -402,13 +402,13 @@ def test_an_owner_cancels_only_jobs_of_their_own(redis: Server, tmp_path: Path, 
 def test_a_job_without_an_owner_is_cancelled_by_the_applications_own_code(
     redis: Server, tmp_path: Path, project: str
 ) -> None:
-    jobs = Jobs(Shop(redis, redis, tmp_path, app="job_app").client, "jobs.render", scope="project")
+    jobs = Jobs(Shop(redis, redis, tmp_path, app="support.job_app").client, "jobs.render", scope="project")
     first = jobs.submit({"project": project}).job
     for name in ("ann", ""):
         with pytest.raises(NotJobOwner):
             jobs.cancel(first.id, owner=name)
     assert Status.CANCELLED is jobs.cancel(first.id).job.status
-    with pytest.raises(TypeError, match="`owner` must be a text"):
+    with pytest.raises(TypeError, match="`owner` must be a string"):
         jobs.submit({"project": project}, owner=7)  # type: ignore[arg-type]
 
 
@@ -416,7 +416,7 @@ def test_a_job_without_an_owner_is_cancelled_by_the_applications_own_code(
 def test_a_router_with_its_prefix_and_one_at_the_root(
     redis: Server, tmp_path: Path, project: str, prefix: str, at: str
 ) -> None:
-    jobs = Jobs(Shop(redis, redis, tmp_path, app="job_app").client, "jobs.render", scope="project")
+    jobs = Jobs(Shop(redis, redis, tmp_path, app="support.job_app").client, "jobs.render", scope="project")
     web, below = FastAPI(), FastAPI()
     web.include_router(job_router(jobs, prefix=prefix))
     below.mount("/below", web)
@@ -431,7 +431,7 @@ def test_a_router_with_its_prefix_and_one_at_the_root(
 
 def test_a_name_that_is_none_is_an_error_of_the_application(redis: Server, tmp_path: Path) -> None:
     """It gives no access."""
-    jobs = Jobs(Shop(redis, redis, tmp_path, app="job_app").client, "jobs.render", scope="project")
+    jobs = Jobs(Shop(redis, redis, tmp_path, app="support.job_app").client, "jobs.render", scope="project")
     web = FastAPI()
     web.include_router(job_router(jobs, tenant=lambda _: True, prefix="/renders"))
     with serving(web) as port:

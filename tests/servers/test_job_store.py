@@ -12,13 +12,13 @@ from uuid import uuid4
 import pytest
 import redis as redis_client
 
-from installed import require
-from repot.brokers.local import LOOPBACK, GuardedProcess, free_port, programs, redis_server
 from repot.config import ExplicitSettings, inherited_environment
 from repot.errors import StoreRefused, StoreUnreachable
-from repot.submission.job import Progress, Status
-from repot.submission.store import Claim, JobStore, Run, digest
+from repot.submission.job import JobProgress, Status
+from repot.submission.job_store import JobAttempt, JobStore, Submission, digest
+from repot.testbed import LOOPBACK, ReapedProcess, executables, free_port, redis_server
 from repot.waiting import wait_until
+from support.installed import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 TENANT = digest("a tenant")
 SCOPE = digest("a scope")
@@ -53,17 +53,17 @@ def store(request: pytest.FixtureRequest) -> JobStore:
     return JobStore(ExplicitSettings(lease_store=server.url, lease_prefix=f"test-{uuid4()}"))
 
 
-def claim(**changes: Any) -> Claim:
+def submission(**changes: Any) -> Submission:
     """A submission with an id of its own."""
     terms: dict[str, Any] = {"payload": "p1", "key": "", "cost": 1.5, "lease_s": LONG_S}
-    return Claim(
+    return Submission(
         **{"id": str(uuid4()), "tenant": TENANT, "scope": SCOPE, "name": "7", "task": "shop.render"} | terms | changes
     )
 
 
-def run(of: Claim) -> Run:
+def run(of: Submission) -> JobAttempt:
     """A run with an owner of its own."""
-    return Run(of.id, of.tenant, of.scope, uuid4().hex)
+    return JobAttempt(of.id, of.tenant, of.scope, uuid4().hex)
 
 
 def lost(store: JobStore, job: str) -> None:
@@ -93,38 +93,38 @@ def test_of_many_that_ask_at_once_one_gets_in(store: JobStore) -> None:
         verdicts = []
         for generation in range(20):
             together.wait()
-            verdicts.append(store.submit(claim(scope=digest(f"{generation}"), payload=str(number))).verdict)
+            verdicts.append(store.submit(submission(scope=digest(f"{generation}"), payload=str(number))).result)
         return verdicts
 
     with ThreadPoolExecutor(16) as threads:
         answers = list(threads.map(ask, range(16)))
     assert [1] * 20 == [[one[number] for one in answers].count("accepted") for number in range(20)]
-    assert {"accepted", "taken"} == {verdict for one in answers for verdict in one}
+    assert {"accepted", "conflict"} == {verdict for one in answers for verdict in one}
 
 
 def test_the_second_does_not_overwrite_the_winner(store: JobStore) -> None:
     """The flaw of SETEX."""
-    first = claim()
+    first = submission()
     store.submit(first)
-    found = store.submit(claim())
+    found = store.submit(submission())
     assert found.job is not None
-    assert ("taken", first.id) == (found.verdict, found.job.id)
-    again = store.submit(claim())
+    assert ("conflict", first.id) == (found.result, found.job.id)
+    again = store.submit(submission())
     assert again.job is not None
     assert first.id == again.job.id
 
 
-def test_a_claim_whose_answer_was_lost_is_made_again(store: JobStore) -> None:
-    first = claim()
+def test_a_submission_whose_answer_was_lost_is_repeated(store: JobStore) -> None:
+    first = submission()
     answers = [store.submit(first), store.submit(first)]
-    assert ["accepted", "accepted"] == [answer.verdict for answer in answers]
+    assert ["accepted", "accepted"] == [answer.result for answer in answers]
     assert [1, 1] == [answer.job and answer.job.generation for answer in answers]
 
 
 def test_generations_of_a_scope_grow_by_one(store: JobStore) -> None:
     generations = []
     for _ in range(3):
-        one = claim()
+        one = submission()
         accepted = store.submit(one).job
         assert accepted is not None
         generations.append(accepted.generation)
@@ -133,23 +133,23 @@ def test_generations_of_a_scope_grow_by_one(store: JobStore) -> None:
 
 
 def test_other_scopes_and_other_tenants_are_not_in_the_way(store: JobStore) -> None:
-    assert "accepted" == store.submit(claim()).verdict
-    assert "accepted" == store.submit(claim(scope=digest("another"))).verdict
-    assert "accepted" == store.submit(claim(tenant=digest("another"))).verdict
+    assert "accepted" == store.submit(submission()).result
+    assert "accepted" == store.submit(submission(scope=digest("another"))).result
+    assert "accepted" == store.submit(submission(tenant=digest("another"))).result
 
 
 def test_a_tenant_sees_and_cancels_no_other_tenants_job(store: JobStore) -> None:
-    mine = claim()
+    mine = submission()
     store.submit(mine)
     other = digest("another")
     assert store.get(other, mine.id) is None
-    assert "unknown" == store.cancel(other, mine.id).verdict
+    assert "unknown" == store.cancel(other, mine.id).result
     assert Status.ACCEPTED is status(store, mine.id)
 
 
-def test_names_of_keys_show_nobodys_data(store: JobStore) -> None:
-    store.submit(claim(name="secret-scope", key=digest("secret-key"), payload="secret-payload"))
-    store.submit(claim(name="secret-scope"))
+def test_names_of_keys_show_no_data(store: JobStore) -> None:
+    store.submit(submission(name="secret-scope", key=digest("secret-key"), payload="secret-payload"))
+    store.submit(submission(name="secret-scope"))
     names: Any = list(store.client.scan_iter(count=1000))
     ours = [name for name in names if TENANT in name]
     assert len(ours) > 5
@@ -161,36 +161,36 @@ def test_names_of_keys_show_nobodys_data(store: JobStore) -> None:
 
 
 def test_the_same_key_gets_the_same_job_and_another_payload_is_a_mismatch(store: JobStore) -> None:
-    first = claim(key="k")
+    first = submission(key="k")
     store.submit(first)
-    again, other = store.submit(claim(key="k")), store.submit(claim(key="k", payload="p2"))
-    assert ("repeated", first.id) == (again.verdict, again.job and again.job.id)
-    assert ("mismatch", first.id) == (other.verdict, other.job and other.job.id)
+    again, other = store.submit(submission(key="k")), store.submit(submission(key="k", payload="p2"))
+    assert ("repeated", first.id) == (again.result, again.job and again.job.id)
+    assert ("mismatch", first.id) == (other.result, other.job and other.job.id)
 
 
 def test_the_same_key_gets_the_same_job_after_it_ended(store: JobStore) -> None:
-    first = claim(key="k")
+    first = submission(key="k")
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
     store.finish(began, Status.SUCCEEDED)
-    again = store.submit(claim(key="k"))
-    assert ("repeated", Status.SUCCEEDED) == (again.verdict, again.job and again.job.status)
+    again = store.submit(submission(key="k"))
+    assert ("repeated", Status.SUCCEEDED) == (again.result, again.job and again.job.status)
 
 
-def test_the_key_of_a_submitter_that_died_is_free_when_its_claim_has_run_out(store: JobStore) -> None:
-    first = claim(key="k", lease_s=SOON_S)
+def test_the_key_of_a_submitter_that_died_is_free_when_its_lease_has_expired(store: JobStore) -> None:
+    first = submission(key="k", lease_s=SOON_S)
     store.submit(first)
     lost(store, first.id)
-    assert "accepted" == store.submit(claim(key="k")).verdict
+    assert "accepted" == store.submit(submission(key="k")).result
 
 
 # What frees a scope
 
 
-def test_whatever_the_store_is_told_it_forgets_in_time(store: JobStore) -> None:
+def test_whatever_the_store_holds_it_forgets_in_time(store: JobStore) -> None:
     """A record, an index, a key or a sum without an expiry would stay for ever."""
-    one = claim(key="k")
+    one = submission(key="k")
     began = run(one)
 
     def forever() -> list[str]:
@@ -200,13 +200,13 @@ def test_whatever_the_store_is_told_it_forgets_in_time(store: JobStore) -> None:
 
     for step in (
         lambda: store.submit(one),
-        lambda: store.submit(claim()),
+        lambda: store.submit(submission()),
         lambda: store.sent(TENANT, one.id, LONG_S),
         lambda: store.start(began, "shop.render", LONG_S),
         lambda: store.renew(began, LONG_S, ["done", 1]),
         lambda: store.finish(began, Status.SUCCEEDED),
-        lambda: store.submit(claim(key="j", scope=digest("another"))),
-        lambda: store.start(run(claim(scope=digest("a third"))), "shop.render", LONG_S),
+        lambda: store.submit(submission(key="j", scope=digest("another"))),
+        lambda: store.start(run(submission(scope=digest("a third"))), "shop.render", LONG_S),
     ):
         step()
         assert [] == forever()
@@ -214,33 +214,33 @@ def test_whatever_the_store_is_told_it_forgets_in_time(store: JobStore) -> None:
 
 def test_what_could_not_be_sent_blocks_neither_scope_nor_key(store: JobStore) -> None:
     """The flaw of an index that is written before the message."""
-    first = claim(key="k")
+    first = submission(key="k")
     store.submit(first)
     for _ in range(2):
-        told = store.undo(TENANT, first.id, ConnectionError("redis://:hunter2@broker/0 is away"))
-        assert "unsent" == told.verdict
+        reply = store.undo(TENANT, first.id, ConnectionError("redis://:hunter2@broker/0 is away"))
+        assert "unsent" == reply.result
     found = store.get(TENANT, first.id)
     assert found is not None
     assert ("ConnectionError", "redis://:**@broker/0 is away") == (found.error_type, found.error)
-    assert "accepted" == store.submit(claim(key="k")).verdict
-    assert "over" == store.start(run(first), "shop.render", LONG_S).verdict
+    assert "accepted" == store.submit(submission(key="k")).result
+    assert "ended" == store.start(run(first), "shop.render", LONG_S).result
 
 
 def test_a_job_that_a_worker_has_is_not_undone(store: JobStore) -> None:
     """The message arrived, its confirmation did not."""
-    first = claim()
+    first = submission()
     store.submit(first)
     store.start(run(first), "shop.render", LONG_S)
-    assert "running" == store.undo(TENANT, first.id, ConnectionError("no answer")).verdict
-    assert "taken" == store.submit(claim()).verdict
+    assert "running" == store.undo(TENANT, first.id, ConnectionError("no answer")).result
+    assert "conflict" == store.submit(submission()).result
 
 
-def test_a_message_that_nobody_takes_frees_its_scope(store: JobStore) -> None:
-    first, second = claim(), claim()
+def test_a_message_that_no_worker_takes_frees_its_scope(store: JobStore) -> None:
+    first, second = submission(), submission()
     store.submit(first)
-    assert "queued" == store.sent(TENANT, first.id, SOON_S).verdict
+    assert "queued" == store.sent(TENANT, first.id, SOON_S).result
     lost(store, first.id)
-    assert "accepted" == store.submit(second).verdict
+    assert "accepted" == store.submit(second).result
     found = store.get(TENANT, first.id)
     assert found is not None
     assert (Status.LOST, second.id) == (found.status, found.successor)
@@ -248,24 +248,24 @@ def test_a_message_that_nobody_takes_frees_its_scope(store: JobStore) -> None:
 
 def test_a_dead_run_frees_its_scope_by_its_lease(store: JobStore) -> None:
     """The flaw of a status that stays "processing" for 24 h."""
-    first = claim()
+    first = submission()
     store.submit(first)
     store.start(run(first), "shop.render", SOON_S)
-    assert "taken" == store.submit(claim()).verdict
+    assert "conflict" == store.submit(submission()).result
     lost(store, first.id)
-    assert "accepted" == store.submit(claim()).verdict
+    assert "accepted" == store.submit(submission()).result
 
 
 def test_a_run_that_renews_keeps_its_scope(store: JobStore) -> None:
-    first = claim()
+    first = submission()
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", SOON_S)
     assert "running" == store.renew(began, LONG_S, ["done", 3, "total", 9, "stage", "pages"])
     found = store.get(TENANT, first.id)
     assert found is not None
-    assert found.held_for_s > LONG_S - 60
-    assert Progress(3, 9, "pages") == found.progress
+    assert found.lease_remaining_s > LONG_S - 60
+    assert JobProgress(3, 9, "pages") == found.progress
 
 
 # Late ones
@@ -273,7 +273,7 @@ def test_a_run_that_renews_keeps_its_scope(store: JobStore) -> None:
 
 def test_a_late_end_of_a_job_leaves_its_successors_scope_alone(store: JobStore) -> None:
     """The flaw of a clear by scope, without comparing whose it is."""
-    first, second = claim(), claim()
+    first, second = submission(), submission()
     store.submit(first)
     late = run(first)
     store.start(late, "shop.render", SOON_S)
@@ -281,91 +281,91 @@ def test_a_late_end_of_a_job_leaves_its_successors_scope_alone(store: JobStore) 
     store.submit(second)
     assert "lost" == store.renew(late, LONG_S)
     assert "succeeded" == store.finish(late, Status.SUCCEEDED)
-    found = store.submit(claim())
-    assert ("taken", second.id) == (found.verdict, found.job and found.job.id)
+    found = store.submit(submission())
+    assert ("conflict", second.id) == (found.result, found.job and found.job.id)
 
 
 def test_a_late_cancellation_of_a_job_leaves_its_successors_scope_alone(store: JobStore) -> None:
-    first, second = claim(lease_s=SOON_S), claim()
+    first, second = submission(lease_s=SOON_S), submission()
     store.submit(first)
     lost(store, first.id)
     store.submit(second)
-    assert "cancelled" == store.cancel(TENANT, first.id).verdict
-    assert "taken" == store.submit(claim()).verdict
+    assert "cancelled" == store.cancel(TENANT, first.id).result
+    assert "conflict" == store.submit(submission()).result
 
 
 def test_a_lost_job_whose_message_comes_runs_if_its_scope_is_free(store: JobStore) -> None:
-    first = claim(lease_s=SOON_S)
+    first = submission(lease_s=SOON_S)
     store.submit(first)
     lost(store, first.id)
     assert [first.id] == [one.job and one.job.id for one in store.reap(TENANT)]
-    assert "started" == store.start(run(first), "shop.render", LONG_S).verdict
-    assert "taken" == store.submit(claim()).verdict
+    assert "started" == store.start(run(first), "shop.render", LONG_S).result
+    assert "conflict" == store.submit(submission()).result
 
 
 def test_a_lost_job_whose_message_comes_when_another_is_active_does_not_run(store: JobStore) -> None:
-    first, second = claim(lease_s=SOON_S), claim()
+    first, second = submission(lease_s=SOON_S), submission()
     store.submit(first)
     lost(store, first.id)
     store.submit(second)
-    for expected in ("superseded", "over"):
-        assert expected == store.start(run(first), "shop.render", LONG_S).verdict
+    for expected in ("superseded", "ended"):
+        assert expected == store.start(run(first), "shop.render", LONG_S).result
     assert Status.SUPERSEDED is status(store, first.id)
     (entry,) = store.audit(TENANT, 10).refusals
     assert ("superseded", "7", first.id, second.id, "accepted") == (
-        entry.what,
+        entry.kind,
         entry.scope,
-        entry.job,
-        entry.active,
+        entry.job_id,
+        entry.active_job_id,
         entry.active_status,
     )
 
 
 def test_a_second_delivery_does_not_run_beside_the_first(store: JobStore) -> None:
-    first = claim()
+    first = submission()
     store.submit(first)
     began, copy = run(first), run(first)
-    assert "started" == store.start(began, "shop.render", LONG_S).verdict
-    assert "started" == store.start(began, "shop.render", LONG_S).verdict
+    assert "started" == store.start(began, "shop.render", LONG_S).result
+    assert "started" == store.start(began, "shop.render", LONG_S).result
     found = store.start(copy, "shop.render", LONG_S)
-    assert ("busy", 1) == (found.verdict, found.job and found.job.attempts)
+    assert ("busy", 1) == (found.result, found.job and found.job.attempts)
     assert "running" == store.finish(copy, Status.FAILED, ValueError("not mine"))
     store.finish(began, Status.SUCCEEDED)
-    assert "done" == store.start(copy, "shop.render", LONG_S).verdict
+    assert "succeeded" == store.start(copy, "shop.render", LONG_S).result
 
 
-def test_a_run_whose_job_was_cancelled_hears_of_it_and_does_not_end_otherwise(store: JobStore) -> None:
-    first = claim()
+def test_a_run_whose_job_was_cancelled_finds_out_and_keeps_that_status(store: JobStore) -> None:
+    first = submission()
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
     store.cancel(TENANT, first.id)
     assert "cancelled" == store.renew(began, LONG_S)
     assert "cancelled" == store.finish(began, Status.SUCCEEDED)
-    assert "accepted" == store.submit(claim()).verdict
+    assert "accepted" == store.submit(submission()).result
 
 
 def test_a_cancelled_job_is_not_started(store: JobStore) -> None:
-    first = claim()
+    first = submission()
     store.submit(first)
     store.cancel(TENANT, first.id)
-    assert "over" == store.start(run(first), "shop.render", LONG_S).verdict
+    assert "ended" == store.start(run(first), "shop.render", LONG_S).result
 
 
 def test_a_worker_may_be_quicker_than_the_submitter(store: JobStore) -> None:
-    first = claim()
+    first = submission()
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
-    assert "running" == store.sent(TENANT, first.id, LONG_S).verdict
+    assert "running" == store.sent(TENANT, first.id, LONG_S).result
     store.finish(began, Status.SUCCEEDED)
-    assert "succeeded" == store.sent(TENANT, first.id, LONG_S).verdict
-    assert "accepted" == store.submit(claim()).verdict
+    assert "succeeded" == store.sent(TENANT, first.id, LONG_S).result
+    assert "accepted" == store.submit(submission()).result
 
 
 def test_a_run_whose_index_was_taken_away_holds_nothing(store: JobStore) -> None:
     """By a store that evicts, or by hand."""
-    first = claim()
+    first = submission()
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
@@ -374,60 +374,60 @@ def test_a_run_whose_index_was_taken_away_holds_nothing(store: JobStore) -> None
 
 
 def test_a_job_whose_record_the_store_lost_still_runs(store: JobStore) -> None:
-    first = claim()
+    first = submission()
     began = run(first)
-    assert "started" == store.start(began, "shop.render", LONG_S).verdict
-    assert "taken" == store.submit(claim()).verdict
+    assert "started" == store.start(began, "shop.render", LONG_S).result
+    assert "conflict" == store.submit(submission()).result
     assert "succeeded" == store.finish(began, Status.SUCCEEDED)
 
 
-def test_a_job_that_failed_runs_again_when_somebody_replays_it(store: JobStore) -> None:
-    first = claim()
+def test_a_job_that_failed_runs_again_when_it_is_replayed(store: JobStore) -> None:
+    first = submission()
     store.submit(first)
     for attempt in (1, 2):
         began = run(first)
         found = store.start(began, "shop.render", LONG_S)
-        assert ("started", attempt) == (found.verdict, found.job and found.job.attempts)
+        assert ("started", attempt) == (found.result, found.job and found.job.attempts)
         store.finish(began, Status.FAILED, ValueError("no"))
     assert Status.FAILED is status(store, first.id)
 
 
 def test_a_replacement_need_not_wait_for_the_end_of_the_run_that_sent_it(store: JobStore) -> None:
-    first = claim()
+    first = submission()
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
-    after = replace(run(first), hop=1)
-    assert "started" == store.start(after, "shop.render", LONG_S).verdict
+    after = replace(run(first), replacements=1)
+    assert "started" == store.start(after, "shop.render", LONG_S).result
     assert "lost" == store.renew(began, LONG_S)
-    assert "running" == store.finish(replace(began, hop=1), Status.QUEUED, hold_s=LONG_S)
+    assert "running" == store.finish(replace(began, replacements=1), Status.QUEUED, hold_s=LONG_S)
     assert "succeeded" == store.finish(after, Status.SUCCEEDED)
 
 
 def test_a_copy_of_a_message_whose_run_was_replaced_does_not_run(store: JobStore) -> None:
-    first = claim()
+    first = submission()
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
-    assert "queued" == store.finish(replace(began, hop=1), Status.QUEUED, hold_s=LONG_S)
-    assert "taken" == store.submit(claim()).verdict
-    assert "over" == store.start(run(first), "shop.render", LONG_S).verdict
-    after = replace(run(first), hop=1)
-    assert "started" == store.start(after, "shop.render", LONG_S).verdict
-    assert "busy" == store.start(replace(run(first), hop=1), "shop.render", LONG_S).verdict
-    assert "over" == store.start(run(first), "shop.render", LONG_S).verdict
+    assert "queued" == store.finish(replace(began, replacements=1), Status.QUEUED, hold_s=LONG_S)
+    assert "conflict" == store.submit(submission()).result
+    assert "ended" == store.start(run(first), "shop.render", LONG_S).result
+    after = replace(run(first), replacements=1)
+    assert "started" == store.start(after, "shop.render", LONG_S).result
+    assert "busy" == store.start(replace(run(first), replacements=1), "shop.render", LONG_S).result
+    assert "ended" == store.start(run(first), "shop.render", LONG_S).result
     store.finish(after, Status.SUCCEEDED)
-    assert "over" == store.start(run(first), "shop.render", LONG_S).verdict
+    assert "ended" == store.start(run(first), "shop.render", LONG_S).result
 
 
 # What cannot be read
 
 
-def record_of(store: JobStore, of: Claim) -> str:
+def record_of(store: JobStore, of: Submission) -> str:
     return f"{store._prefix}{{{of.tenant}}}:job:{of.id}"
 
 
-def index_of(store: JobStore, of: Claim) -> str:
+def index_of(store: JobStore, of: Submission) -> str:
     return f"{store._prefix}{{{of.tenant}}}:active:{of.scope}"
 
 
@@ -439,64 +439,65 @@ def stand_in(store: JobStore, name: str) -> None:
 
 
 @pytest.mark.parametrize("done", [0.5, "all of it", "nan", ""])
-def test_progress_that_is_no_whole_number_blocks_nobody(store: JobStore, done: Any) -> None:
-    first = claim()
+def test_progress_that_is_not_an_integer_blocks_no_reader(store: JobStore, done: Any) -> None:
+    first = submission()
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
     assert "running" == store.renew(began, LONG_S, ["done", done, "total", 2])
     found = store.get(TENANT, first.id)
     assert found is not None
-    assert Progress(0.5 if done == 0.5 else None, 2) == found.progress
-    assert "taken" == store.submit(claim()).verdict
+    assert JobProgress(0.5 if done == 0.5 else None, 2) == found.progress
+    assert "conflict" == store.submit(submission()).result
 
 
 def test_what_cannot_be_read_ends_no_list(store: JobStore, caplog: pytest.LogCaptureFixture) -> None:
-    numbered = [claim(scope=digest(f"{number}"), lease_s=SOON_S) for number in range(5)]
+    numbered = [submission(scope=digest(f"{number}"), lease_s=SOON_S) for number in range(5)]
     for one in numbered:
         store.submit(one)
     lost(store, numbered[0].id)
     client: Any = store.client
     client.hset(
-        record_of(store, numbered[1]), mapping={"created": "soon", "generation": "x", "updated": "", "until": "?"}
+        record_of(store, numbered[1]),
+        mapping={"created_at": "soon", "generation": "x", "updated_at": "", "expires_at": "?"},
     )
-    client.hdel(record_of(store, numbered[2]), "created", "until", "id", "task", "name", "generation")
+    client.hdel(record_of(store, numbered[2]), "created_at", "expires_at", "id", "task", "name", "generation")
     stand_in(store, record_of(store, numbered[3]))
     stand_in(store, index_of(store, numbered[4]))
-    for listed in (list(store.stuck()), list(store.reap(TENANT))):
+    for listed in (list(store.expired()), list(store.reap(TENANT))):
         found = {one.scope: one.job for one in listed}
         assert {one.scope for one in numbered} == set(found)
         jobs = [found[one.scope] for one in numbered]
         unreadable = [job.status is Status.UNREADABLE for job in jobs if job]
         assert [False, False, False, True, True] == unreadable
-        assert [None, None] == [job.created for job in jobs[1:3] if job]
+        assert [None, None] == [job.created_at for job in jobs[1:3] if job]
     assert f"the record of job {numbered[3].id} cannot be read" in caplog.text
     assert index_of(store, numbered[4]) in caplog.text
-    assert [] == list(store.stuck())
+    assert [] == list(store.expired())
 
 
 @pytest.mark.parametrize("name_of", [record_of, index_of])
 def test_a_scope_whose_job_cannot_be_read_is_free(store: JobStore, name_of: Any) -> None:
-    first = claim()
+    first = submission()
     store.submit(first)
     stand_in(store, name_of(store, first))
-    assert "accepted" == store.submit(claim()).verdict
+    assert "accepted" == store.submit(submission()).result
 
 
 def test_a_scope_whose_job_has_no_end_of_its_lease_is_free(store: JobStore) -> None:
-    first = claim()
+    first = submission()
     store.submit(first)
-    assert 1 == store.client.hdel(record_of(store, first), "until")
-    assert "accepted" == store.submit(claim()).verdict
+    assert 1 == store.client.hdel(record_of(store, first), "expires_at")
+    assert "accepted" == store.submit(submission()).result
 
 
 def test_a_job_whose_record_cannot_be_read_runs_when_its_message_comes(store: JobStore) -> None:
-    first = claim()
+    first = submission()
     store.submit(first)
     stand_in(store, record_of(store, first))
-    assert "unknown" == store.cancel(TENANT, first.id).verdict
+    assert "unknown" == store.cancel(TENANT, first.id).result
     began = run(first)
-    assert "started" == store.start(began, "shop.render", LONG_S).verdict
+    assert "started" == store.start(began, "shop.render", LONG_S).result
     assert "succeeded" == store.finish(began, Status.SUCCEEDED)
 
 
@@ -505,35 +506,35 @@ def test_an_audit_that_cannot_be_read_shows_the_rest_and_stops_no_refusal(
 ) -> None:
     base = f"{store._prefix}{{{TENANT}}}"
     client: Any = store.client
-    store.submit(claim())
-    store.submit(claim(scope=digest("8"), name="8"))
+    store.submit(submission())
+    store.submit(submission(scope=digest("8"), name="8"))
     for name in ("7", "8"):
-        store.submit(claim(scope=SCOPE if name == "7" else digest(name), name=name))
+        store.submit(submission(scope=SCOPE if name == "7" else digest(name), name=name))
     client.hset(f"{base}:counts", "=7", "many")
     client.hdel(f"{base}:costs", "=8")
     client.xadd(f"{base}:refused", {"scope": "7"})
     audit = store.audit(TENANT, 10)
-    assert ["unreadable", "refused", "refused"] == [one.what for one in audit.refusals]
+    assert ["unreadable", "refused", "refused"] == [one.kind for one in audit.refusals]
     assert {"8": (1, 0)} == {name: (one.refused, one.cost) for name, one in audit.by_scope.items()}
     assert 2 == audit.total.refused
     assert "sum of =7" in caplog.text
     for what in ("refused", "costs", "scopes"):
         stand_in(store, f"{base}:{what}")
     assert (0, 2) == (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused)
-    assert "taken" == store.submit(claim()).verdict
+    assert "conflict" == store.submit(submission()).result
     assert (1, 3) == (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused)
 
 
-def test_a_generation_that_is_no_number_begins_anew(store: JobStore) -> None:
+def test_a_generation_that_is_not_a_number_starts_again(store: JobStore) -> None:
     client: Any = store.client
     client.set(f"{store._prefix}{{{TENANT}}}:generation:{SCOPE}", "many")
-    found = store.submit(claim()).job
+    found = store.submit(submission()).job
     assert found is not None
     assert 1 == found.generation
 
 
 def test_an_error_with_broken_characters_ends_its_job(store: JobStore) -> None:
-    first = claim()
+    first = submission()
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
@@ -544,15 +545,15 @@ def test_an_error_with_broken_characters_ends_its_job(store: JobStore) -> None:
 
 
 def test_the_reaper_frees_what_is_stuck_and_nothing_that_lives(store: JobStore) -> None:
-    dead, alive = claim(lease_s=SOON_S), claim(scope=digest("alive"))
-    elsewhere = claim(tenant=digest("another"), lease_s=SOON_S)
+    dead, alive = submission(lease_s=SOON_S), submission(scope=digest("alive"))
+    elsewhere = submission(tenant=digest("another"), lease_s=SOON_S)
     for one in (dead, alive, elsewhere):
         store.submit(one)
     lost(store, dead.id)
-    assert {dead.id, elsewhere.id} == {one.job.id for one in store.stuck() if one.job}
+    assert {dead.id, elsewhere.id} == {one.job.id for one in store.expired() if one.job}
     assert [dead.id] == [one.job.id for one in store.reap(TENANT) if one.job]
     assert [elsewhere.id] == [one.job.id for one in store.reap() if one.job]
-    assert [] == list(store.stuck())
+    assert [] == list(store.expired())
     assert [Status.LOST, Status.ACCEPTED] == [status(store, one.id) for one in (dead, alive)]
 
 
@@ -560,23 +561,23 @@ def test_the_reaper_frees_what_is_stuck_and_nothing_that_lives(store: JobStore) 
 
 
 def test_refusals_are_counted_with_what_they_saved(store: JobStore) -> None:
-    active = claim()
+    active = submission()
     store.submit(active)
-    store.submit(claim(scope=digest("8"), name="8"))
-    refused = [claim(cost=1.5), claim(cost=2), claim(scope=digest("8"), name="8", cost=0.25)]
+    store.submit(submission(scope=digest("8"), name="8"))
+    refused = [submission(cost=1.5), submission(cost=2), submission(scope=digest("8"), name="8", cost=0.25)]
     for one in refused:
         store.submit(one)
     audit = store.audit(TENANT, 2)
-    assert [refused[2].id, refused[1].id] == [entry.job for entry in audit.refusals]
+    assert [refused[2].id, refused[1].id] == [entry.job_id for entry in audit.refusals]
     assert (3, 3.75) == (audit.total.refused, audit.total.cost)
     assert {"7": (2, 3.5), "8": (1, 0.25)} == {name: (one.refused, one.cost) for name, one in audit.by_scope.items()}
     assert [] == list(store.audit(digest("another"), 10).refusals)
 
 
 def test_the_audit_does_not_grow_without_end(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repot.submission.store.MOST_SCOPES", 3)
+    monkeypatch.setattr("repot.submission.job_store.MAX_SCOPES", 3)
     for number in range(5):
-        one = claim(scope=digest(f"{number}"), name=f"{number}")
+        one = submission(scope=digest(f"{number}"), name=f"{number}")
         store.submit(one)
         store.submit(replace(one, id=str(uuid4())))
     audit = store.audit(TENANT, 10)
@@ -605,7 +606,7 @@ def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
 
 def test_on_a_cluster_of_three(tmp_path: Path) -> None:
     """All keys of a tenant are on one node; tenants are spread over all."""
-    # a node listens on its port + 10000, too
+    # a node also listens on its port + 10000
     ports = [next(port for port in iter(free_port, 0) if port < 50000) for _ in range(3)]
     with _node(ports[0], tmp_path), _node(ports[1], tmp_path), _node(ports[2], tmp_path):
         _join(ports)
@@ -614,10 +615,10 @@ def test_on_a_cluster_of_three(tmp_path: Path) -> None:
         _await_answer(store)
         _go_through(store)
         for number in range(30):
-            one = claim(tenant=digest(str(number)), lease_s=SOON_S)
-            assert "accepted" == store.submit(one).verdict
-            assert "taken" == store.submit(replace(one, id=str(uuid4()))).verdict
-        wait_until(lambda: len(list(store.stuck())) == 30, within_s=10, what="the leases run out")
+            one = submission(tenant=digest(str(number)), lease_s=SOON_S)
+            assert "accepted" == store.submit(one).result
+            assert "conflict" == store.submit(replace(one, id=str(uuid4()))).result
+        wait_until(lambda: len(list(store.expired())) == 30, within_s=10, what="the leases run out")
         assert 30 == len(list(store.reap()))
         store.client.close()
 
@@ -625,7 +626,7 @@ def test_on_a_cluster_of_three(tmp_path: Path) -> None:
 def test_a_store_that_is_not_there_is_named_without_its_password() -> None:
     store = JobStore(ExplicitSettings(lease_store=f"redis://:hunter2@{LOOPBACK}:{free_port()}/0"))
     with pytest.raises(StoreUnreachable) as caught:
-        store.submit(claim())
+        store.submit(submission())
     assert "hunter2" not in str(caught.value)
 
 
@@ -637,7 +638,7 @@ def test_a_store_that_refuses_access_is_unreachable(user: str) -> None:
         client.config_set("requirepass", "right")
         store = JobStore(ExplicitSettings(lease_store=f"redis://{user}{LOOPBACK}:{server.port}/0"))
         with pytest.raises(StoreRefused) as caught:
-            store.submit(claim())
+            store.submit(submission())
         assert "wrong" not in caught.value.message
         client.close()
 
@@ -645,46 +646,46 @@ def test_a_store_that_refuses_access_is_unreachable(user: str) -> None:
 def test_a_full_store_accepts_nothing_and_lets_what_runs_end() -> None:
     with redis_server("--maxmemory", "2mb", "--maxmemory-policy", "noeviction") as server:
         store = JobStore(ExplicitSettings(lease_store=server.url))
-        first = claim()
+        first = submission()
         store.submit(first)
         began = run(first)
         store.start(began, "shop.render", LONG_S)
 
         def fill() -> None:
             for number in range(10000):
-                store.submit(claim(scope=digest(str(number)), name="x" * 500))
+                store.submit(submission(scope=digest(str(number)), name="x" * 500))
 
         with pytest.raises(StoreUnreachable, match="OutOfMemory"):
             fill()
         # what a refused client held is free again: at the brim another submission may find room
         store.client.config_set("maxmemory", 1)
         with pytest.raises(StoreUnreachable, match="OutOfMemory"):
-            store.submit(claim())
+            store.submit(submission())
         assert "running" == store.renew(began, LONG_S, ["done", 1])
         assert "succeeded" == store.finish(began, Status.SUCCEEDED)
 
 
 def _go_through(store: JobStore) -> None:
-    one = claim(key="k")
+    one = submission(key="k")
     began = run(one)
-    assert "accepted" == store.submit(one).verdict
-    assert "queued" == store.sent(TENANT, one.id, LONG_S).verdict
-    assert "taken" == store.submit(claim()).verdict
-    assert "started" == store.start(began, "shop.render", LONG_S).verdict
+    assert "accepted" == store.submit(one).result
+    assert "queued" == store.sent(TENANT, one.id, LONG_S).result
+    assert "conflict" == store.submit(submission()).result
+    assert "started" == store.start(began, "shop.render", LONG_S).result
     assert "running" == store.renew(began, LONG_S)
     assert "succeeded" == store.finish(began, Status.SUCCEEDED)
-    assert "repeated" == store.submit(claim(key="k")).verdict
-    assert [] == list(store.stuck())
+    assert "repeated" == store.submit(submission(key="k")).result
+    assert [] == list(store.expired())
     assert 1 == store.audit(TENANT, 10).total.refused
 
 
-def _process(log: Path, *options: str) -> AbstractContextManager[GuardedProcess]:
-    require(programs.REDIS)
+def _process(log: Path, *options: str) -> AbstractContextManager[ReapedProcess]:
+    require(executables.REDIS)
     environment = inherited_environment(without=())
-    return GuardedProcess([programs.REDIS.find(), *options], log=log, environment=environment)
+    return ReapedProcess([executables.REDIS.find(), *options], log=log, environment=environment)
 
 
-def _node(port: int, folder: Path) -> AbstractContextManager[GuardedProcess]:
+def _node(port: int, folder: Path) -> AbstractContextManager[ReapedProcess]:
     home = folder / str(port)
     home.mkdir()
     options = ["--port", str(port), "--bind", LOOPBACK, "--dir", str(home), "--cluster-enabled", "yes", "--save", ""]

@@ -9,15 +9,15 @@ from uuid import uuid4
 import pytest
 from kombu import Connection, Consumer, Producer, Queue
 
-from repot.brokers.prefetch import free_places
-from repot.chaos.proxies import Proxy
+from repot.chaos.runner.proxies import Proxy
+from repot.upstream.prefetch_count import release_failed_acks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kombu import Message
 
-    from repot.brokers.local import Server
+    from repot.testbed import Server
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_place_is_free_again_though_the_broker_cannot_be_told(
         stack.callback(link.delete)
         connection = stack.enter_context(Connection(f"redis://127.0.0.1:{link.port}/0"))
         channel: Any = connection.default_channel
-        free_places(channel)
+        release_failed_acks(channel)
         Producer(channel).publish("a task", routing_key=queue.name, declare=[queue])
         consumer = Consumer(channel, [queue], on_message=taken.append, prefetch_count=1)
         stack.enter_context(consumer)

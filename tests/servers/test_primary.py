@@ -12,21 +12,21 @@ from kombu.transport.redis import Channel, SentinelChannel
 from redis import Connection, Redis
 from redis.sentinel import SentinelManagedConnection
 
-from repot.brokers.local import redis_server
-from repot.brokers.local.redis_errors import answering
 from repot.brokers.primary import _OfPrimary, follow_the_primary
-from repot.chaos.workers import start_worker
+from repot.chaos.instruments.journal import EFFECT, ENDED, READY, STARTED, Journal
+from repot.chaos.runner.workers import start_worker
 from repot.config import BrokerUrl, ExplicitSettings, Role
+from repot.testbed import redis_server
+from repot.testbed.redis_errors import answering
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.journal import EFFECT, ENDED, READY, STARTED, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from repot.brokers.local import Server
-    from shop import Shop
+    from repot.testbed import Server
+    from support.shop import Shop
 
 
 def _demote(old: Server, new: Server) -> None:
@@ -46,7 +46,7 @@ def test_a_worker_goes_on_with_the_next_server_of_its_list(redis: Server, tmp_pa
             result_backend=redis.results_url,
             queue_names=("q",),
             journal=tmp_path / "journal",
-            pulse_folder=tmp_path / "pulse",
+            status_dir=tmp_path / "status",
             visibility_timeout=5,
             restore_interval=1,
         )
@@ -55,7 +55,7 @@ def test_a_worker_goes_on_with_the_next_server_of_its_list(redis: Server, tmp_pa
 
         def said(what: str, task: str = "") -> int:
             assert worker.exit_code is None, worker.log_tail(40)
-            return sum((line.what, line.task) == (what, task) for line in journal.read())
+            return sum((line.kind, line.task) == (what, task) for line in journal.read())
 
         wait_until(lambda: said(READY), within_s=30, what="it consumes")
         client = Celery("test", set_as_current=False)
@@ -75,7 +75,7 @@ def test_a_worker_goes_on_with_the_next_server_of_its_list(redis: Server, tmp_pa
 def test_a_result_waits_until_its_store_takes_writes(redis: Server, opened: Callable[..., Shop], reply: str) -> None:
     """A result backend that takes no writes is away for its worker, and not a task's failure."""
     with redis_server() as results:
-        shop = opened(redis, results, app="expiring_app", lease_store=redis.url)
+        shop = opened(redis, results, app="support.expiring_app", lease_store=redis.url)
         shop.start(1)
         store = Redis.from_url(results.url)
 
@@ -100,7 +100,7 @@ def test_a_result_waits_until_its_store_takes_writes(redis: Server, opened: Call
 
 
 def test_threads_may_configure_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The classes are changed once, whoever asks, and however often."""
+    """The classes are changed once, however often they are asked to be."""
     for kind, plain in ((Channel, Connection), (SentinelChannel, SentinelManagedConnection)):
         monkeypatch.setattr(kind, "connection_class", plain)
     url = BrokerUrl.parse("redis://127.0.0.1/0")

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from installed import require
-from leftovers import ours
-from repot.brokers.local import GuardedProcess, free_port, programs, rabbitmq_server, redis_server, toxiproxy_server
-from repot.brokers.local import servers as local_servers
-from repot.brokers.local.process import GuardedFolder
 from repot.errors import ProgramMissing, ServerFailed
+from repot.testbed import ReapedProcess, executables, free_port, rabbitmq_server, redis_server, toxiproxy_server
+from repot.testbed import servers as local_servers
+from repot.testbed.process import ReapedDirectory
 from repot.waiting import wait_until
+from support.installed import require
+from support.leftovers import ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,12 +32,12 @@ import json, os, sys
 from contextlib import ExitStack
 from pathlib import Path
 import psutil
-from repot.brokers.local import rabbitmq_server, redis_server, toxiproxy_server
+from repot.testbed import rabbitmq_server, redis_server, toxiproxy_server
 with ExitStack() as stack:
     servers = [stack.enter_context(start()) for start in (redis_server, rabbitmq_server, toxiproxy_server)]
     print(json.dumps({
         "pids": [server.process.pid for server in servers],
-        "folders": [str(server.folder) for server in servers],
+        "directories": [str(server.directory) for server in servers],
         "ports": [server.port for server in servers],
     }), flush=True)
     sys.stdin.read()
@@ -46,7 +46,7 @@ with ExitStack() as stack:
 
 @pytest.fixture
 def _all_programs() -> None:
-    for program in (programs.REDIS, programs.RABBITMQ, programs.TOXIPROXY):
+    for program in (executables.REDIS, executables.RABBITMQ, executables.TOXIPROXY):
         require(program)
 
 
@@ -77,15 +77,15 @@ def test_nothing_stays_when_the_caller(caller: subprocess.Popen[str], how: str) 
     assert caller.stdin is not None
     told = json.loads(caller.stdout.readline())
     assert len(running(told["pids"])) == 3
-    # Redis, Toxiproxy, the node and its children, its port mapper, and a guard for each
-    assert len(ours(told["folders"])) >= 7
+    # Redis, Toxiproxy, the node and its children, its port mapper, and a reaper for each
+    assert len(ours(told["directories"])) >= 7
     if how == "is killed":
         caller.send_signal(signal.SIGKILL)
     else:
         caller.stdin.close()
     caller.wait(timeout=30)
-    wait_until(lambda: not ours(told["folders"]), within_s=15, what="every process is gone")
-    wait_until(lambda: not any(map(os.path.exists, told["folders"])), within_s=15, what="every folder is gone")
+    wait_until(lambda: not ours(told["directories"]), within_s=15, what="every process is gone")
+    wait_until(lambda: not any(map(os.path.exists, told["directories"])), within_s=15, what="every directory is gone")
 
 
 @pytest.mark.usefixtures("_all_programs")
@@ -103,10 +103,10 @@ def test_several_run_side_by_side() -> None:
 @pytest.mark.usefixtures("_all_programs")
 def test_they_listen_on_loopback_alone() -> None:
     with redis_server() as redis, rabbitmq_server() as rabbitmq, toxiproxy_server() as toxiproxy:
-        folders = [str(server.folder) for server in (redis, rabbitmq, toxiproxy)]
+        directories = [str(server.directory) for server in (redis, rabbitmq, toxiproxy)]
         listening = [
             connection.laddr.ip
-            for process in ours(folders)
+            for process in ours(directories)
             for connection in process.net_connections("inet")
             if connection.status == psutil.CONN_LISTEN
         ]
@@ -117,8 +117,8 @@ def test_they_listen_on_loopback_alone() -> None:
 
 def test_a_missing_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(programs, "_MORE_FOLDERS", ())
-    for program in (programs.REDIS, programs.RABBITMQ, programs.TOXIPROXY):
+    monkeypatch.setattr(executables, "_MORE_DIRECTORIES", ())
+    for program in (executables.REDIS, executables.RABBITMQ, executables.TOXIPROXY):
         with pytest.raises(ProgramMissing) as caught:
             program.find()
         assert "is not installed" in caught.value.message
@@ -126,8 +126,8 @@ def test_a_missing_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, t
             assert way in caught.value.hint
 
 
-def test_a_server_that_dies_at_the_start_shows_its_last_words() -> None:
-    require(programs.REDIS)
+def test_a_server_that_dies_at_the_start_shows_its_last_lines() -> None:
+    require(executables.REDIS)
     with pytest.raises(ServerFailed) as caught, redis_server("--no-such-option", "1"):
         pass
     assert "exited with 1 while starting" in caught.value.message
@@ -136,7 +136,7 @@ def test_a_server_that_dies_at_the_start_shows_its_last_words() -> None:
 
 def test_a_port_taken_meanwhile_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another port is tried, because one found free can be gone a moment later."""
-    require(programs.REDIS)
+    require(executables.REDIS)
     with redis_server() as first:
         ports = iter([first.port, free_port()])
         monkeypatch.setattr(local_servers, "free_port", lambda: next(ports))
@@ -147,12 +147,12 @@ def test_a_port_taken_meanwhile_is_no_failure(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_command_that_cannot_start_says_so(tmp_path: Path) -> None:
     with pytest.raises(ServerFailed, match="could not be started"):
-        GuardedProcess(["/no/such/program"], log=tmp_path / "log", environment={})
+        ReapedProcess(["/no/such/program"], log=tmp_path / "log", environment={})
 
 
-def test_a_guarded_process_takes_its_children_along(tmp_path: Path) -> None:
+def test_a_reaped_process_takes_its_children_along(tmp_path: Path) -> None:
     code = "import subprocess; child = subprocess.Popen(['sleep', '600']); print(child.pid, flush=True); child.wait()"
-    with GuardedProcess([sys.executable, "-c", code], log=tmp_path / "log", environment=dict(os.environ)) as process:
+    with ReapedProcess([sys.executable, "-c", code], log=tmp_path / "log", environment=dict(os.environ)) as process:
         wait_until(process.log_tail, within_s=10, what="the child is named")
         child = int(process.log_tail())
         assert [process.pid, child] == running([process.pid, child])
@@ -161,7 +161,7 @@ def test_a_guarded_process_takes_its_children_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_guarded_process_takes_groups_of_their_own_along(tmp_path: Path, how: str) -> None:
+def test_a_reaped_process_takes_process_groups_along(tmp_path: Path, how: str) -> None:
     """As supervisord starts its programs: ended at `stop`, and when the command itself was killed."""
     code = """
 import subprocess
@@ -169,19 +169,19 @@ child = subprocess.Popen(['sleep', '600'], process_group=0)
 print(child.pid, flush=True)
 child.wait()
 """
-    with GuardedProcess([sys.executable, "-c", code], log=tmp_path / "log", environment=dict(os.environ)) as process:
+    with ReapedProcess([sys.executable, "-c", code], log=tmp_path / "log", environment=dict(os.environ)) as process:
         wait_until(process.log_tail, within_s=10, what="the child is named")
         child = int(process.log_tail())
         assert os.getpgid(child) == child
         if how == "kill":
             process.signal(signal.SIGKILL)
-            wait_until(lambda: process.exit_code is not None, within_s=10, what="the guard has ended")
+            wait_until(lambda: process.exit_code is not None, within_s=10, what="the reaper has ended")
             assert not running([child])
     wait_until(lambda: not running([process.pid, child]), within_s=5, what="both are gone")
 
 
 def test_a_process_stands_still_until_the_last_who_wants_it_has_left(tmp_path: Path) -> None:
-    with GuardedProcess(["sleep", "600"], log=tmp_path / "log", environment=dict(os.environ)) as process:
+    with ReapedProcess(["sleep", "600"], log=tmp_path / "log", environment=dict(os.environ)) as process:
         first, second = process.frozen(), process.frozen()
         first.__enter__()
         second.__enter__()
@@ -192,7 +192,7 @@ def test_a_process_stands_still_until_the_last_who_wants_it_has_left(tmp_path: P
         wait_until(lambda: not _stands_still(process), within_s=5, what="it goes on")
 
 
-def _stands_still(process: GuardedProcess) -> bool:
+def _stands_still(process: ReapedProcess) -> bool:
     return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
 
 
@@ -211,14 +211,14 @@ while time.monotonic() < end and os.path.exists(sys.argv[1]):
 """
 
 
-def test_a_folder_is_removed_also_while_somebody_writes_into_it() -> None:
-    folder = GuardedFolder("repot-written-")
-    command = [sys.executable, "-c", WRITER, str(folder.path)]
+def test_a_directory_is_removed_also_while_a_process_writes_into_it() -> None:
+    directory = ReapedDirectory("repot-written-")
+    command = [sys.executable, "-c", WRITER, str(directory.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline()
-        folder.close()
-    assert not folder.path.exists()
+        directory.close()
+    assert not directory.path.exists()
 
 
 AS_NOBODY = """#!/bin/sh
@@ -227,19 +227,19 @@ exec setpriv --reuid nobody --regid nogroup --clear-groups "{program}" "$@"
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv becomes somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv becomes another user")
 def test_another_user_than_root_can_run_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Debian's own rabbitmq-server command would refuse."""
-    require(programs.RABBITMQ)
-    program = Path(programs.RABBITMQ.find())
+    require(executables.RABBITMQ)
+    program = Path(executables.RABBITMQ.find())
     if "chroot" in program.read_text(errors="replace"):
-        pytest.skip("this rabbitmq-server changes its root folder, which only root can do")
+        pytest.skip("this rabbitmq-server changes its root directory, which only root can do")
     wrapper = tmp_path / "rabbitmq-server"
     wrapper.write_text(AS_NOBODY.format(program=program))
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with rabbitmq_server() as server:
-        users = {process.username() for process in ours([str(server.folder)]) if process.pid == server.process.pid}
+        users = {process.username() for process in ours([str(server.directory)]) if process.pid == server.process.pid}
         assert users == {"nobody"}
         assert server.open().depth("nothing").is_drained

@@ -21,39 +21,37 @@ import redis as redis_client
 from amqp import AccessRefused
 from celery import Celery
 
-from leases import claimant
-from repot.brokers import open_broker, survey
+from repot.brokers import inspect, open_broker
 from repot.brokers.facts import Unknown
-from repot.brokers.local import GuardedProcess, redis_server
 from repot.config import ExplicitSettings, Role, child_environment
 from repot.config.endpoints import endpoints
-from repot.doctor import gather
-from repot.doctor.catalogue import own_rules
-from repot.doctor.gather import read_app
-from repot.doctor.policy import Policy
+from repot.doctor import collect
+from repot.doctor.collect import read_app
+from repot.doctor.config import DoctorConfig
+from repot.doctor.registry import own_rules
 from repot.errors import StoreRefused
-from repot.healthcheck.inquiry import Inquiry
-from repot.healthcheck.inquiry import Outcome as Heard
-from repot.idempotency import IdempotentTask, locks
-from repot.idempotency.claims import Claimed, Ending, Outcome, Running
+from repot.healthcheck.ping import PingClient, PingOutcome
+from repot.idempotency import IdempotentTask, administration
 from repot.idempotency.fingerprint import Fingerprint
-from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, LOCKS, Rights, missing_rights
-from repot.idempotency.store import RedisStore
-from repot.submission import JobTask
-from repot.submission import store as job_store
+from repot.idempotency.lease_store import RedisLeaseStore
+from repot.idempotency.records import Acquired, Ending, Running, RunOutcome
+from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, LEASES, Rights, missing_rights
+from repot.submission import JobTask, job_store
 from repot.submission.job import Status
-from repot.submission.store import Claim, JobStore, Run, digest
+from repot.submission.job_store import JobAttempt, JobStore, Submission, digest
+from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.deliveries import Deliveries
-from repot.worker.pulse import Link
-from shop import APPS
+from repot.worker.delivery_limit import Deliveries
+from repot.worker.status_file import Link
+from support.leases import lease_request
+from support.shop import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from repot.brokers.local import Server
     from repot.config import WorkerSettings
+    from repot.testbed import Server
 
 TENANT = digest("")
 KEPT_S = 600.0
@@ -94,8 +92,8 @@ def desk(server: Server) -> Iterator[Desk]:
 
 
 @contextmanager
-def claims(settings: ExplicitSettings) -> Iterator[RedisStore]:
-    with closing(RedisStore(settings)) as store:
+def claims(settings: ExplicitSettings) -> Iterator[RedisLeaseStore]:
+    with closing(RedisLeaseStore(settings)) as store:
         yield store
 
 
@@ -109,25 +107,25 @@ def guarded(desk: Desk) -> None:
     """Everything that the guard asks of its store."""
     with claims(desk.settings) as store:
         for ending in (
-            Ending(Outcome.DONE, KEPT_S, '"result"'),
-            Ending(Outcome.UNKNOWN, KEPT_S),
-            Ending(Outcome.RELEASED, KEPT_S, hold_s=1, held_for="t"),
+            Ending(RunOutcome.DONE, KEPT_S, '"result"'),
+            Ending(RunOutcome.UNKNOWN, KEPT_S),
+            Ending(RunOutcome.RELEASED, KEPT_S, hold_s=1, held_for="t"),
         ):
-            key, who = uuid4().hex, claimant("t", parks=True)
-            assert isinstance(store.claim(Fingerprint(key), who), Claimed)
+            key, who = uuid4().hex, lease_request("t", parks=True)
+            assert isinstance(store.acquire(Fingerprint(key), who), Acquired)
             assert store.renew(key, who)
             store.finish(key, who.owner, ending)
-            store.claim(Fingerprint(key), claimant("another", parks=True))
+            store.acquire(Fingerprint(key), lease_request("another", parks=True))
 
 
-def submission(**changes: Any) -> Claim:
+def submission(**changes: Any) -> Submission:
     terms: dict[str, Any] = {"scope": digest("scope"), "name": "scope", "lease_s": 30} | changes
     key = digest(uuid4().hex)
-    return Claim(str(uuid4()), TENANT, task="shop.render", payload="p", key=key, cost=1.5, **terms)
+    return Submission(str(uuid4()), TENANT, task="shop.render", payload="p", key=key, cost=1.5, **terms)
 
 
-def run_of(one: Claim) -> Run:
-    return Run(one.id, TENANT, one.scope, uuid4().hex)
+def run_of(one: Submission) -> JobAttempt:
+    return JobAttempt(one.id, TENANT, one.scope, uuid4().hex)
 
 
 def submitted(desk: Desk) -> None:
@@ -138,7 +136,7 @@ def submitted(desk: Desk) -> None:
         store.submit(one)
         store.sent(TENANT, one.id, 30)
         for name in ("first", "second"):
-            assert "taken" == store.submit(submission(name=name)).verdict
+            assert "conflict" == store.submit(submission(name=name)).result
         store.get(TENANT, one.id)
         store.start(run, one.task, 30)
         store.renew(run, 30, ["done", 1])
@@ -151,23 +149,23 @@ def submitted(desk: Desk) -> None:
 
 
 def looked_after(desk: Desk) -> None:
-    """Everything that `repot locks` does."""
+    """Everything that `repot leases` does."""
     with claims(desk.all_rights) as store:
-        who = claimant("t", lease_s=0.001)
-        store.claim(Fingerprint("f" * 64), who)
-        store.claim(Fingerprint("e" * 64), claimant(lease_s=0.001))
+        who = lease_request("t", lease_s=0.001)
+        store.acquire(Fingerprint("f" * 64), who)
+        store.acquire(Fingerprint("e" * 64), lease_request(lease_s=0.001))
     with jobs(desk.all_rights) as store:
         store.submit(submission(lease_s=0.001))
     with claims(desk.settings) as store:
-        found = list(locks.find(store, locks.Filters()))
-        locks.named(store, "f" * 64)
-        locks.reap(store, found, "done", kept_s=KEPT_S)
+        found = list(administration.find_records(store, administration.RecordFilter()))
+        administration.find_record(store, "f" * 64)
+        administration.reap(store, found, administration.Decision.DONE, retention_s=KEPT_S)
     with jobs(desk.settings) as store:
-        assert 1 == len(list(store.stuck()))
+        assert 1 == len(list(store.expired()))
         assert 1 == len(list(store.reap()))
 
 
-PARTS = {"guard": (GUARD, guarded), "jobs": (JOBS, submitted), "locks": (LOCKS, looked_after)}
+PARTS = {"guard": (GUARD, guarded), "jobs": (JOBS, submitted), "leases": (LEASES, looked_after)}
 _EACH = pytest.mark.parametrize(("rights", "course"), PARTS.values(), ids=PARTS)
 
 
@@ -176,7 +174,7 @@ def test_the_rights_are_enough_and_each_of_them_is_needed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, rights: Rights, course: Callable[[Desk], None]
 ) -> None:
     """Without any one of them: a clear refusal, which the doctor says before."""
-    monkeypatch.setattr(job_store, "MOST_SCOPES", 1)
+    monkeypatch.setattr(job_store, "MAX_SCOPES", 1)
     desk.allow(rights.acl())
     course(desk)
     assert () == missing_rights(desk.settings, rights)
@@ -188,7 +186,14 @@ def test_the_rights_are_enough_and_each_of_them_is_needed(
         try:
             missing = missing_rights(desk.settings, rights)
         except StoreRefused:
-            assert rule in ("+client|setname", "+select", "+evalsha", "+script|load", "~repot:claim:*", "~repot:jobs:*")
+            assert rule in (
+                "+client|setname",
+                "+select",
+                "+evalsha",
+                "+script|load",
+                "~repot:idempotency:*",
+                "~repot:jobs:*",
+            )
             continue
         assert not isinstance(missing, Unknown)
         words = {word for one in missing for word in one.split()}
@@ -200,21 +205,21 @@ def test_no_missing_right_lets_a_second_run_in(desk: Desk) -> None:
     """A key that is claimed stays claimed, whichever right the second worker lacks."""
     key = Fingerprint("a" * 64)
     with claims(desk.all_rights) as store:
-        store.claim(key, claimant("first"))
+        store.acquire(key, lease_request("first"))
         for rule in GUARD.acl().split():
             desk.allow(GUARD.acl(), without=rule)
             with claims(desk.settings) as restricted:
                 try:
-                    found = restricted.claim(key, claimant("second"))
+                    found = restricted.acquire(key, lease_request("second"))
                 except StoreRefused:
                     continue
                 assert isinstance(found, Running), rule
-        assert "first" == store.claim(key, claimant("third")).task_id  # type: ignore[union-attr]
+        assert "first" == store.acquire(key, lease_request("third")).task_id  # type: ignore[union-attr]
 
 
 def test_no_missing_right_lets_a_second_job_in_or_frees_a_live_one(desk: Desk) -> None:
     """A user without `get` or `hmget` let every job in, and its reaper freed the scopes of live ones."""
-    rights = Rights(("claim", "jobs"), tuple(dict.fromkeys([*JOBS.commands, *LOCKS.commands]))).acl()
+    rights = Rights(("claim", "jobs"), tuple(dict.fromkeys([*JOBS.commands, *LEASES.commands]))).acl()
     first = submission()
     run = run_of(first)
     with jobs(desk.all_rights) as store:
@@ -224,12 +229,12 @@ def test_no_missing_right_lets_a_second_job_in_or_frees_a_live_one(desk: Desk) -
             desk.allow(rights, without=rule)
             with jobs(desk.settings) as restricted:
                 for ask in (
-                    lambda: restricted.submit(submission()).verdict,
-                    lambda: restricted.start(run_of(submission()), first.task, 30).verdict,
+                    lambda: restricted.submit(submission()).result,
+                    lambda: restricted.start(run_of(submission()), first.task, 30).result,
                     lambda: [one.scope for one in restricted.reap()],
                 ):
                     try:
-                        assert ask() in ("taken", "superseded", []), rule
+                        assert ask() in ("conflict", "superseded", []), rule
                     except StoreRefused:
                         continue
             assert "running" == store.renew(run, 30), rule
@@ -247,7 +252,7 @@ def test_the_doctor_names_a_right_that_the_store_does_not_give(desk: Desk, redis
     app.task(work, name="shop.charge", base=IdempotentTask)
 
     def found() -> list[str]:
-        facts = gather.gather_from(app, gather.Request("shop", live=True), Policy(Path.cwd()))
+        facts = collect.collect_from(app, collect.DoctorRequest("shop", live=True), DoctorConfig(Path.cwd()))
         return [finding.message for finding in own_rules()["RPT407"].check(facts)]
 
     desk.allow(GUARD.acl())
@@ -255,7 +260,7 @@ def test_the_doctor_names_a_right_that_the_store_does_not_give(desk: Desk, redis
     desk.allow(f"{GUARD.acl()} {DELIVERIES.acl()}")
     assert [] == found()
     desk.allow(f"{GUARD.acl()} {DELIVERIES.acl()}", without="+hsetnx")
-    assert ["missing: +hsetnx ~repot:claim:*"] == found()
+    assert ["missing: +hsetnx ~repot:idempotency:*"] == found()
     desk.allow(GUARD.acl(), without="+evalsha")
     (refused,) = found()
     assert "evalsha" in refused
@@ -271,8 +276,8 @@ def test_without_a_right_deliveries_are_not_counted_and_the_log_says_so(
 
     def counted() -> int:
         deliveries = Deliveries(desk.settings.replace(max_deliveries=2))
-        deliveries.give_back([message])
-        deliveries.settle()
+        deliveries.note_returned([message])
+        deliveries.record_returned()
         return [deliveries.beyond(message) for _ in range(3)][-1]
 
     desk.allow(DELIVERIES.acl())
@@ -340,11 +345,11 @@ def realm(rabbitmq: Server) -> Realm:
 
 
 @contextmanager
-def worker(settings: WorkerSettings, folder: Path) -> Iterator[GuardedProcess]:
+def worker(settings: WorkerSettings, folder: Path) -> Iterator[ReapedProcess]:
     """A worker as Celery starts it: with events, and with the other workers' company."""
-    command = [sys.executable, "-m", "celery", "-A", "dead_app", "worker", "-n", "w@rights", "-c", "1", "-E"]
+    command = [sys.executable, "-m", "celery", "-A", "support.dead_app", "worker", "-n", "w@rights", "-c", "1", "-E"]
     environment = child_environment(settings) | {"PYTHONPATH": os.pathsep.join([APPS, *sys.path])}
-    with GuardedProcess(command, log=folder / "log", environment=environment) as process:
+    with ReapedProcess(command, log=folder / "log", environment=environment) as process:
         yield process
 
 
@@ -357,19 +362,19 @@ def client(settings: WorkerSettings) -> Any:
 def test_each_part_works_with_the_permissions_of_the_page(realm: Realm, redis: Server, tmp_path: Path) -> None:
     """Pings, events, delays and dead letters of a worker; a producer, a sidecar and the doctor beside it."""
     settings = ExplicitSettings(
-        app="dead_app",
+        app="support.dead_app",
         broker_url=realm.of_page("worker"),
         result_backend=redis.results_url,
         queue_names=("orders",),
-        pulse_folder=tmp_path / "pulse",
+        status_dir=tmp_path / "status",
         management_url=realm.server.management_url,
     )
     admin = client(settings.replace(broker_url=realm.url))
     producer = client(settings.replace(broker_url=realm.of_page("producer")))
     asking = settings.replace(broker_url=realm.of_page("sidecar", "management"))
     link = Link("", "", "celery", {}, server=f"127.0.0.1:{realm.server.port}")
-    with worker(settings, tmp_path) as process, closing(Inquiry(asking, link, 2)) as sidecar:
-        wait_until(lambda: Heard.ANSWERED is sidecar.ask("w@rights").outcome, within_s=40, what="it answers")
+    with worker(settings, tmp_path) as process, closing(PingClient(asking, link, 2)) as sidecar:
+        wait_until(lambda: PingOutcome.ANSWERED is sidecar.ping("w@rights").outcome, within_s=40, what="it answers")
         assert admin.control.ping(timeout=2)
         now, later = tmp_path / "now", tmp_path / "later"
         with _heard(admin, "task-succeeded") as heard:
@@ -380,17 +385,17 @@ def test_each_part_works_with_the_permissions_of_the_page(realm: Realm, redis: S
         producer.send_task("dead.fail")
         wait_until(later.exists, within_s=20, what="a delayed task runs")
         wait_until(lambda: 1 == realm.messages("orders.dead"), within_s=30, what="there is a dead letter")
-        assert 0 == sidecar.waiting(["orders"])
+        assert 0 == sidecar.count_waiting(["orders"])
         with closing(open_broker(asking.read_url, management_url=realm.server.management_url)) as counting:
             # RabbitMQ counts what is delayed every few seconds
             wait_until(lambda: counting.depth("orders").is_drained, within_s=30, what="nothing is left", poll_s=0.5)
         assert "refused" not in process.log_tail(500)
     api = realm.server.management_url
-    facts = survey(endpoints(realm.of_page("doctor", "administrator")), management_url=api)
+    facts = inspect(endpoints(realm.of_page("doctor", "administrator")), management_url=api)
     assert not [one.name for one in fields(facts) if isinstance(getattr(facts, one.name), Unknown)]
     # what the worker was seen to do with its permissions is what the doctor's rule finds enough
-    granted = survey(endpoints(realm.of_page("worker", "administrator")), management_url=api)
-    judged = replace(read_app(client(settings), "shop", Policy(tmp_path)), live=granted)
+    granted = inspect(endpoints(realm.of_page("worker", "administrator")), management_url=api)
+    judged = replace(read_app(client(settings), "shop", DoctorConfig(tmp_path)), live=granted)
     assert [] == [finding.message for finding in own_rules()["RPT803"].check(judged)]
     admin.close()
     producer.close()
@@ -422,7 +427,7 @@ def _heard(app: Any, kind: str) -> Iterator[Event]:
 
 
 @pytest.mark.parametrize("missing", ["write", "configure", "read"])
-def test_a_producer_without_a_right_is_told_so(realm: Realm, redis: Server, missing: str) -> None:
+def test_a_producer_without_a_right_gets_an_error(realm: Realm, redis: Server, missing: str) -> None:
     """Nothing is lost in silence: the exchange is there, and its user may not use it."""
     rights = {"configure": ".*", "write": ".*", "read": ".*"} | {missing: "^$"}
     url = realm.user("poor", ("", rights["configure"], rights["write"], rights["read"]))

@@ -19,16 +19,16 @@ import pytest
 from celery import Celery, group
 from kombu import Connection, Queue
 
-from repot.chaos.workers import start_worker
+from repot.chaos.instruments.journal import ENDED, READY, STARTED, Journal
+from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.journal import ENDED, READY, STARTED, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.brokers.local import GuardedProcess, Server
+    from repot.testbed import ReapedProcess, Server
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "routing.py"
 
@@ -109,18 +109,18 @@ class Deployment:
             result_backend=redis.results_url,  # type: ignore[arg-type]
             queue_names=(f"main-{token}",),
             journal=folder / "journal",
-            pulse_folder=folder / "pulse",
+            status_dir=folder / "status",
         )
         self.journal = Journal(folder / "journal")
         self.client = Celery("test", set_as_current=False)
         configure(self.client, self.settings, Role.CLIENT)
-        self.worker: GuardedProcess = start_worker(f"w-{token}", self.queue, self.settings, folder, 2)
+        self.worker: ReapedProcess = start_worker(f"w-{token}", self.queue, self.settings, folder, 2)
 
     def at(self, what: str, task: str = "", number: int = 1) -> list[float]:
         """When it happened, as soon as it has so often."""
 
         def found() -> list[float]:
-            times = [line.at for line in self.journal.read() if (line.what, line.task) == (what, task)]
+            times = [line.at for line in self.journal.read() if (line.kind, line.task) == (what, task)]
             return times if len(times) >= number else []
 
         try:

@@ -10,25 +10,25 @@ from uuid import uuid4
 import pytest
 import redis as redis_client
 
-from leases import claimant
-from repot.brokers.local import redis_server
-from repot.brokers.local.redis_errors import WORDS, answering
 from repot.config import ExplicitSettings
-from repot.errors import ClaimUnreadable, StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.errors import RecordUnreadable, StoreMisconfigured, StoreRefused, StoreUnreachable
 from repot.idempotency import FAIL_OPEN, Guard, Policy, idempotent
-from repot.idempotency.claims import Outcome, State
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.guard import Lease
-from repot.idempotency.store import RedisStore
+from repot.idempotency.lease_store import RedisLeaseStore
+from repot.idempotency.records import RunOutcome, State
 from repot.submission.job import Status
-from repot.submission.store import Claim, JobStore, Run, digest
+from repot.submission.job_store import JobAttempt, JobStore, Submission, digest
+from repot.testbed import redis_server
+from repot.testbed.redis_errors import WORDS, answering
 from repot.waiting import wait_until
+from support.leases import lease_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from repot.brokers.local import Server
-    from shop import Shop
+    from repot.testbed import Server
+    from support.shop import Shop
 
 TENANT = digest("")
 
@@ -49,11 +49,11 @@ def settings(server: Server) -> ExplicitSettings:
 
 @pytest.fixture
 def guard(settings: ExplicitSettings) -> Guard:
-    return Guard(RedisStore(settings), settings)
+    return Guard(RedisLeaseStore(settings), settings)
 
 
-def submission() -> Claim:
-    return Claim(str(uuid4()), TENANT, digest("scope"), "scope", "shop.render", "p", digest(uuid4().hex), 1.0, 30)
+def submission() -> Submission:
+    return Submission(str(uuid4()), TENANT, digest("scope"), "scope", "shop.render", "p", digest(uuid4().hex), 1.0, 30)
 
 
 def expected(word: str) -> type[StoreUnreachable]:
@@ -62,19 +62,19 @@ def expected(word: str) -> type[StoreUnreachable]:
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_store_that_answers_so_is_away(server: Server, guard: Guard, settings: ExplicitSettings, word: str) -> None:
-    """Nothing is claimed, accepted or freed; FAIL_OPEN runs; what has run does not fail, and is noted afterwards."""
+    """No lease, job or scope changes; FAIL_OPEN runs; a finished run does not fail, and is recorded later."""
     jobs, effects = JobStore(settings), list[str]()
-    lease = guard.claim(Fingerprint("a" * 64), Policy(), task="t", task_id="before")
+    lease = guard.acquire(Fingerprint("a" * 64), Policy(), task="t", task_id="before")
     assert isinstance(lease, Lease)
     careless = idempotent(guard, Policy(on_store_down=FAIL_OPEN), name="careless")(effects.append)
     first = submission()
-    run = Run(first.id, TENANT, first.scope, uuid4().hex)
+    run = JobAttempt(first.id, TENANT, first.scope, uuid4().hex)
     jobs.submit(first)
     jobs.start(run, "shop.render", 1.5)
     with answering(server, word):
         asked: list[Callable[[], object]] = [
-            lambda: guard.claim(Fingerprint("b" * 64), Policy(), task="t", task_id="1"),
-            lambda: lease.store.renew(lease.key, lease.claimant),
+            lambda: guard.acquire(Fingerprint("b" * 64), Policy(), task="t", task_id="1"),
+            lambda: lease.store.renew(lease.key, lease.request),
             lambda: jobs.submit(submission()),
             lambda: jobs.renew(run, 1.5),
             lambda: jobs.cancel(TENANT, first.id),
@@ -87,10 +87,10 @@ def test_a_store_that_answers_so_is_away(server: Server, guard: Guard, settings:
             assert (word in REFUSED) == isinstance(caught.value, StoreRefused)
         careless("order")
         assert ["order"] == effects
-        guard.finish(lease, guard.ending(Policy(), Outcome.DONE, result='"first"'))
+        guard.finish(lease, guard.ending(Policy(), RunOutcome.DONE, result='"first"'))
     wait_until(lambda: _state(guard, "a" * 64) is State.DONE, within_s=20, what="the outcome is noted")
     # what was asked for and not answered took no key and no scope
-    free = guard.claim(Fingerprint("b" * 64), Policy(), task="t", task_id="2")
+    free = guard.acquire(Fingerprint("b" * 64), Policy(), task="t", task_id="2")
     assert isinstance(free, Lease)
     guard.abandon(free)
     assert "running" == jobs.renew(run, 1.5)
@@ -103,7 +103,7 @@ def _state(guard: Guard, key: str) -> State | None:
 
 
 def test_a_store_that_loads_its_data_is_away(server: Server, settings: ExplicitSettings) -> None:
-    store = RedisStore(settings)
+    store = RedisLeaseStore(settings)
     client: Any = redis_client.Redis.from_url(server.url)
     for number in range(400):
         client.set(f"{settings.lease_prefix}:{number}", "x" * 100)
@@ -117,7 +117,7 @@ def test_a_store_that_loads_its_data_is_away(server: Server, settings: ExplicitS
 
 def test_a_store_that_forgets_its_scripts_is_asked_again(server: Server, settings: ExplicitSettings) -> None:
     """SCRIPT FLUSH, a restart or a failover between the upload of a script and its call."""
-    store, over = RedisStore(settings), Event()
+    store, over = RedisLeaseStore(settings), Event()
     client: Any = redis_client.Redis.from_url(server.url)
 
     def forget() -> None:
@@ -139,16 +139,16 @@ def test_a_cluster_without_a_node_for_a_slot_is_away(tmp_path: Any) -> None:
         client: Any = redis_client.Redis.from_url(node.url)
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         settings = ExplicitSettings(lease_store=node.url.replace("redis://", "redis+cluster://").removesuffix("/0"))
-        store = RedisStore(settings)
+        store = RedisLeaseStore(settings)
         wait_until(lambda: _answered(lambda: _claimed(store)), within_s=20, what="the cluster is formed")
         client.execute_command("CLUSTER", "DELSLOTSRANGE", 0, 16383)
         wait_until(lambda: "state:fail" in str(client.execute_command("CLUSTER", "INFO")), within_s=20, what="it fails")
-        for asked in (store, RedisStore(settings)):
+        for asked in (store, RedisLeaseStore(settings)):
             with pytest.raises(StoreUnreachable):
                 _claimed(asked)
         # named as if it were no cluster
         with pytest.raises(StoreUnreachable, match="ClusterDown"):
-            _claimed(RedisStore(ExplicitSettings(lease_store=node.url)))
+            _claimed(RedisLeaseStore(ExplicitSettings(lease_store=node.url)))
 
 
 def _answered(question: Callable[[], object]) -> bool:
@@ -169,7 +169,7 @@ def test_a_store_that_cannot_serve_is_one_clear_error(address: str, rule: str, w
     options = [] if rule else ["--rename-command", "HSET", "", "--rename-command", "EVALSHA", ""]
     with redis_server(*options) as server:
         settings = ExplicitSettings(lease_store=server.url.replace("/0", address))
-        for ask in (lambda: _claimed(RedisStore(settings)), lambda: JobStore(settings).submit(submission())):
+        for ask in (lambda: _claimed(RedisLeaseStore(settings)), lambda: JobStore(settings).submit(submission())):
             with pytest.raises(StoreMisconfigured, match=words) as caught:
                 ask()
             assert "WORKER_LEASE_STORE" in caught.value.hint
@@ -177,10 +177,10 @@ def test_a_store_that_cannot_serve_is_one_clear_error(address: str, rule: str, w
 
 
 def test_a_value_of_another_type_is_named_and_is_not_away(settings: ExplicitSettings) -> None:
-    store = RedisStore(settings)
+    store = RedisLeaseStore(settings)
     store.client.set(store.name_of("c" * 64), "no hash")
-    with pytest.raises(ClaimUnreadable, match="something else under this key"):
-        store.claim(Fingerprint("c" * 64), claimant())
+    with pytest.raises(RecordUnreadable, match="a value of another type under this key"):
+        store.acquire(Fingerprint("c" * 64), lease_request())
 
 
 @pytest.mark.parametrize("word", ["MISCONF", "NOPERM"])
@@ -206,8 +206,8 @@ def test_a_worker_whose_store_answers_so_waits_and_loses_nothing(
     assert [1, 1, 1] == [len(shop.effects(order)) for order in ("running", "waiting", "careless")]
 
 
-def _claimed(store: RedisStore) -> bool:
-    store.claim(Fingerprint(uuid4().hex), claimant())
+def _claimed(store: RedisLeaseStore) -> bool:
+    store.acquire(Fingerprint(uuid4().hex), lease_request())
     return True
 
 

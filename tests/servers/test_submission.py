@@ -14,26 +14,26 @@ import pytest
 from celery import Celery
 from celery.exceptions import TaskRevokedError
 
-from repot.brokers.local import free_port, redis_server
-from repot.chaos.proxies import Proxy
+from repot.chaos.instruments.journal import DELIVERED, ENDED
+from repot.chaos.runner.proxies import Proxy
 from repot.config import Role, child_environment
-from repot.errors import JobEnded, JobNotFound, KeyUnusable, ScopeTaken, StoreUnreachable, SubmissionFailed
+from repot.errors import InvalidIdempotencyKey, JobEnded, JobNotFound, ScopeConflict, StoreUnreachable, SubmissionFailed
 from repot.submission import Jobs, Status
+from repot.testbed import free_port, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.journal import DELIVERED, ENDED
-from shop import LEASE_S, Shop
-from submitting import Outcomes, breaking, mistakes, submitters
+from support.shop import LEASE_S, Shop
+from support.submitting import Outcomes, breaking, mistakes, submitters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from repot.brokers.local import Server
     from repot.submission import Job
+    from repot.testbed import Server
 
 
-SHOP = {"app": "job_app", "visibility_timeout": 3600}
+SHOP = {"app": "support.job_app", "visibility_timeout": 3600}
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Desk:
 
 
 def desk(shop: Shop, task: str = "render", **terms: Any) -> Desk:
-    """A desk for a project nobody else has."""
+    """A desk for a project of this test alone."""
     return Desk(shop, Jobs(shop.client, f"jobs.{task}", scope="project", **terms), str(uuid4()))
 
 
@@ -84,13 +84,13 @@ def test_a_job_runs_with_its_id_as_the_tasks_and_frees_its_scope(shop: Shop) -> 
     progress = ours.jobs.get(job.id).progress
     assert (1, 2, "render") == (progress.done, progress.total, progress.stage)
     assert 1 == running.attempts
-    with pytest.raises(ScopeTaken) as refused:
+    with pytest.raises(ScopeConflict) as refused:
         ours.submit()
-    assert (job.id, "running", "render") == (refused.value.job, refused.value.status, refused.value.stage)
+    assert (job.id, "running", "render") == (refused.value.job_id, refused.value.status, refused.value.stage)
     assert 0 < refused.value.retry_after_s <= LEASE_S
     hold.touch()
     ended = ours.await_status(job.id, Status.SUCCEEDED)
-    assert ended.ended is not None
+    assert ended.ended_at is not None
     assert {"project": ours.project, "job": job.id} == shop.client.AsyncResult(job.id).get(timeout=10)
     assert 2 == ours.submit().generation
 
@@ -100,7 +100,7 @@ def test_a_run_longer_than_its_lease_keeps_its_scope(shop: Shop) -> None:
     job = ours.submit(hold=str(hold))
     ours.await_status(job.id, Status.RUNNING)
     wait_until(lambda: (ours.jobs.get(job.id).age_s or 0) > 3 * LEASE_S, within_s=30, what="three leases are over")
-    with pytest.raises(ScopeTaken):
+    with pytest.raises(ScopeConflict):
         ours.submit()
     hold.touch()
     ours.await_status(job.id, Status.SUCCEEDED)
@@ -134,8 +134,8 @@ def test_a_job_keeps_its_scope_while_it_waits_for_its_retry(shop: Shop) -> None:
     job = ours.submit(countdown=2)
     shop.await_effects(ours.project)
     waiting = ours.await_status(job.id, Status.QUEUED)
-    assert waiting.held_for_s > 3000
-    with pytest.raises(ScopeTaken):
+    assert waiting.lease_remaining_s > 3000
+    with pytest.raises(ScopeConflict):
         ours.submit()
     assert 2 == ours.await_status(job.id, Status.SUCCEEDED).attempts
     assert 1 == shop.client.AsyncResult(job.id).get(timeout=10)
@@ -151,12 +151,12 @@ def test_a_job_that_replaces_itself_ends_with_its_last_replacement(
     job = ours.submit(countdown=2, hold=str(hold))
     ours.shop.await_effects(ours.project)
     waiting = ours.await_status(job.id, Status.QUEUED)
-    assert waiting.held_for_s > 3000
-    with pytest.raises(ScopeTaken):
+    assert waiting.lease_remaining_s > 3000
+    with pytest.raises(ScopeConflict):
         ours.submit()
     ours.shop.await_effects(ours.project, 3)
     assert Status.RUNNING is ours.jobs.get(job.id).status
-    with pytest.raises(ScopeTaken):
+    with pytest.raises(ScopeConflict):
         ours.submit()
     hold.touch()
     assert 1 == ours.await_status(job.id, Status.SUCCEEDED).generation
@@ -170,7 +170,7 @@ def test_a_job_replaced_by_a_chain_ends_with_its_last_task(shop: Shop) -> None:
     job = ours.submit(hold=str(hold), last="job")
     ours.await_status(job.id, Status.QUEUED)
     shop.await_ended(job.id)
-    with pytest.raises(ScopeTaken):
+    with pytest.raises(ScopeConflict):
         ours.submit(hold="", last="job")
     hold.touch()
     ours.await_status(job.id, Status.SUCCEEDED)
@@ -241,7 +241,7 @@ def test_a_cancelled_job_that_runs_ends_when_it_looks(shop: Shop) -> None:
     ours = desk(shop, "watch")
     job = ours.submit()
     shop.await_effects(ours.project)
-    assert ours.jobs.cancel(job.id).workers_told
+    assert ours.jobs.cancel(job.id).workers_notified
     again = ours.submit(within_s=0)
     with pytest.raises(TaskRevokedError):
         shop.client.AsyncResult(job.id).get(timeout=20)
@@ -312,13 +312,13 @@ def test_a_worker_that_is_killed_frees_the_scope_and_its_message_does_not_run_be
     hold.touch()
     ours.await_status(after.id, Status.SUCCEEDED)
     assert 2 == ours.effects
-    assert ["superseded"] == [one.what for one in ours.jobs.refused().refusals if one.job == job.id]
+    assert ["superseded"] == [one.kind for one in ours.jobs.refused().refusals if one.job_id == job.id]
 
 
 def test_a_worker_that_is_killed_does_not_lose_the_job(
     server: Server, redis: Server, opened: Callable[..., Shop]
 ) -> None:
-    """At least once: nobody took the scope, so that the redelivered message runs."""
+    """At least once: no other job took the scope, so the redelivered message runs."""
     ours = desk(opened(server, redis, visibility_timeout=4))
     hold = ours.shop.file()
     worker = ours.shop.start(1)
@@ -331,23 +331,24 @@ def test_a_worker_that_is_killed_does_not_lose_the_job(
     assert 2 == ours.await_status(job.id, Status.SUCCEEDED, within_s=60).attempts
 
 
-def test_a_submitter_killed_between_claim_and_publish_frees_the_scope(shop: Shop) -> None:
+def test_a_submitter_killed_before_it_publishes_frees_the_scope(shop: Shop) -> None:
     """The flaw of two steps that are not one: marked as seen, never sent."""
-    ours = desk(shop, claim_s=1)
+    ours = desk(shop, publish_lease_s=1)
     code = (
         "import os, signal, sys; from celery import Celery, signals; from repot.config import Role; "
         "from repot.submission import Jobs; from repot.worker.configure import configure; "
         "app = Celery('doomed'); configure(app, role=Role.CLIENT); "
         "kill = lambda **_: os.kill(os.getpid(), signal.SIGKILL); signals.before_task_publish.connect(kill); "
-        "Jobs(app, 'jobs.render', scope='project', claim_s=1).submit({'project': sys.argv[1]}, idempotency_key='k')"
+        "Jobs(app, 'jobs.render', scope='project', publish_lease_s=1)"
+        ".submit({'project': sys.argv[1]}, idempotency_key='k')"
     )
     command = [sys.executable, "-c", code, ours.project]
     died = subprocess.run(command, env=child_environment(shop.settings), check=False)
     assert -signal.SIGKILL == died.returncode
-    with pytest.raises(ScopeTaken) as refused:
+    with pytest.raises(ScopeConflict) as refused:
         ours.submit()
     assert "accepted" == refused.value.status
-    ours.await_status(refused.value.job, Status.LOST, within_s=10)
+    ours.await_status(refused.value.job_id, Status.LOST, within_s=10)
     again = ours.jobs.submit({"project": ours.project}, idempotency_key="k").job
     ours.await_status(again.id, Status.SUCCEEDED)
     assert 1 == ours.effects
@@ -382,7 +383,7 @@ def test_a_broker_that_swallows_everything_leaves_no_scope_blocked(
     proxy.delete()
 
 
-def test_a_second_submission_with_one_key_is_not_told_of_a_job_that_is_never_sent(
+def test_a_second_submission_with_one_key_does_not_get_a_job_that_is_never_sent(
     server: Server, redis: Server, toxiproxy: Server, opened: Callable[..., Shop]
 ) -> None:
     """It waits until the first one is sent, or could not be; then it is the first."""
@@ -396,7 +397,7 @@ def test_a_second_submission_with_one_key_is_not_told_of_a_job_that_is_never_sen
     with ThreadPoolExecutor(1) as thread:
         first = thread.submit(ours.jobs.submit, {"project": ours.project}, idempotency_key="k")
         keys = f"{theirs.settings.lease_prefix}:jobs:*:key:*"
-        wait_until(lambda: list(here._store.client.scan_iter(keys)), within_s=5, what="the first has its claim")
+        wait_until(lambda: list(here._store.client.scan_iter(keys)), within_s=5, what="the first has its scope")
         accepted = here.submit({"project": ours.project}, idempotency_key="k")
         with pytest.raises(SubmissionFailed):
             first.result()
@@ -440,7 +441,7 @@ def test_a_message_that_finds_the_store_away_comes_back(
         proxy.delete()
 
 
-def test_an_end_that_finds_the_store_away_is_said_later(
+def test_an_end_that_finds_the_store_away_is_recorded_later(
     server: Server, toxiproxy: Server, redis: Server, opened: Callable[..., Shop]
 ) -> None:
     with redis_server() as store:
@@ -465,14 +466,14 @@ def test_an_end_that_finds_the_store_away_is_said_later(
 
 @pytest.mark.parametrize("value", [None, True, 1.5, "", "x" * 513, ["p"], "a\nb", "\ud800"])
 def test_what_names_no_scope_is_refused(shop: Shop, value: object) -> None:
-    with pytest.raises(KeyUnusable):
+    with pytest.raises(InvalidIdempotencyKey):
         desk(shop).jobs.submit({"project": value})
 
 
 def test_a_number_and_its_text_are_one_scope(shop: Shop) -> None:
     ours, number = desk(shop), uuid4().int
     ours.jobs.submit({"project": number, "hold": str(shop.file())})
-    with pytest.raises(ScopeTaken):
+    with pytest.raises(ScopeConflict):
         ours.jobs.submit({"project": str(number)})
 
 
@@ -480,7 +481,7 @@ def test_several_fields_make_one_scope(shop: Shop) -> None:
     jobs = Jobs(shop.client, "jobs.render", scope=("project", "hold"))
     project, hold = str(uuid4()), shop.file()
     jobs.submit({"project": project, "hold": str(hold)})
-    with pytest.raises(ScopeTaken):
+    with pytest.raises(ScopeConflict):
         jobs.submit({"project": project, "hold": str(hold)})
     jobs.submit({"project": project, "hold": str(shop.file())})
     hold.touch()
@@ -508,9 +509,9 @@ def test_many_processes_let_one_job_in_for_each_scope_and_generation(
 
 
 def _send_copy(ours: Desk, job: str, hold: Path) -> None:
+    from repot.submission.job_store import digest
+    from repot.submission.job_task import HEADER
     from repot.submission.scope import scope_of
-    from repot.submission.store import digest
-    from repot.submission.task import HEADER
 
     scope, _ = scope_of("jobs.render", ("project",), {"project": ours.project})
     header = {"tenant": digest(""), "scope": scope, "wait_s": 3600}

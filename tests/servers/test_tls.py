@@ -15,11 +15,11 @@ import trustme
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from installed import require
-from repot.brokers.local import free_port, programs, rabbitmq_server, redis_server
 from repot.config import ExplicitSettings, celery_config
 from repot.errors import StoreUnreachable
-from repot.idempotency.store import RedisStore
+from repot.idempotency.lease_store import RedisLeaseStore
+from repot.testbed import executables, free_port, rabbitmq_server, redis_server
+from support.installed import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ def certificate(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def redis_port(certificate: Path) -> Iterator[int]:
-    require(programs.REDIS)
+    require(executables.REDIS)
     port = free_port()
     options = ["--bind", RIGHT, WRONG, "--tls-port", str(port), "--tls-auth-clients", "no"]
     for name, file in (("cert-file", "cert.pem"), ("key-file", "key.pem"), ("ca-cert-file", "ca.pem")):
@@ -59,7 +59,7 @@ def redis_port(certificate: Path) -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def rabbitmq_port(certificate: Path) -> Iterator[int]:
-    require(programs.RABBITMQ)
+    require(executables.RABBITMQ)
     port = free_port()
     with rabbitmq_server(
         f"listeners.ssl.1 = {RIGHT}:{port}",
@@ -131,7 +131,7 @@ def test_the_lease_store_is_verified_too(
     settings = ExplicitSettings(
         lease_store=f"rediss://{host}:{redis_port}/0", tls_ca_certs=certificate / authority_file
     )
-    store = RedisStore(settings)
+    store = RedisLeaseStore(settings)
     if trusted:
         assert store.inspect("0" * 64) is None
         return

@@ -11,24 +11,24 @@ import pytest
 from celery import Celery
 from kombu import Connection, Queue
 
-from repot.chaos.workers import start_worker
+from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, READY, STARTED, Journal
+from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role, celery_config
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.journal import DELIVERED, EFFECT, ENDED, READY, STARTED, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from repot.brokers.local import GuardedProcess, Server
     from repot.config import WorkerSettings
+    from repot.testbed import ReapedProcess, Server
 
 
 class Bench:
     """A running worker, a client, and what the journal says."""
 
-    def __init__(self, settings: WorkerSettings, worker: GuardedProcess) -> None:
+    def __init__(self, settings: WorkerSettings, worker: ReapedProcess) -> None:
         assert settings.journal is not None
         self.settings = settings
         self.worker = worker
@@ -43,7 +43,7 @@ class Bench:
         return task
 
     def lines(self, what: str, task: str = "") -> list[dict[str, Any]]:
-        return [line.details for line in self.journal.read() if (line.what, line.task) == (what, task)]
+        return [line.details for line in self.journal.read() if (line.kind, line.task) == (what, task)]
 
     def await_line(self, what: str, task: str = "", number: int = 1) -> None:
         def seen() -> bool:
@@ -158,7 +158,7 @@ def test_a_delayed_task_waits_in_rabbitmq_and_not_in_the_worker(
     sent = monotonic()
     late = bench.send("repot.run", 0, countdown=3)
     bench.await_line(ENDED, late)
-    delivered = {line.task: line.at for line in bench.journal.read() if line.what == DELIVERED}
+    delivered = {line.task: line.at for line in bench.journal.read() if line.kind == DELIVERED}
     # RabbitMQ delays whole seconds
     assert delivered[late] - sent > 1.9
 

@@ -83,7 +83,7 @@ def test_classic_queues_are_direct_and_have_dead_letters() -> None:
     assert {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "celery.dead"} == queue.queue_arguments
 
 
-def test_without_a_dead_letter_queue_nothing_is_said_of_one() -> None:
+def test_without_a_dead_letter_queue_no_argument_names_one() -> None:
     (queue,) = config_for("amqp://host//", dead_letter_queue="")["task_queues"]
     assert {"x-queue-type": "quorum"} == queue.queue_arguments
 
@@ -102,7 +102,7 @@ def test_a_bridge_reads_here_and_writes_there() -> None:
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_redis_tls_verifies_unless_told_otherwise(verify: bool) -> None:
+def test_redis_tls_verifies_by_default(verify: bool) -> None:
     config = config_for("rediss://:p%40@host/0", tls_verify=verify, tls_ca_certs="/ca.pem")
     made = tls_of(config)
     assert (ssl.CERT_REQUIRED if verify else ssl.CERT_NONE) == made["ssl_cert_reqs"]
@@ -117,7 +117,7 @@ def test_an_option_in_the_address_wins() -> None:
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_rabbitmq_tls_verifies_unless_told_otherwise(verify: bool) -> None:
+def test_rabbitmq_tls_verifies_by_default(verify: bool) -> None:
     options = config_for("amqps://host//", tls_verify=verify, tls_ca_certs="/ca.pem")["broker_use_ssl"]
     assert (ssl.CERT_REQUIRED if verify else ssl.CERT_NONE) == options["cert_reqs"]
     assert verify is ("server_hostname" in options)

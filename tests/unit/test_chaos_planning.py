@@ -1,95 +1,123 @@
-"""What is typed becomes a plan, or one clear error before anything is started."""
+"""Command-line arguments become a plan, or one error before a server starts."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from repot.chaos import planning
-from repot.chaos.expectations import alternatives, cells, expectation, parse, table
-from repot.chaos.profiles import PROFILES, from_environment, from_file
-from repot.chaos.result import Cell, Fate, Finding
-from repot.chaos.scenarios import SCENARIOS, Needs
-from repot.chaos.verdict import Word
+from repot.chaos import faults
+from repot.chaos.instruments.failpoints import Phase
+from repot.chaos.report.result import Cell, CellVerdict, WorkerOutcome
+from repot.chaos.runner import planning
+from repot.chaos.runner.verdict import Verdict
+from repot.chaos.scenarios.catalogue import SCENARIOS, declared
+from repot.chaos.scenarios.expectations import alternatives, cells, expectation, parse, table
+from repot.chaos.scenarios.profiles import PROFILES, from_environment, from_file
+from repot.chaos.scenarios.scenario import Needs
+from repot.config.broker_kinds import BrokerKind
 from repot.errors import ConfigInvalid
-from repot.worker.gates import Phase
 
 
 @pytest.mark.parametrize(
-    ("text", "finding"),
+    ("text", "verdict"),
     [
-        ("ok", Finding(Word.OK)),
-        ("set aside", Finding(Word.SET_ASIDE)),
-        ("lost, others duplicated", Finding(Word.LOST, Word.DUPLICATED)),
-        ("ok, worker hung", Finding(Word.OK, worker=Fate.HUNG)),
-        ("redelivered, others lost, worker exited", Finding(Word.REDELIVERED, Word.LOST, Fate.EXITED)),
+        ("ok", CellVerdict(Verdict.OK)),
+        ("parked", CellVerdict(Verdict.PARKED)),
+        ("lost, others duplicated", CellVerdict(Verdict.LOST, Verdict.DUPLICATED)),
+        ("ok, worker hung", CellVerdict(Verdict.OK, worker=WorkerOutcome.HUNG)),
+        (
+            "redelivered, others lost, worker exited",
+            CellVerdict(Verdict.REDELIVERED, Verdict.LOST, WorkerOutcome.EXITED),
+        ),
     ],
 )
-def test_a_finding_is_written_as_it_is_read(text: str, finding: Finding) -> None:
-    assert finding == parse(text)
-    assert text == str(finding)
+def test_a_verdict_is_written_as_it_is_read(text: str, verdict: CellVerdict) -> None:
+    assert verdict == parse(text)
+    assert text == str(verdict)
 
 
 @pytest.mark.parametrize("text", ["", "fine", "ok, others fine", "ok worker hung", "ok, worker dead", "ok, nonsense"])
-def test_what_is_no_finding_is_refused(text: str) -> None:
+def test_text_that_is_not_a_verdict_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse(text)
 
 
-def test_every_entry_of_the_table_can_be_read_and_names_what_there_is() -> None:
-    """All of it: a slip of the pen would leave a cell without an expectation."""
+def test_every_entry_of_the_table_is_valid() -> None:
+    """A typing error would leave a cell without an expectation."""
     for name in SCENARIOS:
         assert table(name), f"{name} expects nothing"
         assert {profile for profile, _ in cells(name)} <= set(PROFILES)
 
 
+FAULT_MODULE = """
+from repot.chaos.scenarios.scenario import Scenario
+
+SCENARIOS = (Scenario("mine", "A test's own", "One file is enough.", None, None),)
+"""
+
+
+def test_a_module_among_the_faults_registers_its_scenarios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(FAULT_MODULE)
+    monkeypatch.setattr(faults, "__path__", [*faults.__path__, str(tmp_path)])
+    # what is imported meanwhile is forgotten afterwards
+    monkeypatch.setitem(sys.modules, "repot.chaos.faults.mine", None)
+    del sys.modules["repot.chaos.faults.mine"]
+    names = [one.name for one in declared()]
+    assert {"mine", "dropped-ack", "link-down"} <= set(names)
+    assert len(names) == len(set(names))
+
+
 def test_the_table_has_no_scenario_that_does_not_exist() -> None:
-    from repot.chaos.expectations import _table
+    from repot.chaos.scenarios.expectations import _table
 
     assert set(_table()) <= set(SCENARIOS)
 
 
 def test_known_bad_cells_are_expected_to_be_bad() -> None:
-    """Celery's defaults on Redis lose and double work; a table that says otherwise is wrong."""
+    """Celery's defaults on Redis lose and double work; a table without bad cells is wrong."""
     bad = [cell for name in SCENARIOS for cell, found in table(name).items() if all(one.is_bad for one in found)]
     assert {"redis-stock", "amqp-stock"} <= {cell.profile for cell in bad}
     lost = {cell.scenario for cell in bad if cell.profile == "redis-stock"}
     assert {"killed-before-receive", "lost-in-flight", "killed-running", "child-killed"} <= lost
 
 
-def test_no_effect_is_expected_to_be_doubled_with_the_guard() -> None:
+def test_no_effect_is_expected_to_be_duplicated_with_the_guard() -> None:
     doubled = [
         cell.name
         for name in SCENARIOS
-        for cell, findings in table(name).items()
-        for found in findings
-        if cell.guard and Word.DUPLICATED in (found.subject, found.others)
+        for cell, verdicts in table(name).items()
+        for found in verdicts
+        if cell.guard and Verdict.DUPLICATED in (found.task, found.others)
     ]
-    # RERUN repeats what is in doubt, once the lease has run out
+    # RERUN repeats a task with an unknown outcome once its lease has expired
     assert {name.partition("/")[0] for name in doubled} <= {"frozen-rerun"}
 
 
 def test_nothing_is_lost_where_the_settings_promise_it() -> None:
-    """By repot's settings RabbitMQ keeps what it accepted, unless somebody destroys it."""
+    """Under repot's settings RabbitMQ keeps accepted messages, unless the fault destroys them."""
     destroying = {"broker-wiped", "queue-deleted"}
     lost = {
         cell.scenario
         for name in SCENARIOS
-        for cell, findings in table(name).items()
-        for found in findings
-        if cell.profile.startswith(("amqp-classic", "amqp-quorum")) and Word.LOST in (found.subject, found.others)
+        for cell, verdicts in table(name).items()
+        for found in verdicts
+        if cell.profile.startswith(("amqp-classic", "amqp-quorum")) and Verdict.LOST in (found.task, found.others)
     }
     assert lost == destroying
 
 
-def test_what_chance_decides_is_listed() -> None:
-    assert (Finding(Word.OK), Finding(Word.OK, worker=Fate.EXITED)) == alternatives("ok | ok, worker exited")
+def test_an_entry_lists_several_possible_verdicts() -> None:
+    assert (CellVerdict(Verdict.OK), CellVerdict(Verdict.OK, worker=WorkerOutcome.EXITED)) == alternatives(
+        "ok | ok, worker exited"
+    )
 
 
 def test_an_entry_for_a_version_wins_from_that_version_on(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {"x": {"p": ["ok", "ok"], "p @ RabbitMQ 4.3": ["left", "ok"], "p @ RabbitMQ 4.0": ["lost", "ok"]}}
-    monkeypatch.setattr("repot.chaos.expectations._table", lambda: entries)
+    monkeypatch.setattr("repot.chaos.scenarios.expectations._table", lambda: entries)
     found = [
         " | ".join(map(str, expectation(Cell("x", "p", guard=False), product, version) or ()))
         for product, version in [
@@ -105,7 +133,7 @@ def test_an_entry_for_a_version_wins_from_that_version_on(monkeypatch: pytest.Mo
     assert expectation(Cell("x", "q", guard=False), "Redis", "8") is None
 
 
-def test_without_words_everything_the_table_knows_is_planned() -> None:
+def test_without_arguments_the_plan_is_the_whole_table() -> None:
     plan = planning.plan()
     assert plan.judged
     assert set(SCENARIOS) == {case.scenario.name for case in plan.cases}
@@ -117,9 +145,12 @@ def test_smoke_is_a_small_part() -> None:
     plan = planning.plan(names=("smoke",))
     assert 10 < len(plan.cases) < 80
     assert all(case.scenario.smoke for case in plan.cases)
+    further = {"redis-late", "amqp-late", "amqp-classic"}
+    assert further | {"redis-stock", "redis-hardened", "amqp-quorum"} == {case.profile.name for case in plan.cases}
+    assert not any(case.guard for case in plan.cases if case.profile.name in further)
 
 
-def test_chosen_profiles_are_run_even_where_nothing_is_expected() -> None:
+def test_named_profiles_are_run_even_without_an_expectation() -> None:
     plan = planning.plan(names=("dropped-ack",), profiles=("amqp-quorum", "redis-late"), guards=(True,), repeat=2)
     assert 4 == len(plan.cases)
 
@@ -133,7 +164,7 @@ def test_chosen_profiles_are_run_even_where_nothing_is_expected() -> None:
         ({"names": ("all@runing",)}, "no phase 'runing'", "Did you mean running?"),
         ({"names": ("dropped-ack@",)}, "no phase ''", "before-receive, received"),
         *(
-            ({"names": (f"{name}@started",)}, f"{name} strikes where it must", f"`repot chaos explain {name}`")
+            ({"names": (f"{name}@started",)}, f"{name} has a fixed phase", f"`repot chaos explain {name}`")
             for name in (
                 "no-fault",
                 "poison",
@@ -148,17 +179,17 @@ def test_chosen_profiles_are_run_even_where_nothing_is_expected() -> None:
         ({"own_profiles": Path("/no/such/file")}, "cannot be read", "docs/scenarios.md"),
     ],
 )
-def test_what_does_not_exist_is_named(arguments: dict[str, object], message: str, hint: str) -> None:
+def test_an_unknown_name_is_an_error_that_names_it(arguments: dict[str, object], message: str, hint: str) -> None:
     with pytest.raises(ConfigInvalid, match=message) as caught:
         planning.plan(**arguments)  # type: ignore[arg-type]
     assert hint in caught.value.hint
 
 
-def test_a_fault_strikes_at_another_phase() -> None:
+def test_a_fault_can_be_moved_to_another_phase() -> None:
     plan = planning.plan(names=("link-down@before-ack",))
     assert {Phase.BEFORE_ACK} == {case.scenario.phase for case in plan.cases}
     assert {SCENARIOS["link-down"].fault} == {case.scenario.fault for case in plan.cases}
-    # where it means something is known, what comes of it is not
+    # the cells are known, the verdicts are not
     assert cells("link-down") == [(case.profile.name, case.guard) for case in plan.cases]
     assert all(expectation(case.cell, "Redis", "7.0") is None for case in plan.cases)
     assert "repot chaos run link-down@before-ack --profile" in plan.cases[0].command(plan.seed, plan.options)
@@ -166,7 +197,7 @@ def test_a_fault_strikes_at_another_phase() -> None:
     assert all("@" not in case.name for case in plan.cases)
 
 
-def test_all_faults_strike_at_one_phase() -> None:
+def test_all_movable_faults_can_be_moved_to_one_phase() -> None:
     plan = planning.plan(names=("all@received", "reset-received@received"), profiles=("amqp-quorum",), guards=(True,))
     names = [case.scenario.name for case in plan.cases]
     assert {Phase.RECEIVED} == {case.scenario.phase for case in plan.cases}
@@ -174,7 +205,7 @@ def test_all_faults_strike_at_one_phase() -> None:
     assert len(names) == len(set(names)) == sum(one.has_other_phases for one in SCENARIOS.values())
 
 
-def test_what_is_named_twice_is_run_once() -> None:
+def test_a_scenario_that_is_named_twice_runs_once() -> None:
     few = planning.plan(names=("smoke",), profiles=("amqp-quorum",))
     assert few.cases == planning.plan(names=("smoke", "dropped-ack"), profiles=("amqp-quorum",)).cases
 
@@ -183,7 +214,7 @@ def test_a_phase_of_its_own_is_the_scenario_itself() -> None:
     assert planning.scenario_called("link-down@running") is SCENARIOS["link-down"]
 
 
-def test_a_task_that_is_to_be_held_at_its_retry_retries() -> None:
+def test_a_task_with_a_failpoint_at_its_retry_retries() -> None:
     assert 1 == planning.scenario_called("link-down@retry-publish").retries
     assert 0 == planning.scenario_called("link-down@received").retries
 
@@ -196,7 +227,7 @@ def test_a_task_that_is_to_be_held_at_its_retry_retries() -> None:
         (("shop:app", None, None, None), "--app without --task"),
     ],
 )
-def test_options_that_belong_together_are_asked_for(given: tuple[str | None, ...], message: str) -> None:
+def test_options_that_belong_together_are_required(given: tuple[str | None, ...], message: str) -> None:
     with pytest.raises(ConfigInvalid, match=message):
         planning.target(*given)
 
@@ -217,7 +248,7 @@ def test_arguments_are_given_by_place_or_by_name(
     assert (args, kwargs) == (found.args, found.kwargs)
 
 
-def test_a_task_of_ones_own_is_not_judged_by_the_table_and_runs_with_the_guard() -> None:
+def test_a_users_task_is_not_compared_with_the_table_and_runs_with_the_guard() -> None:
     target = planning.target("repot.worker.app", "repot.run", None, None)
     plan = planning.plan(names=("link-down",), profiles=("redis-hardened",), target=target)
     assert not plan.judged
@@ -235,7 +266,7 @@ def test_a_task_that_does_not_exist_is_named() -> None:
 )
 def test_a_broker_beyond_this_machine_must_be_allowed_by_name(url: str) -> None:
     with pytest.raises(ConfigInvalid, match="not on this machine") as caught:
-        planning.existing([url], [])
+        planning.external([url], [])
     assert "--allow-host" in caught.value.hint
     assert "pl4nted" not in str(caught.value) + caught.value.hint
 
@@ -243,21 +274,36 @@ def test_a_broker_beyond_this_machine_must_be_allowed_by_name(url: str) -> None:
 @pytest.mark.parametrize("url", ["memory://", "filesystem://", "redis+socket:///run/redis.sock"])
 def test_a_link_that_cannot_be_cut_is_refused(url: str) -> None:
     with pytest.raises(ConfigInvalid, match="a link that cannot be cut"):
-        planning.existing([url], [])
+        planning.external([url], [])
 
 
-def test_an_environment_without_a_server_is_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_without_a_server_is_not_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_BROKER_URL", "memory://")
     with pytest.raises(ConfigInvalid, match="which has no server that could fail"):
         from_environment()
 
 
-def test_the_same_seed_gives_the_same_order_of_cases() -> None:
-    assert planning.plan(seed=3).cases == planning.plan(seed=3).cases
+def test_the_seed_does_not_change_which_cases_run_or_their_order() -> None:
+    """A seed decides random amounts and task ids; one case with its seed is a whole run again."""
+    plan = planning.plan(seed=3)
+    assert planning.plan(seed=4).cases == plan.cases
+    assert " --seed 3" in plan.cases[0].command(plan.seed, plan.options)
+
+
+def test_the_same_seed_gives_the_same_random_choices_to_a_case() -> None:
+    """Another seed, repetition, cell or campaign on an external broker gives others."""
+    first, second = planning.plan(names=("no-fault",), profiles=("amqp-late",), guards=(False,), repeat=2).cases
+    other = planning.plan(names=("no-fault",), profiles=("redis-late",), guards=(False,)).cases[0]
+    assert first.random(3).getrandbits(128) == replace(first).random(3).getrandbits(128)
+    drawn = [
+        source.getrandbits(128)
+        for source in (first.random(3), first.random(4), second.random(3), other.random(3), first.random(3, "token"))
+    ]
+    assert len(drawn) == len(set(drawn))
 
 
 def test_rare_brokers_come_first() -> None:
-    """What takes longest begins first."""
+    """The cases that take longest start first."""
     needs = [case.scenario.needs for case in planning.plan().cases]
     assert sorted(needs, key=list(Needs).index, reverse=True) == needs
 
@@ -274,7 +320,7 @@ celery = { task_acks_late = true }
 """
 
 
-def test_profiles_of_ones_own_come_from_a_file(tmp_path: Path) -> None:
+def test_own_profiles_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "profiles.toml"
     path.write_text(PROFILE)
     found = from_file(path)
@@ -294,14 +340,14 @@ def test_profiles_of_ones_own_come_from_a_file(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[mine", "cannot be read"),
-        ("[mine]\nbase = 'nothing'", "has the base 'nothing'"),
+        ("[mine]\nbase = 'nothing'", "has the unknown base 'nothing'"),
         ("[mine]\ntitle = 'x'", "mine.base"),
         ("[mine]\nbase = 'redis-hardened'\nsetings = {}", "mine.setings"),
         ("[mine]\nbase = 'redis-hardened'\nsettings = { heartbeet = 1 }", "wrong"),
         ("[mine]\nbase = 'redis-hardened'\nsettings = { broker_url = 'redis://:pl4nted@x' }", "sets broker_url"),
-        ("[mine]\nbase = 'redis-stock'\nsettings = { heartbeat = 1 }", "is Celery without repot"),
+        ("[mine]\nbase = 'redis-stock'\nsettings = { heartbeat = 1 }", "runs Celery without repot"),
         ("[mine]\nbase = 'redis-hardened'\ncelery = { task_acks_late = true }", "is configured by repot"),
-        ("[redis-stock]\nbase = 'redis-hardened'", "one of repot's own"),
+        ("[redis-stock]\nbase = 'redis-hardened'", "name of a built-in profile"),
     ],
 )
 def test_a_wrong_profile_is_explained(tmp_path: Path, text: str, message: str) -> None:
@@ -313,13 +359,13 @@ def test_a_wrong_profile_is_explained(tmp_path: Path, text: str, message: str) -
 
 
 def test_the_environment_is_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its addresses are not: an experiment has brokers of its own."""
+    """Its URLs are not part of it: an experiment has its own brokers."""
     monkeypatch.setenv("WORKER_BROKER_URL", "amqp://user:pl4nted@prod.example.com//")
     monkeypatch.setenv("WORKER_QUEUE_TYPE", "classic")
     # nor are the times that are scaled
     monkeypatch.setenv("WORKER_HEARTBEAT", "60")
     found = from_environment()
-    assert ("amqp", {"queue_type": "classic"}) == (found.broker, dict(found.settings or {}))
+    assert (BrokerKind.RABBITMQ, {"queue_type": "classic"}) == (found.kind, dict(found.settings or {}))
 
 
 @pytest.mark.parametrize(

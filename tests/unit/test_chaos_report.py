@@ -1,4 +1,4 @@
-"""What is made of a campaign: data that reads back, JUnit's XML, a page, a table, conclusions and terminal tables."""
+"""The forms of a report: JSON that reads back, JUnit XML, HTML, Markdown, conclusions and terminal tables."""
 
 from __future__ import annotations
 
@@ -12,52 +12,59 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from campaigns import NOTICES, PROFILES, SCENARIOS, campaign, result
-from repot.chaos import report
-from repot.chaos.conclusions import Kind, conclusions, limits
-from repot.chaos.legible import legible
-from repot.chaos.matrix import Tone, counts, matrix
-from repot.chaos.result import About, Campaign, Cell, Fate, Finding, Unmeasured
-from repot.chaos.timeline import WIDTH, picture
-from repot.chaos.verdict import Word
-from repot.cli import show
+from repot.chaos.report import files
+from repot.chaos.report.conclusions import ConclusionKind, conclusions, limits
+from repot.chaos.report.matrix import CellStatus, counts, matrix
+from repot.chaos.report.result import About, Campaign, Cell, CellVerdict, Unmeasured, WorkerOutcome
+from repot.chaos.report.timeline import WIDTH, picture
+from repot.chaos.runner import planning
+from repot.chaos.runner.verdict import Verdict
+from repot.cli import tables
 from repot.errors import ReportUnreadable, ReportUnwritable
+from repot.sanitize import sanitize_report
+from repot.testbed.servers import BROKER_VARIABLE, TOXIPROXY_VARIABLE
+from support.campaigns import NOTICES, PROFILES, SCENARIOS, campaign, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-LOST, OK, TWICE, AGAIN = Finding(Word.LOST), Finding(Word.OK), Finding(Word.DUPLICATED), Finding(Word.REDELIVERED)
-HUNG = Finding(Word.OK, worker=Fate.HUNG)
+LOST, OK, TWICE, AGAIN = (
+    CellVerdict(Verdict.LOST),
+    CellVerdict(Verdict.OK),
+    CellVerdict(Verdict.DUPLICATED),
+    CellVerdict(Verdict.REDELIVERED),
+)
+HUNG = CellVerdict(Verdict.OK, worker=WorkerOutcome.HUNG)
 MANY = tuple(About(f"{one.name}-{number}", one.title, one.text) for number in range(6) for one in SCENARIOS)
 
 
-def found(*cells: tuple[str, str, bool, Finding]) -> Campaign:
-    """A campaign of these cells alone; one that is named twice was repeated."""
+def found(*cells: tuple[str, str, bool, CellVerdict]) -> Campaign:
+    """Return a campaign of these cells; a cell that is named twice has two runs."""
     seen: list[Cell] = []
     results = []
-    for scenario, profile, guard, finding in cells:
+    for scenario, profile, guard, verdict in cells:
         cell = Cell(scenario, profile, guard)
         seen.append(cell)
-        results.append(result(cell, finding, number=seen.count(cell)))
+        results.append(result(cell, verdict, number=seen.count(cell)))
     return replace(campaign(), results=tuple(results), unmeasured=(), interrupted=False)
 
 
 def test_json_reads_back(tmp_path: Path) -> None:
-    """Everything, with every word, fate and odd character, whatever was masked aside."""
-    made = legible(campaign(repeat=2))
-    report.write(report.as_json(made), tmp_path / "report.json")
-    assert made == report.read(tmp_path / "report.json")
+    """Every verdict, worker outcome and unusual character; only masked text differs."""
+    made = sanitize_report(campaign(repeat=2))
+    files.write(files.as_json(made), tmp_path / "files.json")
+    assert made == files.read(tmp_path / "files.json")
 
 
-def test_json_says_what_follows() -> None:
-    """A script needs no knowledge of repot's to find what is not as expected."""
+def test_json_has_derived_values() -> None:
+    """A script can find unexpected verdicts without repot's rules."""
     made = campaign()
-    told = json.loads(report.as_json(made))["results"]
-    assert [one.as_expected for one in made.results] == [one["as_expected"] for one in told]
-    assert "ack-cut/redis-stock/plain" == told[0]["name"]
-    assert "duplicated" == told[0]["found"]
-    assert told[0]["bad"]
+    results = json.loads(files.as_json(made))["results"]
+    assert [one.as_expected for one in made.results] == [one["as_expected"] for one in results]
+    assert "ack-cut/redis-stock/plain" == results[0]["name"]
+    assert "duplicated" == results[0]["found"]
+    assert results[0]["bad"]
 
 
 @pytest.mark.parametrize(
@@ -70,12 +77,12 @@ def test_json_says_what_follows() -> None:
         ('{"runs": []}', "more"),
     ],
 )
-def test_a_file_that_is_no_report(tmp_path: Path, text: str, says: str) -> None:
-    """One clear error says what is wrong, in few words and without the values, and what to do."""
+def test_a_file_that_is_not_a_report(tmp_path: Path, text: str, says: str) -> None:
+    """One short error names the problem and the next step, without the values."""
     path = tmp_path / "other.json"
     path.write_text(text)
     with pytest.raises(ReportUnreadable, match=says) as raised:
-        report.read(path)
+        files.read(path)
     assert 2 == raised.value.exit_code
     assert "repot chaos run --json" in raised.value.hint
     assert "s3cret" not in str(raised.value)
@@ -83,28 +90,28 @@ def test_a_file_that_is_no_report(tmp_path: Path, text: str, says: str) -> None:
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
-    """A folder in a file's place, and a folder that is not there."""
+    """A directory instead of a file, and a directory that does not exist."""
     with pytest.raises(ReportUnreadable, match="Is a directory"):
-        report.read(tmp_path)
+        files.read(tmp_path)
     with pytest.raises(ReportUnreadable, match="No such file"):
-        report.read(tmp_path / "missing.json")
-    for write in (report.require_writable, lambda path: report.write("text", path)):
+        files.read(tmp_path / "missing.json")
+    for write in (files.require_writable, lambda path: files.write("text", path)):
         with pytest.raises(ReportUnwritable, match="No such file"):
-            write(tmp_path / "no" / "folder.html")
+            write(tmp_path / "no" / "directory.html")
 
 
-def test_asking_whether_a_file_is_writable_leaves_no_trace(tmp_path: Path) -> None:
-    """It is not there afterwards, or as it was."""
-    report.require_writable(tmp_path / "new.html")
+def test_the_check_for_a_writable_file_changes_nothing(tmp_path: Path) -> None:
+    """A new file is removed, an old one keeps its content."""
+    files.require_writable(tmp_path / "new.html")
     assert [] == list(tmp_path.iterdir())
     (tmp_path / "old.html").write_text("old")
-    report.require_writable(tmp_path / "old.html")
+    files.require_writable(tmp_path / "old.html")
     assert "old" == (tmp_path / "old.html").read_text()
 
 
-@pytest.mark.parametrize("form", [report.as_json, report.as_junit, report.as_html, report.as_markdown])
-def test_no_form_tells_a_secret(form: Callable[[Campaign], str]) -> None:
-    """A password in a log's address is masked everywhere, and no control character is left."""
+@pytest.mark.parametrize("form", [files.as_json, files.as_junit, files.as_html, files.as_markdown])
+def test_no_form_contains_a_secret(form: Callable[[Campaign], str]) -> None:
+    """A password in a logged address is masked, and no control character is left."""
     assert any("s3cret-planted" in text for text in NOTICES)
     text = form(campaign())
     assert "s3cret-planted" not in text
@@ -112,19 +119,19 @@ def test_no_form_tells_a_secret(form: Callable[[Campaign], str]) -> None:
     text.encode()
 
 
-def test_a_text_that_no_file_holds() -> None:
-    """Half of a surrogate pair is written out; doing it again changes nothing."""
+def test_half_of_a_surrogate_pair_is_escaped() -> None:
+    """No file can hold it; escaping twice changes nothing."""
     made = replace(campaign(), app="half \ud800 of it")
-    assert "half \\ud800 of it" == legible(made).app
-    assert legible(made) == legible(legible(made))
-    for form in (report.as_json, report.as_junit, report.as_html, report.as_markdown):
+    assert "half \\ud800 of it" == sanitize_report(made).app
+    assert sanitize_report(made) == sanitize_report(sanitize_report(made))
+    for form in (files.as_json, files.as_junit, files.as_html, files.as_markdown):
         form(made).encode()
 
 
 def test_junit_has_a_suite_for_each_scenario_and_a_case_for_each_run() -> None:
-    """With counts that add up, and in the one order that CI systems read."""
+    """The counts add up, and the elements have the order that CI systems read."""
     made = campaign(repeat=2)
-    root = ET.fromstring(report.as_junit(made))  # noqa: S314 - our own
+    root = ET.fromstring(files.as_junit(made))  # noqa: S314 - our own
     assert "testsuites" == root.tag
     assert [one.name for one in SCENARIOS] == [suite.get("name") for suite in root]
     cases = root.findall("./testsuite/testcase")
@@ -142,8 +149,8 @@ def test_junit_has_a_suite_for_each_scenario_and_a_case_for_each_run() -> None:
 
 
 def test_junit_explains_a_failure() -> None:
-    """What was found and expected, the account of every task, what the log said, and how to run it again."""
-    root = ET.fromstring(report.as_junit(campaign()))  # noqa: S314 - our own
+    """It has both verdicts, every task, the logged problems, and the command that runs it again."""
+    root = ET.fromstring(files.as_junit(campaign()))  # noqa: S314 - our own
     failure = root.find("./testsuite[@name='ack-cut']/testcase[@name='redis-stock plain']/failure")
     assert failure is not None
     assert "found duplicated, expected ok" == failure.get("message")
@@ -174,9 +181,9 @@ class _Page(HTMLParser):
                 self.elsewhere.append(f"{tag} {name} {value}")
 
 
-def test_the_page_stands_alone() -> None:
-    """It refers to nothing outside, in markup or in style."""
-    text = report.as_html(campaign())
+def test_the_page_is_self_contained() -> None:
+    """It has no external reference, in markup or in style."""
+    text = files.as_html(campaign())
     page = _Page(text)
     assert [] == page.elsewhere
     assert not {"link", "img", "iframe", "object", "base"} & set(page.tags)
@@ -186,9 +193,9 @@ def test_the_page_stands_alone() -> None:
     assert not re.search("https?:", text)
 
 
-def test_what_logs_say_is_escaped_on_the_page() -> None:
-    """The page has one script, its own, and nobody's template is filled in."""
-    text = report.as_html(campaign())
+def test_logged_text_is_escaped_on_the_page() -> None:
+    """The page has only its own script, and expands no template in a log."""
+    text = files.as_html(campaign())
     assert 1 == _Page(text).tags.count("script")
     assert "&lt;script&gt;document.title" in text
     assert "{{ 7 * 7 }}" in text
@@ -202,14 +209,14 @@ def test_what_logs_say_is_escaped_on_the_page() -> None:
         results=(result(Cell(evil, evil, guard=False), LOST, left=evil, lanes=(evil,)),),
         unmeasured=(Unmeasured(Cell(evil, "p", guard=True), 1, evil, failed=True, command=evil),),
     )
-    assert 1 == _Page(report.as_html(named)).tags.count("script")
+    assert 1 == _Page(files.as_html(named)).tags.count("script")
 
 
 @pytest.mark.parametrize("repeat", [1, 3])
 def test_every_link_of_the_page_leads_somewhere(repeat: int) -> None:
-    """Each cell of which anything is known has a link to its details, and no identifier is there twice."""
+    """Each known cell has a link to its details, and every id is unique."""
     made = campaign(repeat=repeat)
-    page = _Page(report.as_html(made))
+    page = _Page(files.as_html(made))
     assert set(page.links) <= set(page.ids)
     assert len(page.ids) == len(set(page.ids))
     cells = {one.cell.name for one in made.results} | {one.cell.name for one in made.unmeasured}
@@ -217,50 +224,49 @@ def test_every_link_of_the_page_leads_somewhere(repeat: int) -> None:
 
 
 def test_the_page_of_a_large_campaign_stays_small() -> None:
-    """Some 400 cells stay below what a mail takes."""
+    """A page of 400 cells can be mailed."""
     made = campaign(scenarios=MANY[:29])
     assert len(made.results) > 400
-    assert len(report.as_html(made).encode()) < 4_000_000
+    assert len(files.as_html(made).encode()) < 4_000_000
 
 
 def test_equal_repetitions_are_shown_as_one() -> None:
-    """Only one is drawn; where they differ, each finding is, and the cell says so."""
-    equal = report.as_html(found(*[("ack-cut", "redis-late", False, OK)] * 3))
+    """One of them is drawn; of differing runs one for each verdict, and the cell names them."""
+    equal = files.as_html(found(*[("ack-cut", "redis-late", False, OK)] * 3))
     assert 1 == equal.count('<svg class="timeline" viewBox="0 0')
     assert "2 further runs found the same" in equal
-    differ = report.as_html(found(("ack-cut", "redis-late", False, OK), ("ack-cut", "redis-late", False, LOST)))
+    differ = files.as_html(found(("ack-cut", "redis-late", False, OK), ("ack-cut", "redis-late", False, LOST)))
     assert 2 == differ.count('<svg class="timeline" viewBox="0 0')
     assert "lost in 1 of 2; ok in 1 of 2" in differ
 
 
 def test_markdown_is_one_table_with_its_conclusions() -> None:
-    """Date, versions, as many cells in every row, and nothing in it that ends a cell."""
-    text = report.as_markdown(campaign())
+    """It has date and versions, equally many cells in every row, and no unescaped bar."""
+    text = files.as_markdown(campaign())
     assert text.startswith("# The fault matrix\n\nMeasured 2026-11-21T21:37:41+00:00 with repot 0.1.0, celery 5.7.0")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert 2 + len(SCENARIOS) == len(rows)
     assert {2 * len(PROFILES) + 3} == {len(re.split(r"(?<!\\)\|", row)) for row in rows}
     assert "| ack-cut | **duplicated** ≠ | ok |" in text
-    assert f"\n## {Kind.GUARD_HELPS.value}" in text
+    assert f"\n## {ConclusionKind.GUARD_HELPS.value}" in text
 
 
-def test_the_matrix_knows_every_sort_of_cell() -> None:
-    """Failed, inapplicable and unmeasured ones are told apart, and a bad repetition decides."""
+def test_the_matrix_has_every_status() -> None:
+    """Failed, inapplicable and unmeasured cells differ, and a bad repetition decides."""
     table = matrix(campaign())
-    last = [square.tone for square in table.row(table.rows[-1])[-3:]]
-    assert [Tone.FAILED, Tone.INAPPLICABLE, Tone.UNMEASURED] == last
-    assert set(Tone) == {square.tone for row in table.rows for square in table.row(row)}
+    last = [summary.status for summary in table.row(table.rows[-1])[-3:]]
+    assert [CellStatus.FAILED, CellStatus.INAPPLICABLE, CellStatus.UNMEASURED] == last
+    assert set(CellStatus) == {summary.status for row in table.rows for summary in table.row(row)}
     mixed = matrix(found(("a", "p", False, OK), ("a", "p", False, LOST), ("a", "p", False, OK)))
-    assert (Tone.BAD, True, "lost in 1 of 3; ok in 2 of 3") == (
-        mixed.known[0].tone,
+    assert (CellStatus.BAD, True, "lost in 1 of 3; ok in 2 of 3") == (
+        mixed.known[0].status,
         mixed.known[0].differs,
-        mixed.known[0].words,
+        mixed.known[0].text,
     )
     assert 1 == counts(mixed).lost
 
 
-def test_names_that_nobody_told_of_are_shown_all_the_same() -> None:
-    """A profile of the user's own has its column."""
+def test_a_profile_without_a_description_has_a_column() -> None:
     table = matrix(found(("mine", "own", True, OK)))
     assert ["mine"] == [row.name for row in table.rows]
     assert ["own, guarded"] == [column.name for column in table.columns]
@@ -269,18 +275,20 @@ def test_names_that_nobody_told_of_are_shown_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
     [
-        (LOST, OK, Kind.FIXED),
-        (HUNG, AGAIN, Kind.FIXED),
-        (TWICE, Finding(Word.SET_ASIDE), Kind.FIXED),
-        (LOST, LOST, Kind.NOT_FIXED),
-        (LOST, TWICE, Kind.NOT_FIXED),
-        (AGAIN, HUNG, Kind.WORSE),
+        (LOST, OK, ConclusionKind.FIXED),
+        (HUNG, AGAIN, ConclusionKind.FIXED),
+        (TWICE, CellVerdict(Verdict.PARKED), ConclusionKind.FIXED),
+        (LOST, LOST, ConclusionKind.NOT_FIXED),
+        (LOST, TWICE, ConclusionKind.NOT_FIXED),
+        (AGAIN, HUNG, ConclusionKind.WORSE),
         (OK, OK, None),
         (OK, AGAIN, None),
     ],
 )
 @pytest.mark.parametrize("guard", [False, True])
-def test_what_moving_does(before: Finding, after: Finding, kind: Kind | None, *, guard: bool) -> None:
+def test_conclusions_about_moving(
+    before: CellVerdict, after: CellVerdict, kind: ConclusionKind | None, *, guard: bool
+) -> None:
     """Bad before and not after, bad both times, or bad only after."""
     told = conclusions(found(("s", "redis-late", guard, before), ("s", "amqp-late", guard, after)))
     assert [(kind, ("s",))] * bool(kind) == [(one.kind, one.scenarios) for one in told]
@@ -290,8 +298,8 @@ def test_what_moving_does(before: Finding, after: Finding, kind: Kind | None, *,
         assert str(after) in one.text
 
 
-def test_only_profiles_of_equal_hardness_are_compared() -> None:
-    """A hardened RabbitMQ that is better than Redis' defaults proves nothing of moving."""
+def test_only_comparable_profiles_are_compared() -> None:
+    """A hardened RabbitMQ that is better than Redis' defaults proves nothing about moving."""
     assert () == conclusions(found(("s", "redis-stock", False, LOST), ("s", "amqp-quorum", False, OK)))
     assert () == conclusions(found(("s", "redis-stock", False, LOST), ("s", "amqp-stock", True, OK)))
     assert () == conclusions(found(("one", "redis-stock", False, LOST), ("other", "amqp-stock", False, OK)))
@@ -300,25 +308,25 @@ def test_only_profiles_of_equal_hardness_are_compared() -> None:
 @pytest.mark.parametrize(
     ("plain", "guarded", "kind"),
     [
-        (TWICE, AGAIN, Kind.GUARD_HELPS),
-        (LOST, LOST, Kind.GUARD_HELPLESS),
-        (OK, LOST, Kind.GUARD_HARMS),
+        (TWICE, AGAIN, ConclusionKind.GUARD_HELPS),
+        (LOST, LOST, ConclusionKind.GUARD_HELPLESS),
+        (OK, LOST, ConclusionKind.GUARD_HARMS),
         (OK, OK, None),
     ],
 )
-def test_what_the_guard_does(plain: Finding, guarded: Finding, kind: Kind | None) -> None:
-    """On a profile of the user's own, too."""
+def test_conclusions_about_the_guard(plain: CellVerdict, guarded: CellVerdict, kind: ConclusionKind | None) -> None:
+    """They also hold for a user's own profile."""
     told = conclusions(found(("s", "own", False, plain), ("s", "own", True, guarded)))
     assert [kind] * bool(kind) == [one.kind for one in told]
     assert all(one.text.startswith("On own: s (") for one in told)
 
 
-def test_places_with_the_same_conclusion_share_a_sentence() -> None:
-    """Classic and quorum queues that fix the same are told of once."""
+def test_profiles_with_the_same_conclusion_share_a_sentence() -> None:
+    """Classic and quorum queues that fix the same scenarios have one sentence."""
     cells = [
-        (scenario, profile, False, finding)
+        (scenario, profile, False, verdict)
         for scenario in ("one", "two")
-        for profile, finding in (("redis-hardened", LOST), ("amqp-classic", OK), ("amqp-quorum", OK))
+        for profile, verdict in (("redis-hardened", LOST), ("amqp-classic", OK), ("amqp-quorum", OK))
     ]
     told = [one.text for one in conclusions(found(*cells))]
     assert told == [
@@ -326,32 +334,32 @@ def test_places_with_the_same_conclusion_share_a_sentence() -> None:
     ]
 
 
-def test_nothing_is_concluded_of_what_was_not_measured() -> None:
-    """A cell that failed is neither good nor bad, and what is missing is said."""
+def test_unmeasured_cells_have_no_conclusion() -> None:
+    """A failed cell is neither good nor bad, and the report counts what is missing."""
     made = found(("s", "redis-late", False, LOST), ("s", "amqp-stock", False, OK))
     failed = Unmeasured(Cell("s", "amqp-late", guard=False), 1, "it failed", failed=True, command="")
     assert () == conclusions(replace(made, unmeasured=(failed,)))
     assert "1 whose experiment failed" in limits(replace(made, unmeasured=(failed,)))
     assert "" == limits(made)
-    assert "stopped before its end" in limits(replace(made, interrupted=True))
+    assert "was interrupted" in limits(replace(made, interrupted=True))
 
 
-def test_repetitions_that_differ_are_a_conclusion() -> None:
-    """By the cell, and how often it found what."""
+def test_differing_repetitions_are_a_conclusion() -> None:
+    """It names the cell, and how often each verdict occurred."""
     told = conclusions(found(("s", "p", False, OK), ("s", "p", False, LOST)))
-    assert [(Kind.UNSTEADY, ("s",))] == [(one.kind, one.scenarios) for one in told]
+    assert [(ConclusionKind.UNSTEADY, ("s",))] == [(one.kind, one.scenarios) for one in told]
     assert "s/p/plain (lost in 1 of 2; ok in 1 of 2)" in told[0].text
 
 
-def test_a_timeline_has_room_for_all() -> None:
-    """Every mark lies in the drawing; overlapping runs, faults and names of any length have places of their own."""
-    made = result(Cell("s", "p", guard=False), TWICE, notices=["late"], lanes=("a-very-long-name-" * 5, "healthy"))
-    twice = made.accounts[0]
-    same = tuple(replace(run, worker="healthy") for run in twice.story.runs)
-    subject = replace(twice, story=replace(twice.story, runs=same))
-    drawn = picture(replace(made, accounts=(subject, *made.accounts[1:])))
-    subjects = [span for span in drawn.spans if "subject" in span.kind]
-    assert 2 == len({span.y for span in subjects})
+def test_nothing_overlaps_in_a_timeline() -> None:
+    """Every mark is inside the drawing; overlapping runs, faults and long names have rows of their own."""
+    made = result(Cell("s", "p", guard=False), TWICE, notices=["late"], lanes=("a-very-long-name-" * 5, "control"))
+    twice = made.task_results[0]
+    same = tuple(replace(run, worker="control") for run in twice.history.runs)
+    task = replace(twice, history=replace(twice.history, runs=same))
+    drawn = picture(replace(made, task_results=(task, *made.task_results[1:])))
+    spans = [span for span in drawn.spans if "under-test" in span.kind]
+    assert 2 == len({span.y for span in spans})
     for x in [mark.x for marks in drawn.marks.values() for mark in marks] + [one.x for one in drawn.spans]:
         assert drawn.margin <= x <= WIDTH
     assert all(one.x + one.width <= WIDTH for one in (*drawn.spans, *drawn.faults))
@@ -361,80 +369,99 @@ def test_a_timeline_has_room_for_all() -> None:
 
 
 @pytest.mark.parametrize("instants", ["none", "one"])
-def test_a_timeline_of_nearly_nothing(instants: str) -> None:
-    """A task that was never delivered, without any fault, has its drawing."""
-    made = result(Cell("s", "p", guard=False), Finding(Word.REFUSED))
-    accounts = made.accounts[:1] if instants == "one" else ()
-    drawn = picture(replace(made, accounts=accounts, windows=(), lanes=()))
+def test_an_empty_timeline(instants: str) -> None:
+    """A task that was never delivered, without a fault, can be drawn."""
+    made = result(Cell("s", "p", guard=False), CellVerdict(Verdict.REFUSED))
+    task_results = made.task_results[:1] if instants == "one" else ()
+    drawn = picture(replace(made, task_results=task_results, windows=(), lanes=()))
     assert drawn.ticks
     assert drawn.height > 0
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> str:
-    """What stands on the terminal."""
+    """Return what was printed."""
     return capsys.readouterr().out
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets the width of the terminal."""
+    """Set the width of the terminal."""
     from rich.console import Console
 
-    return lambda width: monkeypatch.setattr(show, "_data", lambda: Console(width=width))
+    return lambda width: monkeypatch.setattr(tables, "_data", lambda: Console(width=width))
 
 
 @pytest.mark.parametrize("width", [80, 250])
 def test_no_word_is_cut(capsys: pytest.CaptureFixture[str], terminal: Callable[[int], None], width: int) -> None:
-    """The matrix where there is room, a line for each cell elsewhere; nothing is wider than the terminal."""
+    """The matrix if it fits, else a line for each cell; nothing is wider than the terminal."""
     terminal(width)
     made = campaign()
-    show.results(made)
+    tables.results(made)
     text = shown(capsys)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     words = set(text.split())
     for one in made.results:
-        assert set(str(one.finding).split()) <= words
+        assert set(str(one.verdict).split()) <= words
     for name in (*(one.name for one in SCENARIOS), *(one.name for one in PROFILES)):
         assert name in words
     assert (width == 250) == bool(re.search("redis-stock +redis-stock +redis-late", text))
 
 
-def test_unexpected_ones_come_last_and_say_how_to_run_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """After the matrix and the sums; failed ones before them."""
+def test_unexpected_verdicts_come_last_with_their_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """They follow the matrix, the totals and the failed cells."""
     made = campaign()
-    show.results(made)
-    _, *told = shown(capsys).split("NOT AS EXPECTED ")
-    assert [one.cell.name for one in made.unexpected] == [one.splitlines()[0] for one in told]
-    assert all(one.command in text for one, text in zip(made.unexpected, told, strict=True))
+    tables.results(made)
+    _, *parts = shown(capsys).split("NOT AS EXPECTED ")
+    assert [one.cell.name for one in made.unexpected] == [one.splitlines()[0] for one in parts]
+    assert all(one.command in text for one, text in zip(made.unexpected, parts, strict=True))
 
 
-def test_a_terminal_is_not_steered(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever an error or a title holds."""
+def test_text_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither an error nor a title can."""
     made = campaign()
     nasty = "\x1b[2J\u202e[bold]"
-    show.results(replace(made, unmeasured=(replace(made.unmeasured[0], why=nasty),)))
-    show.scenarios([About("s", nasty, nasty)])
+    tables.results(replace(made, unmeasured=(replace(made.unmeasured[0], why=nasty),)))
+    tables.scenarios([About("s", nasty, nasty)])
     text = shown(capsys)
     assert "\x1b" not in text
     assert "\\x1b[2J\\u202e[bold]" in text
 
 
+def test_each_address_is_printed_under_its_own_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    with tables.CampaignProgress(1, addresses=True) as progress:
+        progress.serves("Toxiproxy", "2.12", TOXIPROXY_VARIABLE, "http://127.0.0.1:8474")
+        progress.serves("RabbitMQ", "4.3", BROKER_VARIABLE, "amqp://guest:s3cret@127.0.0.1:5672//")
+    talk = capsys.readouterr().err
+    assert "Toxiproxy 2.12: TOXIPROXY_URL=http://127.0.0.1:8474" in talk
+    assert "RabbitMQ 4.3: WORKER_BROKER_URL=amqp://guest:**@127.0.0.1:5672//" in talk
+
+
+def test_a_case_with_a_verdict_is_not_shown_as_running() -> None:
+    """Also a case whose fault was moved to another phase."""
+    (case,) = planning.plan(names=("link-down@received",), profiles=("redis-late",), guards=(True,)).cases
+    with tables.CampaignProgress(1) as progress:
+        progress.step(case, "starting two workers")
+        assert [case.name] == list(progress._running)
+        progress.result(result(case.cell, OK))
+        assert not progress._running
+
+
 def test_repetitions(capsys: pytest.CaptureFixture[str]) -> None:
-    """How many are equal, and which are not."""
-    show.repetitions(found(*[("s", "p", False, OK)] * 2, ("s", "p", True, OK), ("s", "p", True, LOST)))
+    """It counts equal cells and names the others."""
+    tables.repetitions(found(*[("s", "p", False, OK)] * 2, ("s", "p", True, OK), ("s", "p", True, LOST)))
     text = shown(capsys)
-    assert "1 of 2 repeated cells came out the same" in text
+    assert "1 of 2 repeated cells had the same verdict" in text
     assert "DIFFERS s/p/guarded: lost in 1 of 2; ok in 1 of 2" in text
-    show.repetitions(campaign())
+    tables.repetitions(campaign())
     assert "" == shown(capsys)
 
 
 def test_scenarios_profiles_and_expectations(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line each."""
-    show.scenarios(SCENARIOS)
-    show.profiles(PROFILES)
-    show.expectations({Cell("s", "amqp-late", guard=True): (HUNG, Finding(Word.OK))})
+    """Each has one line."""
+    tables.scenarios(SCENARIOS)
+    tables.profiles(PROFILES)
+    tables.expectations({Cell("s", "amqp-late", guard=True): (HUNG, CellVerdict(Verdict.OK))})
     text = shown(capsys)
     assert all(one.title in text for one in (*SCENARIOS, *PROFILES))
     assert re.search("amqp-late +guarded +✗ ok, worker hung or ok", text)

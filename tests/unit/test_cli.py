@@ -1,4 +1,4 @@
-"""The command as a stranger meets it: help, errors, exit codes, streams."""
+"""The command: help, errors, exit codes, streams."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
-from repot.chaos.profiles import PROFILES
-from repot.chaos.scenarios import SCENARIOS
-from repot.cli.main import main
+from repot.chaos.scenarios.catalogue import SCENARIOS
+from repot.chaos.scenarios.profiles import PROFILES
+from repot.cli.main import COMMANDS, RENAMED, main
 from repot.config import HealthcheckSettings, WorkerSettings, variable
+from repot.config.renamed import RENAMED as RENAMED_SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,16 +28,16 @@ def repot(*arguments: str, **variables: str) -> Result:
 
 
 def repot_process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: the application is made when it is first imported."""
+    """Run in a process of its own, because the application is created on import."""
     command = [sys.executable, "-m", "repot", *arguments]
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
 def everything(command: Any = main, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Every command and group, as the words that call it."""
-    found = [path]
-    for name, inner in getattr(command, "commands", {}).items():
-        found += everything(inner, (*path, name))
+    """Return every command and group, as the words that call it."""
+    found, context = [path], click.Context(command)
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        found += everything(command.get_command(context, name), (*path, name))
     return found
 
 
@@ -47,13 +49,55 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    """What makes `repot --help` quick."""
+    """So `repot --help` is quick."""
     code = (
         "import sys, repot.cli.main; "
         "print({'celery', 'kombu', 'pydantic', 'redis', 'rich', 'requests', 'jinja2'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "set()" == found.stdout.strip()
+
+
+def test_a_command_is_imported_when_it_is_used() -> None:
+    code = (
+        "import sys, click; from repot.cli.main import COMMANDS, main; "
+        "main.get_command(click.Context(main), 'leases'); "
+        "print([one for one in COMMANDS if f'repot.cli.{one}' in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "['leases']" == found.stdout.strip()
+
+
+@pytest.mark.parametrize(("former", "now"), [("dead", "dlq"), ("locks", "leases")])
+@pytest.mark.parametrize("arguments", [[], ["list", "--json"], ["--help"]])
+def test_a_former_command_is_an_error_that_names_the_new_one(former: str, now: str, arguments: list[str]) -> None:
+    found = repot(former, *arguments)
+    assert 2 == found.exit_code
+    assert f"`repot {former}` is now `repot {now}`." in found.stderr
+    assert not found.stdout
+
+
+def test_former_commands_are_not_commands() -> None:
+    assert not set(RENAMED) & set(COMMANDS)
+    assert set(RENAMED.values()) <= set(COMMANDS)
+
+
+def test_the_settings_of_a_sidecar_refuse_a_former_name() -> None:
+    found = repot("healthcheck", "probe", "--ready", HEALTHCHECK_PULSE_TIMEOUT="60")
+    assert 2 == found.exit_code
+    assert "HEALTHCHECK_PULSE_TIMEOUT is now HEALTHCHECK_STATUS_TIMEOUT" in found.stderr
+
+
+def test_a_probe_refuses_a_former_name_of_a_setting() -> None:
+    found = repot("healthcheck", "live", HEALTHCHECK_PULSE_TIMEOUT="60")
+    assert 2 == found.exit_code
+    assert "HEALTHCHECK_PULSE_TIMEOUT is now HEALTHCHECK_STATUS_TIMEOUT" in found.stderr
+
+
+def test_every_former_name_of_a_setting_leads_to_a_setting() -> None:
+    known = {variable(name, model) for model in (WorkerSettings, HealthcheckSettings) for name in model.model_fields}
+    assert set(RENAMED_SETTINGS.values()) <= known
+    assert not set(RENAMED_SETTINGS) & known
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -151,17 +195,17 @@ def test_a_refused_variable_is_one_message_of_celerys_command(
     assert PLANTED not in found.stdout + found.stderr
 
 
-def test_what_the_doctor_finds_is_the_exit_code_of_celerys_command(tmp_path: Path) -> None:
+def test_findings_of_the_doctor_are_the_exit_code_of_celerys_command(tmp_path: Path) -> None:
     found = beside(CONFIGURED, BY_CELERY, tmp_path, WORKER_BROKER_URL="amqp://", WORKER_PUBLISHER_CONFIRMS="0")
     assert 4 == found.returncode, found.stderr
     assert "RPT204" in found.stdout
 
 
-def beside(text: str, command: tuple[str, ...], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a module's command in the folder of an application."""
-    (folder / "shop.py").write_text(text)
+def beside(text: str, command: tuple[str, ...], directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a module as a command in the directory of an application."""
+    (directory / "shop.py").write_text(text)
     whole = [sys.executable, "-m", *command]
-    return subprocess.run(whole, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(whole, cwd=directory, env=variables, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ import repot
 from repot.config import ExplicitSettings, delays
 from repot.config.endpoints import endpoints
 from repot.errors import AppUnusable, ConfigInvalid
-from repot.worker.apps import load_app, load_configured_app
+from repot.worker.app_loader import load_app, load_configured_app
 from repot.worker.configure import configure, configured_with
-from repot.worker.effective import CELERY_DEFAULT, effective_config
+from repot.worker.effective_config import CELERY_DEFAULT, effective_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,7 @@ def test_a_variable_wins_over_the_application() -> None:
     assert ["a", "b", "own"] == [queue.name for queue in app.conf.task_queues]
 
 
-def test_what_the_application_says_wins_over_repots_defaults() -> None:
+def test_the_applications_settings_override_repots_defaults() -> None:
     """Nothing that was configured changes in silence: not the queue, nor the results, nor the visibility timeout."""
     app = shop(
         broker_url="redis://elsewhere/3",
@@ -277,7 +277,7 @@ def test_without_a_server_everything_about_a_broker_is_left_alone(
     set_by_us = {line.key for line in effective_config(app) if "repot" in line.origin}
     assert not {key for key in set_by_us if key.startswith(("broker_", "control_", "redis_"))}
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == f"{scheme}:// has no server: for tests only; what is set about a broker is left alone"
+    assert line == f"{scheme}:// has no server and is for tests only; settings of a broker do not apply"
 
 
 def test_a_worker_runs_in_the_memory_of_a_test() -> None:
@@ -303,7 +303,7 @@ with start_worker(app, perform_ping_check=False, pool="solo"):
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert "5 RuntimeError" == found.stdout.strip(), found.stderr
-    assert "memory:// has no server: for tests only" in found.stderr
+    assert "memory:// has no server and is for tests only" in found.stderr
 
 
 @pytest.mark.parametrize("given_timeout", [None, 1200])
@@ -321,7 +321,7 @@ def test_all_three_visibility_timeouts_are_the_same(given_timeout: int | None) -
 
 def test_a_variable_of_celerys_that_would_win_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere")
-    with pytest.raises(ConfigInvalid, match="silently win"):
+    with pytest.raises(ConfigInvalid, match="would override"):
         repot.configure(shop(), RABBIT)
 
 
@@ -362,14 +362,14 @@ def test_effective_values_know_their_origin_and_hide_secrets(monkeypatch: pytest
     assert "repot" == found["control_queue_durable"].origin
     assert "application" == found["event_queue_prefix"].origin
     assert CELERY_DEFAULT == found["enable_utc"].origin
-    assert "amqp://user:**@host//" == found["broker_url"].shown
+    assert "amqp://user:**@host//" == found["broker_url"].masked_value
     assert PLANTED not in str(found)
 
 
-def project(folder: Path, text: str, package: str = "config") -> None:
-    (folder / package).mkdir()
-    (folder / package / "__init__.py").touch()
-    (folder / package / "celery.py").write_text(text)
+def project(directory: Path, text: str, package: str = "config") -> None:
+    (directory / package).mkdir()
+    (directory / package / "__init__.py").touch()
+    (directory / package / "celery.py").write_text(text)
 
 
 ADOPTED = """
@@ -411,7 +411,7 @@ def test_a_project_whose_package_is_called_config(tmp_path: Path) -> None:
         ("from celery import Celery; app = Celery('x')", "does not take its broker from WORKER_BROKER_URL"),
     ],
 )
-def test_an_application_that_cannot_be_used_says_why(
+def test_an_unusable_application_is_an_error_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
     name = f"shop{abs(hash(text))}"

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery, Task, _state, shared_task
 
 from repot.config import ExplicitSettings
-from repot.errors import ConfigInvalid, KeyUnusable
+from repot.errors import ConfigInvalid, InvalidIdempotencyKey
 from repot.idempotency import (
     TASK_ID,
     Guard,
@@ -23,7 +23,7 @@ from repot.idempotency import (
     idempotent,
     idempotent_task,
 )
-from repot.idempotency.testing import MemoryStore, guarded_by
+from repot.idempotency.memory_store import MemoryLeaseStore, guarded_by
 from repot.submission import JobTask
 
 if TYPE_CHECKING:
@@ -33,17 +33,17 @@ BY_ORDER = Policy(key=("order",))
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store() -> MemoryLeaseStore:
+    return MemoryLeaseStore()
 
 
 @pytest.fixture
-def guard(store: MemoryStore) -> Guard:
+def guard(store: MemoryLeaseStore) -> Guard:
     return Guard(store, ExplicitSettings())
 
 
 @pytest.fixture
-def app(store: MemoryStore) -> Iterator[Celery]:
+def app(store: MemoryLeaseStore) -> Iterator[Celery]:
     """An application whose tasks run in this process."""
     found = Celery("test", set_as_current=False, broker="memory://", backend="cache+memory://")
     found.conf.task_always_eager = True
@@ -139,7 +139,7 @@ def test_whatever_has_to_be_awaited_is_awaited_before_it_is_done(guard: Guard, f
 
 
 @pytest.mark.parametrize("make", [coroutine, generator, asynchronous_generator])
-def test_a_body_that_did_not_run_is_not_done(guard: Guard, store: MemoryStore, make: Any) -> None:
+def test_a_body_that_did_not_run_is_not_done(guard: Guard, store: MemoryLeaseStore, make: Any) -> None:
     """No signature tells what a function returns."""
 
     @idempotent(guard)
@@ -155,16 +155,16 @@ def test_a_body_that_did_not_run_is_not_done(guard: Guard, store: MemoryStore, m
 
 
 def test_a_guard_belongs_into_the_parentheses() -> None:
-    with pytest.raises(ConfigInvalid, match=r"plain is no guard"):
+    with pytest.raises(ConfigInvalid, match=r"plain is neither a Guard"):
         idempotent(plain)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (Policy(key=("buyer",)), "'buyer', which is no argument of it: it has order, amount"),
-        (Policy(key=("order", "buyer.id")), "'buyer.id', which is no argument"),
-        (Policy(key=all_but("sent_at")), "'sent_at', which is no argument"),
+        (Policy(key=("buyer",)), "'buyer', which is not one of its arguments: they are order, amount"),
+        (Policy(key=("order", "buyer.id")), "'buyer.id', which is not one of its arguments"),
+        (Policy(key=all_but("sent_at")), "'sent_at', which is not one of its arguments"),
         (Policy(key=lambda order: order), "function of its key"),
         (Policy(key=lambda order, amount, buyer: (order, amount, buyer)), "function of its key"),
         (Policy(namespace=lambda tenant: tenant), "function of its namespace"),
@@ -217,11 +217,11 @@ def defined(app: Any, function: Any, **options: Any) -> Any:
         (plain, {"idempotency": {"key": ("order",)}}, "idempotency is a dict, not a Policy"),
         (plain, {"idempotency": None}, "idempotency is a NoneType"),
         (plain, {"idempotency": Policy}, "idempotency is the class Policy"),
-        (plain, {"bind": True, "idempotency": BY_ORDER}, "no argument of it: it has amount"),
-        (plain, {"idempotency_key": ""}, "idempotency_key is given when it is sent"),
-        (plain, {"policy": BY_ORDER}, "policy=Policy.* is read by nothing"),
-        (plain, {"transient": TimeoutError()}, "transient is a tuple"),
-        (plain, {"permanent": ["ValueError"]}, "permanent is a tuple"),
+        (plain, {"bind": True, "idempotency": BY_ORDER}, "not one of its arguments: they are amount"),
+        (plain, {"idempotency_key": ""}, "idempotency_key is an option of apply_async"),
+        (plain, {"policy": BY_ORDER}, "policy=Policy.* is ignored"),
+        (plain, {"transient": TimeoutError()}, "transient must be a tuple"),
+        (plain, {"permanent": ["ValueError"]}, "permanent must be a tuple"),
         (plain, {"backoff": 5}, "backoff is a int"),
         (plain, {"autoretry_for": (ValueError,), "idempotency": Policy(key=("buyer",))}, "'buyer'"),
     ],
@@ -234,7 +234,7 @@ def test_a_task_that_cannot_be_guarded_is_refused_as_the_application_finalizes(
     assert f"the task shop.charge ({__file__}:{function.__code__.co_firstlineno})" in caught.value.message
 
 
-def test_all_that_is_wrong_is_told_at_once(app: Celery) -> None:
+def test_all_problems_are_reported_at_once(app: Celery) -> None:
     with pytest.raises(ConfigInvalid, match=r"'buyer'.*async def.*backoff"):
         defined(app, coroutine, idempotency=Policy(key=("buyer",)), backoff=1)
 
@@ -254,7 +254,7 @@ def test_a_class_of_tasks_is_refused_where_it_is_written() -> None:
         abstract = True
         idempotency = BY_ORDER
 
-    with pytest.raises(ConfigInvalid, match="'order', which is no argument of it: it has buyer"):
+    with pytest.raises(ConfigInvalid, match="'order', which is not one of its arguments: they are buyer"):
 
         class Pay(Library):
             def run(self, buyer: str) -> str:
@@ -297,7 +297,7 @@ def test_a_policy_that_nothing_follows_is_refused(app: Celery) -> None:
         app.finalize()
     assert isinstance(caused(caught.value), ConfigInvalid)
     assert f"the task shop.charge ({__file__}:" in str(caused(caught.value))
-    assert "has a policy and nothing that follows it" in str(caused(caught.value))
+    assert "has a policy that nothing follows" in str(caused(caught.value))
     with pytest.raises((ConfigInvalid, RuntimeError)):
 
         class Charge(Task):  # type: ignore[type-arg,unused-ignore]
@@ -311,7 +311,7 @@ def test_what_can_be_guarded_is_taken(app: Celery) -> None:
             return BY_ORDER
 
     def bound(self: Any, order: str) -> str:
-        assert self.fence
+        assert self.fencing_token
         return order
 
     def of_any(*orders: str, **more: str) -> str:
@@ -329,16 +329,16 @@ def test_what_can_be_guarded_is_taken(app: Celery) -> None:
         assert ["o", "o"] == [task.delay(order="o").get(), task.delay(order="o").get()]
 
 
-def test_a_task_whose_body_did_not_run_fails_and_may_come_again(app: Celery, store: MemoryStore) -> None:
+def test_a_task_whose_body_did_not_run_fails_and_may_come_again(app: Celery, store: MemoryLeaseStore) -> None:
     task = defined(app, passed_on(coroutine), name="shop.charge")
-    with pytest.raises(ConfigInvalid, match=r"shop\.charge returned a coroutine, which has not run"):
+    with pytest.raises(ConfigInvalid, match=r"shop\.charge returned a coroutine, whose body has not run"):
         task.delay("o").get()
     (record,) = map(store.inspect, store.keys())
     assert record is not None
     assert "released" == record.state.value
 
 
-def test_an_instrument_in_the_place_of_a_body_changes_no_key(app: Celery, store: MemoryStore) -> None:
+def test_an_instrument_in_the_place_of_a_body_changes_no_key(app: Celery, store: MemoryLeaseStore) -> None:
     task = defined(app, plain, idempotency=BY_ORDER)
     assert "o" == task.delay("o").get()
     body = task.run
@@ -354,16 +354,16 @@ def test_an_instrument_in_the_place_of_a_body_changes_no_key(app: Celery, store:
 @pytest.mark.parametrize("key", ["", "  ", True, 1.5, object(), b"o"])
 def test_a_key_that_many_calls_would_share_is_refused_when_it_is_given(app: Celery, key: Any) -> None:
     task = defined(app, plain)
-    with pytest.raises(KeyUnusable, match="idempotency key"):
+    with pytest.raises(InvalidIdempotencyKey, match="idempotency key"):
         task.apply_async(("o",), idempotency_key=key)
-    with pytest.raises(KeyUnusable, match="idempotency key"):
+    with pytest.raises(InvalidIdempotencyKey, match="idempotency key"):
         task.s("o").set(idempotency_key=key).apply_async()
-    with pytest.raises(KeyUnusable, match="idempotency key"):
+    with pytest.raises(InvalidIdempotencyKey, match="idempotency key"):
         fingerprint("shop.charge", plain, ("o",), {}, given=key)
 
 
 @pytest.mark.parametrize("key", ["o", 0, 7, UUID(int=1)])
-def test_a_key_of_a_caller(app: Celery, store: MemoryStore, key: Any) -> None:
+def test_a_key_of_a_caller(app: Celery, store: MemoryLeaseStore, key: Any) -> None:
     task = defined(app, plain)
     for again in (key, str(key)):
         assert "o" == task.apply_async(("o",), idempotency_key=again).get()
@@ -430,8 +430,8 @@ def test_a_class_behind_the_guard_is_called_once_for_each_effect(app: Celery) ->
         runs: list[tuple[str, Any]] = []  # noqa: RUF012 - a class of a test
 
     def charge(self: Any, order: str) -> str:
-        seen.append((self.request.id, self.fence > 0, self.lease.holds))
-        self.still_mine()
+        seen.append((self.request.id, self.fencing_token > 0, self.lease.is_held))
+        self.ensure_lease_held()
         return order
 
     task = defined(app, charge, bind=True, base=Both)
@@ -439,7 +439,7 @@ def test_a_class_behind_the_guard_is_called_once_for_each_effect(app: Celery) ->
     assert ["o", "o"] == [first.get(), task.delay("o").get()]
     assert [(first.id, ("o",))] == Both.runs
     assert [(first.id, True, True)] == seen
-    # by hand there is no claim, and Celery begins a request of its own
+    # a direct call has no lease, and Celery pushes a request of its own
     task.run = lambda order: order
     assert "p" == task("p")
     assert 2 == len(Both.runs)
@@ -449,7 +449,7 @@ def test_a_decorator_for_tasks(app: Celery) -> None:
     @idempotent_task(Policy(key=TASK_ID), app=app, bind=True, name="shop.charge", shared=False)
     def charge(self: Any, order: str) -> int:
         del order
-        return int(self.fence)
+        return int(self.fencing_token)
 
     class Own(IdempotentTask):
         abstract = True
@@ -471,5 +471,5 @@ def test_the_decorator_makes_shared_tasks() -> None:
 def test_the_decorator_takes_a_policy_and_a_class_that_guards() -> None:
     with pytest.raises(ConfigInvalid, match="takes a Policy"):
         idempotent_task(plain)  # type: ignore[arg-type]
-    with pytest.raises(ConfigInvalid, match="Audited is no IdempotentTask"):
+    with pytest.raises(ConfigInvalid, match="Audited is not an IdempotentTask"):
         idempotent_task(base=Audited)  # type: ignore[arg-type]

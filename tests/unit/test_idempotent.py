@@ -12,47 +12,50 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 
+from repot.cli import leases
 from repot.config import ExplicitSettings
 from repot.errors import (
     AlreadyRunning,
     ConfigInvalid,
-    FailedBefore,
     LeaseLost,
     OutcomeUnknown,
     PayloadMismatch,
+    PreviousRunFailed,
     ResultExpired,
     StoreUnreachable,
 )
 from repot.idempotency import FAIL_OPEN, PARK, Backoff, Guard, IdempotentTask, Policy, idempotent
-from repot.idempotency.claims import Claimed, State
+from repot.idempotency.administration import Decision
+from repot.idempotency.error_text import error_description
 from repot.idempotency.fingerprint import Fingerprint
+from repot.idempotency.memory_store import MemoryLeaseStore, guarded_by
+from repot.idempotency.records import Acquired, State
 from repot.idempotency.renewal import Renewer
-from repot.idempotency.testing import MemoryStore, guarded_by
-from repot.idempotency.words import told
+from repot.upstream.app_state import state_of
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.idempotency.claims import Answer, Claimant
+    from repot.idempotency.records import Answer, LeaseRequest
 
 
 class Declined(Exception):
-    """No retry mends it."""
+    """A permanent failure."""
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store() -> MemoryLeaseStore:
+    return MemoryLeaseStore()
 
 
 @pytest.fixture
-def guard(store: MemoryStore) -> Guard:
+def guard(store: MemoryLeaseStore) -> Guard:
     return Guard(store, ExplicitSettings())
 
 
 class Till:
-    """Counts effects, and fails when told."""
+    """Counts effects, and fails on request."""
 
     def __init__(self) -> None:
         self.effects: list[str] = []
@@ -82,11 +85,11 @@ def test_a_function_that_runs_is_not_run_again(guard: Guard) -> None:
     assert 30 == nested()
 
 
-def test_exceptions_release_keep_or_leave_a_doubt(guard: Guard, store: MemoryStore) -> None:
+def test_exceptions_release_keep_or_leave_an_unknown_outcome(guard: Guard, store: MemoryLeaseStore) -> None:
     till = Till()
     policy = Policy(keep=(Declined,), uncertain=(TimeoutError,), on_unknown=PARK)
     charge = idempotent(guard, policy)(till.charge)
-    for error, after in ((ValueError, ValueError), (Declined, FailedBefore), (TimeoutError, OutcomeUnknown)):
+    for error, after in ((ValueError, ValueError), (Declined, PreviousRunFailed), (TimeoutError, OutcomeUnknown)):
         till.error = error()
         with pytest.raises(error):
             charge(error.__name__)
@@ -96,7 +99,9 @@ def test_exceptions_release_keep_or_leave_a_doubt(guard: Guard, store: MemorySto
     assert store is guard.store
 
 
-def test_a_call_that_is_broken_off_leaves_a_doubt_once_its_lease_ran_out(guard: Guard, store: MemoryStore) -> None:
+def test_a_call_that_is_broken_off_has_an_unknown_outcome_once_its_lease_expired(
+    guard: Guard, store: MemoryLeaseStore
+) -> None:
     till = Till()
     till.error = KeyboardInterrupt()
     charge = idempotent(guard, Policy(on_unknown=PARK))(till.charge)
@@ -109,7 +114,7 @@ def test_a_call_that_is_broken_off_leaves_a_doubt_once_its_lease_ran_out(guard: 
         charge("o")
 
 
-def test_a_function_whose_lease_another_took_says_so(guard: Guard, store: MemoryStore) -> None:
+def test_a_function_whose_lease_another_took_says_so(guard: Guard, store: MemoryLeaseStore) -> None:
     other = Guard(store, ExplicitSettings())
 
     @idempotent(guard, name="charge")
@@ -153,7 +158,13 @@ def test_decorating_needs_neither_settings_nor_an_event_loop() -> None:
     """A module with guarded functions is imported where nothing is configured, and imports no web framework."""
     program = """
 import sys
+from asyncio.base_events import BaseEventLoop
 from repot.idempotency import idempotent
+
+def loop(*_):
+    raise AssertionError("an event loop on import")
+
+BaseEventLoop.__init__ = loop
 
 def make():
     raise AssertionError("made on import")
@@ -164,7 +175,7 @@ async def charge(order): ...
 @idempotent(make)
 def pay(order): ...
 
-assert not {"fastapi", "uvicorn", "asyncio.runners._running"} & set(sys.modules)
+assert not {"fastapi", "uvicorn"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True, env={"WORKER_BROKER_URL": "nonsense"})
 
@@ -176,11 +187,11 @@ def test_a_result_that_is_no_json_says_that_the_effect_is_done(guard: Guard) -> 
         charge()
 
 
-class Away(MemoryStore):
+class Away(MemoryLeaseStore):
     """A store that does not answer."""
 
-    def claim(self, fingerprint: Fingerprint, claimant: Claimant) -> Answer:
-        del fingerprint, claimant
+    def acquire(self, fingerprint: Fingerprint, lease_request: LeaseRequest) -> Answer:
+        del fingerprint, lease_request
         message = "away"
         raise StoreUnreachable(message)
 
@@ -194,30 +205,30 @@ def test_without_a_store_a_function_runs_only_if_its_policy_says_so() -> None:
 
 
 @pytest.fixture
-def app(store: MemoryStore) -> Iterator[Celery]:
+def app(store: MemoryLeaseStore) -> Iterator[Celery]:
     """An application whose tasks run in this process."""
     found = Celery("test", set_as_current=False, broker="memory://", backend="cache+memory://")
     found.conf.task_always_eager = True
     with guarded_by(found, store):
         yield found
-    assert found.repot_guard is None  # type: ignore[attr-defined]
+    assert state_of(found).guard is None
 
 
-def test_a_task_in_this_process_is_guarded_by_the_double(app: Celery, store: MemoryStore) -> None:
-    till, fences = Till(), []
+def test_a_task_in_this_process_is_guarded_by_the_double(app: Celery, store: MemoryLeaseStore) -> None:
+    till, fencing_tokens = Till(), []
 
     @app.task(base=IdempotentTask, bind=True, shared=False)
     def charge(self: Any, order: str, amount: int = 1) -> dict[str, Any]:
-        fences.append(self.fence)
-        self.still_mine()
+        fencing_tokens.append(self.fencing_token)
+        self.ensure_lease_held()
         return till.charge(order, amount)
 
     assert charge.delay("o").get() == charge.delay(order="o").get() == {"order": "o", "amount": 1}
     assert ["o"] == till.effects
-    assert fences[0] > 0
-    # by hand: neither claim nor fence
+    assert fencing_tokens[0] > 0
+    # a direct call: neither lease nor fencing token
     charge("o")
-    assert 0 == fences[-1]
+    assert 0 == fencing_tokens[-1]
     store.advance(700000)
     charge.delay("o").get()
     assert ["o", "o", "o"] == till.effects
@@ -239,17 +250,17 @@ def test_a_callers_key(app: Celery) -> None:
     assert ["o", "other"] == till.effects
 
 
-def test_a_late_run_learns_it_before_its_effect(app: Celery, store: MemoryStore) -> None:
+def test_a_late_run_learns_it_before_its_effect(app: Celery, store: MemoryLeaseStore) -> None:
     @app.task(base=IdempotentTask, bind=True, shared=False)
     def charge(self: Any) -> None:
-        assert self.lease.holds
+        assert self.lease.is_held
         store.advance(31)
         try:
-            self.still_mine()
+            self.ensure_lease_held()
         finally:
-            assert not self.lease.holds
+            assert not self.lease.is_held
 
-    with pytest.raises(LeaseLost, match="ran out before its effect"):
+    with pytest.raises(LeaseLost, match="expired before its effect"):
         charge.delay().get()
 
 
@@ -275,29 +286,29 @@ class _Held:
 
 def test_what_is_held_is_renewed_until_it_is_lost_or_dropped() -> None:
     renewer, lost, dropped = Renewer(), _Held(3, errors=2), _Held(1000)
-    renewer.hold(lost)
-    renewer.hold(dropped)
+    renewer.add(lost)
+    renewer.add(dropped)
     wait_until(lambda: dropped.renewed >= 5, within_s=10, what="it is renewed")
     assert 3 == lost.renewed
-    renewer.drop(dropped)
+    renewer.remove(dropped)
     at = dropped.renewed
     again = _Held(1000)
-    renewer.hold(again)
+    renewer.add(again)
     wait_until(lambda: again.renewed >= 3, within_s=10, what="the thread goes on")
     assert dropped.renewed <= at + 1
-    renewer.drop(again)
+    renewer.remove(again)
 
 
 def test_a_quick_lease_does_not_wait_for_a_slow_one() -> None:
     renewer, slow, quick = Renewer(), _Held(1000), _Held(1000)
     slow.interval_s = 3600
-    renewer.hold(slow)
-    renewer.hold(quick)
+    renewer.add(slow)
+    renewer.add(quick)
     wait_until(lambda: quick.renewed >= 2, within_s=5, what="the quick one is renewed")
     assert 0 == slow.renewed
 
 
-def test_what_could_not_be_said_is_said_later() -> None:
+def test_what_could_not_be_sent_to_the_store_is_sent_later() -> None:
     renewer = Renewer()
     said: list[int] = []
 
@@ -307,9 +318,9 @@ def test_what_could_not_be_said_is_said_later() -> None:
             message = "away"
             raise StoreUnreachable(message)
 
-    renewer.say_later(say, 0.05)
+    renewer.send_later(say, 0.05)
     wait_until(lambda: len(said) >= 3, within_s=10, what="it is said")
-    renewer.say_later(lambda: said.append(9), 0.05)
+    renewer.send_later(lambda: said.append(9), 0.05)
     wait_until(lambda: 9 in said, within_s=10, what="the next is said")
     assert [0, 1, 2, 9] == said
 
@@ -323,9 +334,9 @@ def test_backoff_is_exponential_with_full_jitter_and_a_cap() -> None:
         assert ceiling_s * 3 / 4 < max(drawn) <= ceiling_s
 
 
-def test_the_double_forgets_and_remembers(store: MemoryStore, guard: Guard) -> None:
-    lease = guard.claim(Fingerprint("k"), Policy(), task="t", task_id="1")
-    assert not isinstance(lease, Claimed)
+def test_the_double_forgets_and_remembers(store: MemoryLeaseStore, guard: Guard) -> None:
+    lease = guard.acquire(Fingerprint("k"), Policy(), task="t", task_id="1")
+    assert not isinstance(lease, Acquired)
     record = store.inspect("k")
     assert record is not None
     assert State.RUNNING is record.state
@@ -343,9 +354,9 @@ def test_the_double_forgets_and_remembers(store: MemoryStore, guard: Guard) -> N
         {"key": ["order"]},
         {"keep": ValueError},
         {"uncertain": ("TimeoutError",)},
-        {"most_doubts": 0},
+        {"max_unknown_outcomes": 0},
         {"lease_s": 0},
-        {"kept_s": -1},
+        {"retention_s": -1},
         {"result_limit": -1},
         {"namespace": 7},
     ],
@@ -362,10 +373,10 @@ class _Speechless(Exception):
 
 
 def test_an_exception_is_kept_in_words_that_can_be() -> None:
-    assert "_Speechless" == told(_Speechless())
-    assert "FileNotFoundError: no \\udcff" == told(FileNotFoundError("no \udcff"))
-    assert "hunter2" not in told(ValueError("cannot reach redis://:hunter2@host/0"))
-    assert 1000 == len(told(ValueError("x" * 5000)))
+    assert "_Speechless" == error_description(_Speechless())
+    assert "FileNotFoundError: no \\udcff" == error_description(FileNotFoundError("no \udcff"))
+    assert "hunter2" not in error_description(ValueError("cannot reach redis://:hunter2@host/0"))
+    assert 1000 == len(error_description(ValueError("x" * 5000)))
 
 
 def test_an_exception_without_words_frees_its_key(guard: Guard) -> None:
@@ -387,15 +398,15 @@ def test_a_result_too_deep_to_write_is_done_all_the_same(guard: Guard) -> None:
         charge()
 
 
-class Slow(MemoryStore):
+class Slow(MemoryLeaseStore):
     """A store that takes its time."""
 
-    def claim(self, fingerprint: Fingerprint, claimant: Claimant) -> Answer:
+    def acquire(self, fingerprint: Fingerprint, lease_request: LeaseRequest) -> Answer:
         Event().wait(0.3)
-        return super().claim(fingerprint, claimant)
+        return super().acquire(fingerprint, lease_request)
 
 
-def test_a_call_that_is_cancelled_while_it_claims_leaves_no_key_taken() -> None:
+def test_a_call_that_is_cancelled_while_it_acquires_leaves_no_key_taken() -> None:
     store = Slow()
     guard, effects = Guard(store, ExplicitSettings()), []
 
@@ -431,9 +442,15 @@ def test_many_leases_on_a_slow_store_are_all_renewed() -> None:
 
     renewer, held = Renewer(), [Slowly(1000) for _ in range(40)]
     for lease in held:
-        renewer.hold(lease)
+        renewer.add(lease)
     begun = monotonic()
     wait_until(lambda: all(lease.renewed for lease in held), within_s=10, what="all are renewed")
     assert monotonic() - begun < 4
     for lease in held:
-        renewer.drop(lease)
+        renewer.remove(lease)
+
+
+def test_the_commands_accept_every_state_and_decision() -> None:
+    """The command line lists them itself: it must start without importing Celery."""
+    assert tuple(State) == leases._STATES
+    assert tuple(Decision) == leases._DECISIONS

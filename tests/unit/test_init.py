@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from dotenv import dotenv_values
 
-from deployment import Deployment, init
 from repot.config import WorkerSettings, load, variable
 from repot.init import BROKERS
+from support.deployment import Deployment, init
 
 WRITTEN = [".env", "compose.yaml", "supervisord.conf", "systemd/worker.service"]
 CREDENTIALS = ("REDIS_PASSWORD", "RABBITMQ_PASSWORD")
 
 
-def contents(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+def contents(directory: Path) -> dict[str, str]:
+    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(("broker", "scheme"), [("redis", "redis"), ("rabbitmq", "amqp")])
@@ -73,7 +73,7 @@ def test_the_bridge_reads_the_other_broker(tmp_path: Path, broker: str) -> None:
 
 
 @pytest.mark.parametrize("broker", BROKERS)
-def test_supervisord_is_told_all_it_asks_for(tmp_path: Path, broker: str) -> None:
+def test_supervisord_has_every_variable_it_reads(tmp_path: Path, broker: str) -> None:
     made = Deployment(tmp_path, broker)
     asked = set(re.findall(r"%\(ENV_([A-Z_]+)\)s", (made.folder / "supervisord.conf").read_text()))
     assert asked <= set(made.variables)
@@ -158,7 +158,7 @@ def test_force_keeps_credentials_and_what_others_put_there(tmp_path: Path) -> No
     assert all(before[name] == after[name] for name in CREDENTIALS)
     assert f"amqp://worker:{before['RABBITMQ_PASSWORD']}@127.0.0.1:5672//" == after["WORKER_BROKER_URL"]
     assert ("a b", "SIGQUIT", "20") == tuple(after[n] for n in ("SECRET_KEY", "REMAP_SIGTERM", "WORKER_HEARTBEAT"))
-    assert "kept from the .env before: REDIS_PASSWORD, RABBITMQ_PASSWORD, SECRET_KEY" in forced.stderr
+    assert "kept from the previous .env: REDIS_PASSWORD, RABBITMQ_PASSWORD, SECRET_KEY" in forced.stderr
     assert "a b" not in forced.output
     assert "mine" != (made.folder / "compose.yaml").read_text()
 
@@ -189,15 +189,15 @@ def test_a_dotenv_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
     assert [".env"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_missing_directory_is_one_clear_error(tmp_path: Path) -> None:
     made = init(tmp_path / "nowhere", "--broker", "redis")
     assert 2 == made.exit_code
-    assert f"error: the folder {tmp_path / 'nowhere'} does not exist" in made.stderr
+    assert f"error: the directory {tmp_path / 'nowhere'} does not exist" in made.stderr
 
 
-@pytest.mark.parametrize(("name", "is_folder"), [("compose.yaml", True), ("systemd", False)])
-def test_what_cannot_be_replaced_changes_nothing(tmp_path: Path, name: str, *, is_folder: bool) -> None:
-    if is_folder:
+@pytest.mark.parametrize(("name", "is_directory"), [("compose.yaml", True), ("systemd", False)])
+def test_a_file_that_cannot_be_replaced_changes_nothing(tmp_path: Path, name: str, *, is_directory: bool) -> None:
+    if is_directory:
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).touch()
@@ -207,8 +207,8 @@ def test_what_cannot_be_replaced_changes_nothing(tmp_path: Path, name: str, *, i
     assert [name] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_a_folder_that_cannot_be_written_to_is_one_clear_error() -> None:
-    """/proc takes files from nobody, not from root either."""
+def test_a_read_only_directory_is_one_clear_error() -> None:
+    """/proc accepts no file, not even from root."""
     if not Path("/proc/self").exists():
         pytest.skip("no /proc here")
     made = init(Path("/proc"), "--broker", "redis")
@@ -231,7 +231,9 @@ def test_a_broker_must_be_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("repository", [True, False])
 @pytest.mark.parametrize(("ignored", "warned"), [("*.pyc\n", True), ("/.env\n", False)])
-def test_a_dotenv_that_git_would_take_is_said(tmp_path: Path, ignored: str, *, warned: bool, repository: bool) -> None:
+def test_a_dotenv_that_git_would_commit_is_a_warning(
+    tmp_path: Path, ignored: str, *, warned: bool, repository: bool
+) -> None:
     if repository:
         if not shutil.which("git"):
             pytest.skip("no git here")

@@ -13,11 +13,11 @@ import pytest
 from celery import Celery
 
 from repot.config import ExplicitSettings, Role
-from repot.errors import ConfigInvalid, KeyUnusable
+from repot.errors import ConfigInvalid, InvalidIdempotencyKey
 from repot.submission import Job, Jobs, JobTask, Status
+from repot.submission.job_store import JobAttempt
+from repot.submission.job_task import JobRun, NoJob
 from repot.submission.scope import scope_of
-from repot.submission.store import Run
-from repot.submission.task import JobRun, NoJob
 from repot.worker.configure import configure
 
 RECORD = {
@@ -27,32 +27,32 @@ RECORD = {
     "status": "running",
     "generation": "3",
     "attempts": "1",
-    "created": "1000000",
-    "updated": "1001000",
-    "until": "1030000",
+    "created_at": "1000000",
+    "updated_at": "1001000",
+    "expires_at": "1030000",
 }
 
 
 def test_a_job_is_as_old_as_the_stores_clock_says() -> None:
     found = Job.from_record(RECORD, 1010)
-    assert (Status.RUNNING, 10, 20) == (found.status, found.age_s, found.held_for_s)
-    assert found.ended is None
+    assert (Status.RUNNING, 10, 20) == (found.status, found.age_s, found.lease_remaining_s)
+    assert found.ended_at is None
 
 
-def test_a_job_whose_lease_ran_out_is_lost_before_anybody_writes_so() -> None:
+def test_a_job_whose_lease_expired_is_lost_before_its_record_says_so() -> None:
     assert Status.LOST is Job.from_record(RECORD, 1030).status
 
 
-@pytest.mark.parametrize("field", [*RECORD, "ended", "done", "total"])
+@pytest.mark.parametrize("field", [*RECORD, "ended_at", "done", "total"])
 @pytest.mark.parametrize("text", [None, "", "soon", "nan", "-1", "9" * 30, "9" * 5000])
 def test_no_field_of_a_record_keeps_it_from_being_read(field: str, text: str | None) -> None:
     record = {**RECORD, field: text} if text is not None else {name: RECORD[name] for name in RECORD if name != field}
     found = Job.from_record({name: value for name, value in record.items() if value is not None}, 1010)
-    assert found.held_for_s >= 0
+    assert found.lease_remaining_s >= 0
     if field == "status":
         assert Status.UNREADABLE is found.status
-    elif field == "created":
-        assert (None, None) == (found.created, found.age_s)
+    elif field == "created_at":
+        assert (None, None) == (found.created_at, found.age_s)
 
 
 @pytest.mark.parametrize(("text", "number"), [("3", 3), ("0.5", 0.5), ("1e3", 1000), ("inf", None), ("half", None)])
@@ -64,7 +64,7 @@ def test_progress_is_any_number(text: str, number: float | None) -> None:
 @pytest.mark.parametrize(("value", "error"), [("0.5", TypeError), (True, TypeError), (float("nan"), ValueError)])
 def test_what_is_no_progress_is_refused_by_name(argument: str, value: Any, error: type[Exception]) -> None:
     nothing: Any = None
-    run = JobRun(Run("id", "tenant", "scope", "owner"), nothing, 1)
+    run = JobRun(JobAttempt("id", "tenant", "scope", "owner"), nothing, 1)
     for job in (NoJob(), run):
         with pytest.raises(error, match=f"`{argument}`"):
             job.progress(**{argument: value})
@@ -72,8 +72,8 @@ def test_what_is_no_progress_is_refused_by_name(argument: str, value: Any, error
 
 @pytest.mark.parametrize("status", [one for one in Status if not one.is_active])
 def test_what_has_ended_holds_nothing(status: Status) -> None:
-    found = Job.from_record({**RECORD, "status": status.value, "ended": "1005000"}, 1010)
-    assert (status, 0, 1005) == (found.status, found.held_for_s, found.ended)
+    found = Job.from_record({**RECORD, "status": status.value, "ended_at": "1005000"}, 1010)
+    assert (status, 0, 1005) == (found.status, found.lease_remaining_s, found.ended_at)
 
 
 def test_scopes_of_other_tasks_fields_and_values_differ() -> None:
@@ -123,7 +123,7 @@ def test_a_scope_is_what_travels(value: object, text: str) -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"project": None}, {"project": False}, {"project": 7.0}, {"project": ""}])
 def test_a_scope_needs_a_name(arguments: dict[str, object]) -> None:
-    with pytest.raises(KeyUnusable, match="project"):
+    with pytest.raises(InvalidIdempotencyKey, match="project"):
         scope_of("a", ("project",), arguments)
 
 
@@ -146,9 +146,9 @@ def test_tenants_and_keys_are_texts() -> None:
         (jobs.refused, ()),
     ):
         for tenant in (7, None, b"7"):
-            with pytest.raises(TypeError, match="`tenant` must be a text"):
+            with pytest.raises(TypeError, match="`tenant` must be a string"):
                 ask(*arguments, tenant=tenant)
-    with pytest.raises(TypeError, match="`idempotency_key` must be a text"):
+    with pytest.raises(TypeError, match="`idempotency_key` must be a string"):
         jobs.submit({"project": 7}, idempotency_key=7)
 
 

@@ -1,4 +1,4 @@
-"""Many processes append to one journal; no line is mixed with another. A gate holds a task."""
+"""Processes append whole lines to one journal. A task waits at a set failpoint."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from repot.worker.gates import Gates, Phase
-from repot.worker.journal import HELD, HELD_TOO_LONG, Journal
+from repot.chaos.instruments.failpoints import Failpoints, Phase
+from repot.chaos.instruments.journal import NEVER_RELEASED, REACHED, Journal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,17 +38,17 @@ def test_a_line_being_written_is_not_read_yet(tmp_path: Path) -> None:
     Journal(path).write("whole", "w")
     with path.open("a") as file:
         file.write('[1.0, "half", ')
-    assert ["whole"] == [line.what for line in Journal(path).read()]
+    assert ["whole"] == [line.kind for line in Journal(path).read()]
 
 
-def test_no_journal_yet_is_no_happening(tmp_path: Path) -> None:
+def test_no_journal_yet_has_no_event(tmp_path: Path) -> None:
     assert [] == Journal(tmp_path / "none").read()
 
 
-def test_a_task_held_for_too_long_goes_on_and_the_journal_says_so(tmp_path: Path) -> None:
+def test_a_task_that_is_never_released_continues_and_the_journal_says_so(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
-    gates = Gates(journal, longest_s=0.05)
-    gates.close(Phase.RUNNING, "a")
-    gates.arrive(Phase.RUNNING, "a", "w")
-    gates.arrive(Phase.RUNNING, "b", "w")
-    assert [(HELD, "a"), (HELD_TOO_LONG, "a")] == [(line.what, line.task) for line in journal.read()]
+    failpoints = Failpoints(journal, max_wait_s=0.05)
+    failpoints.set(Phase.RUNNING, "a")
+    failpoints.reach(Phase.RUNNING, "a", "w")
+    failpoints.reach(Phase.RUNNING, "b", "w")
+    assert [(REACHED, "a"), (NEVER_RELEASED, "a")] == [(line.kind, line.task) for line in journal.read()]

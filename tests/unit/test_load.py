@@ -13,9 +13,9 @@ from repot.config import (
     WorkerSettings,
     as_environment,
     child_environment,
-    foreign_variables,
     load,
     load_healthcheck,
+    unknown_variables,
     variable,
 )
 from repot.errors import ConfigInvalid
@@ -83,12 +83,14 @@ def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name:
         ({"WORKER_BROKER_ULR": "amqp://h"}, "WORKER_BROKER_ULR is not a setting; did you mean WORKER_BROKER_URL?"),
         ({"worker_queue_name": "a"}, "did you mean WORKER_QUEUE_NAMES?"),
         ({"WORKER_APPS": "shop"}, "did you mean WORKER_APP?"),
-        ({"CELERY_BROKER_URL": f"redis://:{PLANTED}@h"}, "CELERY_BROKER_URL is set and would silently win"),
+        ({"WORKER_PULSE_FOLDER": "/run/x"}, "  WORKER_PULSE_FOLDER is now WORKER_STATUS_DIR"),
+        ({"worker_lease_kept": "5"}, "  worker_lease_kept is now WORKER_IDEMPOTENCY_RETENTION"),
+        ({"CELERY_BROKER_URL": f"redis://:{PLANTED}@h"}, "CELERY_BROKER_URL is set and would override"),
         ({"CELERY_RESULT_BACKEND": "rpc://"}, "set WORKER_RESULT_BACKEND instead"),
         ({"WORKER_BROKER_READ_URL": "redis://h"}, "without WORKER_BROKER_WRITE_URL"),
         ({"WORKER_BROKER_URL": "sentinel://h:26379/0"}, "WORKER_SENTINEL_MASTER is missing"),
         ({"WORKER_TLS_KEY": "key.pem"}, "WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together"),
-        ({"WORKER_TASK_TIME_LIMIT": "5", "WORKER_TASK_SOFT_TIME_LIMIT": "5"}, "would never act"),
+        ({"WORKER_TASK_TIME_LIMIT": "5", "WORKER_TASK_SOFT_TIME_LIMIT": "5"}, "would have no effect"),
         ({"WORKER_QUEUE_NAMES": "a,a"}, "names a queue twice"),
         ({"WORKER_QUEUE_NAMES": "a.#"}, "wildcard"),
         ({"WORKER_QUEUE_NAMES": "a,a.dead"}, "dead letters would run again"),
@@ -140,7 +142,7 @@ def test_results_on_redis_keep_claims(monkeypatch: pytest.MonkeyPatch, given_bac
     assert found.result_backend == found.store_url
 
 
-def test_what_kubernetes_says_of_a_service_called_worker_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_variables_of_a_service_called_worker_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WORKER_PORT", "WORKER_PORT_80_TCP", "WORKER_SERVICE_HOST", "WORKER_SERVICE_PORT_HTTP"):
         monkeypatch.setenv(name, "tcp://10.0.0.1:80")
     load()
@@ -158,7 +160,7 @@ FOREIGN = (
 def test_a_variable_of_another_program_ends_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, PLANTED)
     load_healthcheck(load())
-    (line,) = foreign_variables()
+    (line,) = unknown_variables()
     assert line.startswith(f"{name} is set, but is not a setting of repot")
     assert PLANTED not in line
 
@@ -167,7 +169,7 @@ def test_a_mistyped_variable_of_the_sidecar_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HEALTHCHECK_PROT", "9001")
     with pytest.raises(ConfigInvalid, match=r"did you mean HEALTHCHECK_PORT\?"):
         load_healthcheck(load())
-    assert [] == foreign_variables()
+    assert [] == unknown_variables()
 
 
 def test_an_empty_path_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +179,7 @@ def test_an_empty_path_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load().tls_ca_certs is None
 
 
-def test_all_mistakes_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_mistakes_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_HEARTBEAT", "-1")
     monkeypatch.setenv("WORKER_BROKER_URL", "nonsense")
     monkeypatch.setenv("WORKER_HARTBEAT", "5")
@@ -248,7 +250,7 @@ def test_a_child_gets_these_settings_and_no_others(monkeypatch: pytest.MonkeyPat
     assert "kept" == child["OTHER"]
 
 
-def test_every_setting_says_what_it_means() -> None:
+def test_every_setting_has_a_description() -> None:
     for name, field in WorkerSettings.model_fields.items():
         assert field.description, variable(name)
 
@@ -286,8 +288,8 @@ def test_autoscale_and_quorum_queues_exclude_each_other(
 
 
 def test_a_sidecar_is_not_more_impatient_than_a_dead_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEALTHCHECK_PULSE_TIMEOUT", "60")
-    assert 60 == load_healthcheck(load()).pulse_timeout
+    monkeypatch.setenv("HEALTHCHECK_STATUS_TIMEOUT", "60")
+    assert 60 == load_healthcheck(load()).status_timeout
     monkeypatch.setenv("WORKER_SOCKET_TIMEOUT", "16")
     with pytest.raises(ConfigInvalid, match="below 64 s"):
         load_healthcheck(load())

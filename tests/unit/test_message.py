@@ -11,8 +11,8 @@ from hypothesis import given
 from kombu import Connection, Queue
 from kombu.transport.virtual import Message as VirtualMessage
 
-from messages import messages
 from repot.brokers.message import Message, from_amqp, from_kombu, from_redis, publish, to_amqp, to_redis
+from support.messages import messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A reader that leaves, as `head` does, ends a command without a traceback."""
+"""A closed output pipe, as `head` leaves it, ends a command without a traceback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from repot.cli.output import READER_LEFT, reader_may_leave
+from repot.cli.output import PIPE_CLOSED, closed_pipe_is_no_error
 
 COMMANDS = (
     "-m repot config show",
@@ -23,11 +23,11 @@ COMMANDS = (
 )
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     """The pipe is closed before the first line, as `head -1` does before the second."""
     processes = [_unread(command.split()) for command in COMMANDS]
     said = [process.communicate()[1] for process in processes]
-    assert [(command, READER_LEFT, "") for command in COMMANDS] == [
+    assert [(command, PIPE_CLOSED, "") for command in COMMANDS] == [
         (command, process.returncode, text) for command, process, text in zip(COMMANDS, processes, said, strict=True)
     ]
 
@@ -43,7 +43,7 @@ def _unread(words: list[str]) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_full_disk_is_told_in_one_line() -> None:
+def test_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         found = subprocess.run(
             [sys.executable, "-m", "repot", "config", "variables"],
@@ -56,6 +56,6 @@ def test_a_full_disk_is_told_in_one_line() -> None:
     assert (1, "error: the output cannot be written: No space left on device\n") == (found.returncode, found.stderr)
 
 
-def test_a_broken_pipe_of_something_else_is_not_the_readers() -> None:
-    with pytest.raises(BrokenPipeError), reader_may_leave():
+def test_the_broken_pipe_of_a_broker_is_an_error() -> None:
+    with pytest.raises(BrokenPipeError), closed_pipe_is_no_error():
         raise BrokenPipeError(32, "a broker's")

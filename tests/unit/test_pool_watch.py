@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from repot.upstream import pool_process
 from repot.worker import pool_watch
-from repot.worker.pool_watch import LIVES_S, PoolWatch, RunningTasks, mark_of
+from repot.worker.pool_watch import STABLE_AFTER_S, PoolWatch, RunningTasks, mark_of
 
 
 @pytest.fixture
@@ -20,29 +21,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_processes_that_only_die(clock: list[float]) -> None:
     watch = PoolWatch(RunningTasks())
-    assert (None, 0) == watch.dying([1, 2], progressed=False)
+    assert (None, 0) == watch.crash_loop([1, 2], progressed=False)
     clock[0] += 1
-    assert (101, 2) == watch.dying([3, 4], progressed=False)
+    assert (101, 2) == watch.crash_loop([3, 4], progressed=False)
     clock[0] += 1
-    assert (101, 3) == watch.dying([3, 5], progressed=False)
+    assert (101, 3) == watch.crash_loop([3, 5], progressed=False)
     # one that ran a task does not die at its start, as under max_tasks_per_child=1
-    assert (None, 0) == watch.dying([6, 7], progressed=True)
+    assert (None, 0) == watch.crash_loop([6, 7], progressed=True)
     clock[0] += 1
-    assert (103, 1) == watch.dying([6, 8], progressed=False)
-    clock[0] += LIVES_S
+    assert (103, 1) == watch.crash_loop([6, 8], progressed=False)
+    clock[0] += STABLE_AFTER_S
     # 6 lives, so the pool can work
-    assert (None, 0) == watch.dying([6, 9], progressed=False)
+    assert (None, 0) == watch.crash_loop([6, 9], progressed=False)
 
 
 def test_a_pool_that_holds_tasks_and_runs_none(clock: list[float]) -> None:
     watch = PoolWatch(RunningTasks())
-    assert watch.idle_since(0, 0, progressed=False) is None
-    assert 100 == watch.idle_since(0, 2, progressed=False)
+    assert watch.idle_at(0, 0, progressed=False) is None
+    assert 100 == watch.idle_at(0, 2, progressed=False)
     clock[0] += 50
-    assert 100 == watch.idle_since(0, 2, progressed=False)
-    assert watch.idle_since(1, 2, progressed=False) is None
+    assert 100 == watch.idle_at(0, 2, progressed=False)
+    assert watch.idle_at(1, 2, progressed=False) is None
     # tasks of milliseconds, none of which was caught in its run
-    assert watch.idle_since(0, 2, progressed=True) is None
+    assert watch.idle_at(0, 2, progressed=True) is None
 
 
 def test_a_result_that_does_not_arrive(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,19 +52,19 @@ def test_a_result_that_does_not_arrive(clock: list[float], monkeypatch: pytest.M
     watch = PoolWatch(RunningTasks())
     requests = [SimpleNamespace(id=name, name="t") for name in "ab"]
 
-    def lost(*names: str) -> tuple[str, float] | None:
+    def missing(*names: str) -> tuple[str, float] | None:
         running["now"] = frozenset(map(mark_of, names))
-        found = watch.lost(requests, 2)
-        return (found.id, found.started) if found else None
+        found = watch.missing_result(requests, 2)
+        return (found.id, found.started_at) if found else None
 
-    assert lost("a", "b") is None
-    assert ("a", 100) == lost("b")
+    assert missing("a", "b") is None
+    assert ("a", 100) == missing("b")
     clock[0] += 60
-    assert ("a", 100) == lost()
-    assert ("b", 160) == lost("a")
+    assert ("a", 100) == missing()
+    assert ("b", 160) == missing("a")
     # nothing is known of a pool that shares no memory
     running["now"] = None
-    assert watch.lost(requests, 2) is None
+    assert watch.missing_result(requests, 2) is None
 
 
 def test_progress_is_a_task_that_ended() -> None:
@@ -79,7 +80,7 @@ def test_a_process_says_what_it_runs_and_a_task_in_a_task_does_not_end_it(monkey
     running.begin("in the worker's own process")
     running.end()
     assert running.marks(2) is None
-    monkeypatch.setattr(pool_watch, "current_process", lambda: SimpleNamespace(index=1))
+    monkeypatch.setattr(pool_process, "current_process", lambda: SimpleNamespace(index=1))
     running.begin("outer")
     running.begin("inner")
     running.end()

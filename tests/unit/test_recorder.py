@@ -1,4 +1,4 @@
-"""A main thread that hangs does not beat; one that pauses before it connects again does."""
+"""A main thread that hangs is not recorded as alive; one that pauses before it reconnects is."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from kombu.utils.functional import retry_over_time
 
-from repot.worker import recorder
-from repot.worker.journal import BEAT, Journal
-from repot.worker.recorder import MainProcess
+from repot.chaos.instruments import recorder
+from repot.chaos.instruments.journal import ALIVE, Journal
+from repot.chaos.instruments.recorder import MainProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def hang() -> None:
 def test_a_pause_between_attempts_to_connect_is_no_standstill(
     attempt: Callable[[], None], *, hangs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "BEAT_S", 0.05)
+    monkeypatch.setattr(recorder, "ALIVE_INTERVAL_S", 0.05)
     journal = Journal(tmp_path / "journal")
     MainProcess(journal).ready(SimpleNamespace(hostname="worker", controller=SimpleNamespace(hub=None)))
     try:
@@ -43,6 +43,6 @@ def test_a_pause_between_attempts_to_connect_is_no_standstill(
         retry_over_time(attempt, Refused, max_retries=1, interval_start=1)
     except Refused:
         assert not hangs
-    beats = [line.at for line in journal.read() if line.what == BEAT]
+    beats = [line.at for line in journal.read() if line.kind == ALIVE]
     silent = max((later - earlier for earlier, later in pairwise(beats)), default=1)
     assert hangs == (silent > 0.5)

@@ -6,7 +6,7 @@ import amqp
 import pytest
 import redis
 
-from repot.brokers.refusals import refuses_access
+from repot.brokers.errors import refuses_access
 
 
 def _led_to(cause: BaseException) -> BaseException:

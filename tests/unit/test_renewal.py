@@ -11,13 +11,13 @@ import pytest
 import redis
 
 from repot.config import ExplicitSettings
-from repot.errors import ClaimUnreadable, StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.errors import RecordUnreadable, StoreMisconfigured, StoreRefused, StoreUnreachable
 from repot.idempotency import Guard, Policy
-from repot.idempotency.claims import Outcome, State
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.guard import Lease
+from repot.idempotency.memory_store import MemoryLeaseStore
+from repot.idempotency.records import RunOutcome, State
 from repot.idempotency.renewal import Renewer
-from repot.idempotency.testing import MemoryStore
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ERRORS: list[Exception] = [
     StoreUnreachable("away"),
     StoreRefused("no right"),
     StoreMisconfigured("no such command"),
-    ClaimUnreadable("another type"),
+    RecordUnreadable("another type"),
     redis.ResponseError("MISCONF ..."),
     AttributeError("'NoneType' object has no attribute 'send'"),
     RuntimeError("dictionary changed size during iteration"),
@@ -57,11 +57,11 @@ class Failing:
 def test_no_error_ends_the_renewal_of_any_lease(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """One job's lease met MISCONF, and every lease of its process ran out."""
     renewer, failing, other = Renewer(), Failing(error, error), Failing()
-    renewer.hold(failing)
-    renewer.hold(other)
+    renewer.add(failing)
+    renewer.add(other)
     wait_until(lambda: failing.renewed >= 2 and other.renewed >= 2, within_s=10, what="both are renewed")
-    renewer.drop(failing)
-    renewer.drop(other)
+    renewer.remove(failing)
+    renewer.remove(other)
     assert "a lease could not be renewed" in caplog.text
 
 
@@ -78,16 +78,16 @@ def test_an_error_of_the_thread_itself_does_not_end_it(caplog: pytest.LogCapture
             return 0.05
 
     renewer, broken, other = Renewer(), Broken(), Failing()
-    renewer.hold(broken)
-    renewer.hold(other)
-    wait_until(lambda: "renewing leases met an error" in caplog.text, within_s=10, what="the error is logged")
-    renewer.drop(broken)
+    renewer.add(broken)
+    renewer.add(other)
+    wait_until(lambda: "error while renewing leases" in caplog.text, within_s=10, what="the error is logged")
+    renewer.remove(broken)
     before = other.renewed
     wait_until(lambda: other.renewed > before, within_s=10, what="the other lease is renewed")
-    renewer.drop(other)
+    renewer.remove(other)
 
 
-def test_what_is_to_be_said_is_said_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_to_be_sent_is_sent_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
     renewer, errors, said = Renewer(), list(ERRORS[-3:]), Event()
 
     def say() -> None:
@@ -95,18 +95,18 @@ def test_what_is_to_be_said_is_said_after_any_error(caplog: pytest.LogCaptureFix
             raise errors.pop()
         said.set()
 
-    renewer.say_later(say, 0.05)
+    renewer.send_later(say, 0.05)
     assert said.wait(10)
-    assert 3 == sum("met an error" in record.message for record in caplog.records)
+    assert 3 == sum("error while" in record.message for record in caplog.records)
 
 
-class Slow(MemoryStore):
+class Slow(MemoryLeaseStore):
     """Takes its time to answer, and notes when it was asked."""
 
     asked_at = 0.0
 
-    def claim(self, *arguments: Any) -> Any:
-        return self._slowly(lambda: super(Slow, self).claim(*arguments))
+    def acquire(self, *arguments: Any) -> Any:
+        return self._slowly(lambda: super(Slow, self).acquire(*arguments))
 
     def renew(self, *arguments: Any) -> bool:
         return bool(self._slowly(lambda: super(Slow, self).renew(*arguments)))
@@ -121,16 +121,16 @@ class Slow(MemoryStore):
 def test_a_lease_holds_no_longer_than_its_store_counts() -> None:
     """Counted from the answer it would hold, by the worker's clock, when the store has given it away."""
     store = Slow()
-    lease = Guard(store, ExplicitSettings(lease=30)).claim(KEY, Policy(), task="t", task_id="1")
+    lease = Guard(store, ExplicitSettings(lease=30)).acquire(KEY, Policy(), task="t", task_id="1")
     assert isinstance(lease, Lease)
-    assert lease.valid_until <= store.asked_at + 30
+    assert lease.expires_at <= store.asked_at + 30
     assert lease.renew()
-    assert lease.valid_until <= store.asked_at + 30
+    assert lease.expires_at <= store.asked_at + 30
     lease.lost = True
 
 
-class Deaf(MemoryStore):
-    """Raises when a run ends, as often as it is told."""
+class Deaf(MemoryLeaseStore):
+    """Raises at the end of a run, once per given error."""
 
     def __init__(self, *errors: Exception) -> None:
         super().__init__()
@@ -149,10 +149,10 @@ def test_a_run_whose_end_the_store_does_not_take_has_not_failed(
     """The effect happened: its caller must not hear of a failure, and the outcome is noted as soon as it can be."""
     store = Deaf(error, error)
     guard, policy = Guard(store, ExplicitSettings(lease=0.3)), Policy()
-    lease = guard.claim(KEY, policy, task="t", task_id="1")
+    lease = guard.acquire(KEY, policy, task="t", task_id="1")
     assert isinstance(lease, Lease)
-    guard.finish(lease, guard.ending(policy, Outcome.DONE))
-    assert "could not be recorded, trying on" in caplog.text
+    guard.finish(lease, guard.ending(policy, RunOutcome.DONE))
+    assert "could not be recorded; it is sent again" in caplog.text
     assert caplog.records[-1].levelno == logging.WARNING
 
     def noted() -> bool:

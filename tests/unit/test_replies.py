@@ -10,7 +10,7 @@ from redis._parsers.base import BaseParser
 from redis.exceptions import RedisClusterException, SlotNotCoveredError
 from redis.sentinel import MasterNotFoundError
 
-from repot.idempotency.replies import REPLIES, TEXTS, Meaning, meaning_of, table
+from repot.idempotency.error_replies import REPLIES, TEXTS, Meaning, meaning_of, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "idempotency.md"
 
@@ -61,7 +61,7 @@ def test_redis_6_says_it_at_the_end_of_a_scripts_error(word: str) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_what_is_raised_without_a_reply_is_away(error: Exception) -> None:
-    assert Meaning.AWAY is meaning_of(error).meaning
+    assert Meaning.UNAVAILABLE is meaning_of(error).meaning
 
 
 def test_an_unknown_command_is_a_mistake() -> None:

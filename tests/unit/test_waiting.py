@@ -1,4 +1,4 @@
-"""Waiting ends with the condition, with the deadline, or when somebody asks to stop."""
+"""Waiting ends with the condition, with the deadline, or when a stop is requested."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_what_the_condition_raises_comes_through() -> None:
         wait_until(lambda: 1 / 0, within_s=5, what="nothing")
 
 
-def test_a_signal_asks_to_stop_and_a_third_is_not_held_back() -> None:
-    """The second puts back what was there: whoever asks again means it."""
+def test_a_signal_asks_to_stop_and_a_third_is_not_caught() -> None:
+    """The second one restores the old handlers."""
     stop, before = Event(), signal.getsignal(signal.SIGINT)
     with stop_on_signal(stop):
         assert not stop.is_set()

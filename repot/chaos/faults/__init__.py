@@ -1,4 +1,8 @@
-"""One file a fault. Each undoes itself."""
+"""Faults, one module each: a class that causes the fault and undoes it, and the scenarios that use it.
+
+A module registers itself: `repot.chaos.scenarios.catalogue` imports every module of this package and collects its
+`SCENARIOS`. docs/write-a-fault.md is a guide.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,18 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from repot.chaos.place import Place
+    from repot.chaos.faults.context import FaultContext
 
 
 class Fault(Protocol):
-    """Something that goes wrong, for as long as a `with` lasts."""
+    """A failure that lasts as long as a `with` block."""
 
     @property
-    def what(self) -> str:
-        """What it does, in a few words for the report."""
+    def description(self) -> str:
+        """What the fault does, for reports."""
 
-    def prepared(self, place: Place) -> AbstractContextManager[None]:
-        """What must be so before any worker connects; undone after the last has gone."""
+    def prepared(self, context: FaultContext) -> AbstractContextManager[None]:
+        """Set up what the fault needs before any worker connects; undo it after the last worker has ended."""
 
-    def injected(self, place: Place) -> AbstractContextManager[None]:
-        """Do it; undo it on leaving, whatever happened."""
+    def injected(self, context: FaultContext) -> AbstractContextManager[None]:
+        """Cause the fault; undo it on leaving, also after an error."""

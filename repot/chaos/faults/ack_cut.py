@@ -1,4 +1,4 @@
-"""The ACK of one delivery is lost, and nothing else."""
+"""Lose the ACK of one delivery and nothing else."""
 
 from __future__ import annotations
 
@@ -6,45 +6,62 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from repot.chaos.faults.relayed import Relayed
+from repot.chaos.faults.relay_fault import RelayFault
+from repot.chaos.instruments.failpoints import Phase
+from repot.chaos.scenarios.scenario import BEYOND_TIMEOUTS_S, Scenario
 from repot.errors import DeadlineExceeded, ExperimentFailed
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.chaos.place import Place
-    from repot.chaos.relay import LostAck
+    from repot.chaos.faults.context import FaultContext
+    from repot.chaos.runner.relay import LostAck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AckCut(Relayed):
-    """Drop the bytes of one ACK on their way; heartbeats, other ACKs and publishes pass.
+class AckCut(RelayFault):
+    """Drop the bytes of one ACK; heartbeats, other ACKs and publishes pass.
 
-    On leaving it waits until that ACK has come by, and then closes the worker's
-    connections, as a network does that has lost bytes of a stream. Nobody is told
-    before, so on RabbitMQ the message stays with the worker until then; on Redis the
-    worker waits for an answer that never comes.
+    On leaving, wait until the ACK has been dropped, then close the worker's connections, as a
+    network does that has lost bytes of a stream. Until then RabbitMQ counts the message as
+    unacknowledged, and a worker on Redis waits for a reply that never arrives.
     """
 
-    what: str = "the ACK of the task vanishes, everything else passes"
+    description: str = "the ACK of the task is lost, everything else passes"
     seen_within_s: float = 45
 
     @contextmanager
-    def injected(self, place: Place) -> Iterator[None]:
-        """Drop the ACK of the subject's first delivery.
+    def injected(self, context: FaultContext) -> Iterator[None]:
+        """Drop the ACK of the first delivery of the task under test.
 
         Raises:
-            ExperimentFailed: it did not come, or together with others.
+            ExperimentFailed: the worker did not send the ACK, or sent one for several deliveries at once.
         """
-        with self.relay(place).losing(place.tag()) as ack:
+        with self.relay(context).losing(context.tag()) as ack:
             yield
-            self._await(ack)
+            self._await_dropped(ack)
 
-    def _await(self, ack: LostAck) -> None:
+    def _await_dropped(self, ack: LostAck) -> None:
         try:
-            wait_until(lambda: ack.dropped, within_s=self.seen_within_s, what="the ACK that is to vanish")
+            wait_until(lambda: ack.dropped, within_s=self.seen_within_s, what="the worker sends its ACK")
         except DeadlineExceeded as error:
-            joint = f"; {ack.joint} ACKs of several deliveries at once came by" if ack.joint else ""
-            message = f"the ACK that is to vanish did not come within {self.seen_within_s:g} s{joint}"
+            joint = f"; it sent {ack.joint} ACKs that each cover several deliveries" if ack.joint else ""
+            message = f"the worker did not send the ACK of the task within {self.seen_within_s:g} s{joint}"
             raise ExperimentFailed(message) from error
+
+
+SCENARIOS = (
+    Scenario(
+        "ack-cut",
+        "The ACK of one delivery is lost, and nothing else",
+        "RabbitMQ delivers the task again when the connection ends, not before. On Redis the worker waits for the "
+        "reply to its late ACK: for ever, unless there is a socket timeout.",
+        AckCut(),
+        # an early ACK comes next
+        Phase.RECEIVED,
+        lasts_s=BEYOND_TIMEOUTS_S,
+        works_s=0.5,
+        movable=False,
+    ),
+)

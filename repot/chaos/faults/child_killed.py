@@ -1,4 +1,4 @@
-"""The processes that run tasks are killed."""
+"""Kill the processes of a worker's pool."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from repot.chaos.faults.unprepared import Unprepared
+from repot.chaos.faults.no_preparation import NoPreparation
+from repot.chaos.instruments.failpoints import Phase
+from repot.chaos.scenarios.scenario import Scenario
 from repot.errors import ExperimentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.chaos.place import Place
+    from repot.chaos.faults.context import FaultContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildKilled(Unprepared):
-    """End every process of the pool with SIGKILL, as the kernel does where memory runs out.
+class ChildKilled(NoPreparation):
+    """Kill every process of the pool with SIGKILL, as the kernel does when memory runs out.
 
-    The main process puts others in their place; should it have ended instead, it is
-    started again on leaving.
+    The main process replaces them. If it has ended instead, it is started again on leaving.
     """
 
-    what: str = "the processes of the worker's pool are killed (SIGKILL)"
+    description: str = "the processes of the worker's pool are killed (SIGKILL)"
 
     @contextmanager
-    def injected(self, place: Place) -> Iterator[None]:
-        """Kill them.
+    def injected(self, context: FaultContext) -> Iterator[None]:
+        """Kill the processes of the pool.
 
         Raises:
-            ExperimentFailed: there is none.
+            ExperimentFailed: the pool has no process.
         """
-        pool = place.victim.pool()
+        pool = context.target.pool_processes()
         if not pool:
-            message = "the worker has no process in its pool to kill"
+            message = "the pool of the target worker has no process"
             raise ExperimentFailed(message)
         try:
             for process in pool:
@@ -44,4 +45,27 @@ class ChildKilled(Unprepared):
                     process.kill()
             yield
         finally:
-            place.victim.start_again()
+            context.target.start_again()
+
+
+SCENARIOS = (
+    Scenario(
+        "child-killed",
+        "A process of the pool is killed while the task runs, as the kernel does when memory runs out",
+        "Celery acknowledges such a task as failed, also with late acks: it is lost, unless a setting makes it "
+        "requeue.",
+        ChildKilled(),
+        Phase.RUNNING,
+        lasts_s=0,
+        works_s=1,
+        smoke=True,
+    ),
+    Scenario(
+        "child-killed-after-effect",
+        "A process of the pool is killed when the effect has happened",
+        "Requeueing tasks of lost processes repeats the effect; the guard does not.",
+        ChildKilled(),
+        Phase.AFTER_EFFECT,
+        lasts_s=0,
+    ),
+)

@@ -1,4 +1,4 @@
-"""The worker is asked to leave."""
+"""Ask the worker to shut down."""
 
 from __future__ import annotations
 
@@ -7,35 +7,62 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from repot.chaos.faults.unprepared import Unprepared
+from repot.chaos.faults.no_preparation import NoPreparation
+from repot.chaos.instruments.failpoints import Phase
+from repot.chaos.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.chaos.place import Place
+    from repot.chaos.faults.context import FaultContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shutdown(Unprepared):
-    """Ask the worker to leave, and go on without waiting; once it has left, start it again.
+class Shutdown(NoPreparation):
+    """Send the worker a signal to shut down without waiting; start it again on leaving, once it has ended.
 
-    Warm is SIGTERM: it finishes what it runs. Otherwise SIGQUIT: soft where Celery's
-    `worker_soft_shutdown_timeout` says for how long, cold without.
+    Attributes:
+        warm: SIGTERM: the worker finishes its running tasks. Otherwise SIGQUIT: a soft shutdown with Celery's
+            `worker_soft_shutdown_timeout`, a cold one without.
     """
 
     warm: bool = True
 
     @property
-    def what(self) -> str:
-        """What it does."""
-        return "the worker is asked to shut down, " + ("warmly (SIGTERM)" if self.warm else "soon (SIGQUIT)")
+    def description(self) -> str:
+        """Return what the fault does, for reports."""
+        return "the worker is asked to shut down, " + ("warm (SIGTERM)" if self.warm else "soft (SIGQUIT)")
 
     @contextmanager
-    def injected(self, place: Place) -> Iterator[None]:
-        """Ask; see it gone on leaving, and start it again."""
-        place.victim.signal(signal.SIGTERM if self.warm else signal.SIGQUIT)
+    def injected(self, context: FaultContext) -> Iterator[None]:
+        """Send the signal; wait for the exit on leaving, and start the worker again."""
+        context.target.signal(signal.SIGTERM if self.warm else signal.SIGQUIT)
         try:
             yield
-            place.victim.gone()
+            context.target.await_exit()
         finally:
-            place.victim.start_again()
+            context.target.start_again()
+
+
+SCENARIOS = (
+    Scenario(
+        "warm-shutdown",
+        "The worker gets SIGTERM while the task runs",
+        "It ends when the task has ended.",
+        Shutdown(warm=True),
+        Phase.RUNNING,
+        lasts_s=2,
+        works_s=1,
+        stills_worker=True,
+    ),
+    Scenario(
+        "soft-shutdown",
+        "The worker gets SIGQUIT while the task runs for longer than the soft shutdown timeout",
+        "With late acks the running task returns to the queue; with early acks it is lost.",
+        Shutdown(warm=False),
+        Phase.RUNNING,
+        lasts_s=2,
+        works_s=6,
+        stills_worker=True,
+    ),
+)

@@ -1,4 +1,4 @@
-"""Bytes come in crumbs."""
+"""Cut the stream into small slices."""
 
 from __future__ import annotations
 
@@ -6,34 +6,48 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from repot.chaos.faults.link import Range, StreamFault, between
+from repot.chaos.faults.link_fault import Range, StreamFault, between
+from repot.chaos.instruments.failpoints import Phase
+from repot.chaos.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.chaos.place import Place
+    from repot.chaos.faults.context import FaultContext
 
 
 @dataclass(frozen=True, slots=True)
 class Slicer(StreamFault):
-    """Cut bytes into slices of this size, half as much or half again, with a pause after each.
+    """Cut the stream into slices of this size ± 50 %, with a pause after each.
 
-    Within these sizes Toxiproxy rolls dice of its own, which have no seed.
+    Toxiproxy draws the size of a slice itself, without a seed.
     """
 
     slice_bytes: Range = field(default=(2, 16), kw_only=True)
     pause_us: Range = field(default=(500, 5000), kw_only=True)
 
     @property
-    def what(self) -> str:
-        """What it does."""
+    def description(self) -> str:
+        """Return what the fault does, for reports."""
         slices, pauses = between(self.slice_bytes, "bytes"), between(self.pause_us, "µs")
-        return f"bytes {self.way} come in slices of about {slices}, {pauses} apart"
+        return f"bytes {self.way} arrive in slices of about {slices}, {pauses} apart"
 
     @contextmanager
-    def injected(self, place: Place) -> Iterator[None]:
+    def injected(self, context: FaultContext) -> Iterator[None]:
         """Slice until the `with` ends."""
-        size = place.rng.randint(*self.slice_bytes)
-        amounts = {"average_size": size, "size_variation": size // 2, "delay": place.rng.randint(*self.pause_us)}
-        with self.link(place).spoiled("slicer", self.streams, amounts):
+        size = context.rng.randint(*self.slice_bytes)
+        amounts = {"average_size": size, "size_variation": size // 2, "delay": context.rng.randint(*self.pause_us)}
+        with self.link(context).with_toxic("slicer", self.streams, amounts):
             yield
+
+
+SCENARIOS = (
+    Scenario(
+        "slicer",
+        "Bytes arrive in small slices",
+        "Clients and brokers reassemble frames.",
+        Slicer(),
+        Phase.STARTED,
+        works_s=1,
+    ),
+)

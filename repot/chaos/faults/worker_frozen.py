@@ -1,4 +1,4 @@
-"""The worker stands still."""
+"""Freeze the worker."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from repot.chaos.faults.unprepared import Unprepared
+from repot.chaos.faults.no_preparation import NoPreparation
+from repot.chaos.instruments.failpoints import Phase
+from repot.chaos.scenarios.scenario import BEYOND_TIMEOUTS_S, Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.chaos.place import Place
+    from repot.chaos.faults.context import FaultContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFrozen(Unprepared):
-    """Stop the main process and its pool (SIGSTOP), as a paused container or a machine without memory does."""
+class WorkerFrozen(NoPreparation):
+    """Stop the main process and its pool (SIGSTOP), as a paused container or a machine that swaps does."""
 
-    what: str = "the worker and its pool stand still (SIGSTOP)"
+    description: str = "the worker and its pool are frozen (SIGSTOP)"
 
     @contextmanager
-    def injected(self, place: Place) -> Iterator[None]:
-        """Let them stand still until the `with` ends."""
+    def injected(self, context: FaultContext) -> Iterator[None]:
+        """Freeze them until the `with` ends."""
         # the main process first: it would replace a process of its pool
         with ExitStack() as stopped:
-            stopped.enter_context(place.victim.frozen())
-            for process in place.victim.pool():
+            stopped.enter_context(context.target.frozen())
+            for process in context.target.pool_processes():
                 with suppress(psutil.NoSuchProcess):
                     process.suspend()
                     stopped.callback(_resume, process)
@@ -38,3 +40,29 @@ class WorkerFrozen(Unprepared):
 def _resume(process: psutil.Process) -> None:
     with suppress(psutil.NoSuchProcess):
         process.resume()
+
+
+SCENARIOS = (
+    Scenario(
+        "worker-frozen",
+        "The whole worker is frozen for longer than any timeout, then continues",
+        "It continues beside the run that replaced it: leases and fencing tokens exist for this case.",
+        WorkerFrozen(),
+        Phase.RUNNING,
+        lasts_s=BEYOND_TIMEOUTS_S,
+        works_s=1,
+        stills_worker=True,
+    ),
+    Scenario(
+        "frozen-rerun",
+        "The whole worker is frozen, its task runs again on another worker, then the first continues",
+        "With RERUN the effect may happen twice once the lease has expired, but only one run wins: the fencing token "
+        "rejects the other.",
+        WorkerFrozen(),
+        Phase.RUNNING,
+        lasts_s=BEYOND_TIMEOUTS_S,
+        works_s=4,
+        stills_worker=True,
+        reruns=True,
+    ),
+)

@@ -1,4 +1,4 @@
-"""What an examination found, for people and for machines."""
+"""Reports of the findings, for people and for machines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from repot.doctor.reports import data, github, sarif
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from repot.doctor.examine import Report
+    from repot.doctor.runner import Report
 
-#: The formats that are a text to print as it is.
+#: Formats with a function that renders the whole report.
 FORMATS: dict[str, Callable[[Sequence[Report]], str]] = {
     "json": data.render,
     "sarif": sarif.render,

@@ -1,4 +1,4 @@
-"""The reports as JSON."""
+"""Render the reports as JSON."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from repot.doctor.rule import Severity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from repot.doctor.examine import Judged, Report
     from repot.doctor.rule import Rule
+    from repot.doctor.runner import Report, Violation
 
 
 def render(reports: Sequence[Report]) -> str:
-    """All of it; secrets masked."""
+    """Render every report; mask secrets."""
     return json.dumps({"applications": [_report(report) for report in reports]}, indent=2)
 
 
 def rule(one: Rule) -> dict[str, Any]:
-    """A rule as data."""
+    """Return a rule as data for JSON."""
     return {
         "id": one.id,
         "title": one.title,
         "severity": one.severity.label,
-        "brokers": [kind.value for kind in one.brokers],
+        "brokers": [kind.name for kind in one.brokers],
         "versions": one.versions,
         "live": one.live,
         "reason": one.reason,
@@ -41,17 +41,17 @@ def _report(report: Report) -> dict[str, Any]:
     return {
         "app": facts.app,
         "broker": {
-            "kind": facts.kind.value,
+            "kind": facts.kind.name,
             "servers": [str(server) for server in facts.servers],
-            "moved_from": facts.moved_from.value if facts.moved_from else None,
+            "moved_from": facts.moved_from.name if facts.moved_from else None,
             "product": live.product if live else None,
             "version": live.version if live else None,
         },
         "tasks": len(facts.tasks),
-        "tasks_of_libraries": list(facts.foreign_tasks),
+        "tasks_of_libraries": list(facts.library_tasks),
         "rules": len(report.rules),
-        "findings": [_judged(report, one) for one in report.findings],
-        "waived": [_judged(report, one) for one in report.waived],
+        "findings": [_violation(report, one) for one in report.findings],
+        "waived": [_violation(report, one) for one in report.waived],
         "not_judged": [
             {"rule": one.rule.id, "title": one.rule.title, "reason": one.reason, "remedy": one.remedy}
             for one in report.not_judged
@@ -60,7 +60,7 @@ def _report(report: Report) -> dict[str, Any]:
     }
 
 
-def _judged(report: Report, one: Judged) -> dict[str, Any]:
+def _violation(report: Report, one: Violation) -> dict[str, Any]:
     finding = one.finding
     found: dict[str, Any] = {
         "rule": one.rule.id,
@@ -70,10 +70,10 @@ def _judged(report: Report, one: Judged) -> dict[str, Any]:
         "setting": finding.setting or None,
         "origin": report.facts.settings[finding.setting].origin if finding.setting in report.facts.settings else None,
         "task": finding.task or None,
-        "file": finding.place.file if finding.place else None,
-        "line": finding.place.line if finding.place else None,
+        "file": finding.location.file if finding.location else None,
+        "line": finding.location.line if finding.location else None,
         "fix": one.fix,
     }
     if one.waiver:
-        found["waiver"] = {"reason": one.waiver.reason, "place": str(one.waiver.place)}
+        found["waiver"] = {"reason": one.waiver.reason, "place": str(one.waiver.location)}
     return found

@@ -1,4 +1,4 @@
-"""The findings as annotations of a GitHub workflow."""
+"""Render the findings as annotations of a GitHub workflow."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from repot.doctor.rule import Severity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from repot.doctor.examine import Judged, Report
+    from repot.doctor.runner import Report, Violation
 
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
 
 def render(reports: Sequence[Report]) -> str:
-    """A line for each finding, the worst first, as GitHub shows ten of a kind."""
+    """Render one line for each finding, the most severe first: GitHub shows ten of each severity."""
     return "\n".join(_line(one) for report in reports for one in report.findings)
 
 
-def _line(one: Judged) -> str:
-    place = one.finding.place
-    where = f"file={_property(place.file)},line={place.line}," if place else ""
+def _line(one: Violation) -> str:
+    location = one.finding.location
+    where = f"file={_property(location.file)},line={location.line}," if location else ""
     title = _property(f"{one.rule.id} {one.rule.title}")
-    subject = one.finding.subject
-    text = f"{subject}: {one.finding.message}\n{one.fix}" if subject else one.finding.message
+    concerned = one.finding.setting_or_task
+    text = f"{concerned}: {one.finding.message}\n{one.fix}" if concerned else one.finding.message
     return f"::{_COMMANDS[one.rule.severity]} {where}title={title}::{_escaped(str(masked(text)))}"
 
 

@@ -1,7 +1,7 @@
-"""The findings as SARIF 2.1.0, for code scanning.
+"""Render the findings as SARIF 2.1.0, for code scanning.
 
-The shape follows the schema and what GitHub asks for: every result has a place, a
-finding without one stands at the project's `pyproject.toml`.
+The shape follows the schema and GitHub's requirements: every result has a location; a finding without one is reported
+at the project's `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from repot.config.masking import masked
-from repot.doctor.rule import Place, Severity
+from repot.doctor.rule import Location, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from repot.doctor.examine import Judged, NotJudged, Report
-    from repot.doctor.policy import StandingWaiver
+    from repot.doctor.config import Waiver
     from repot.doctor.rule import Rule
+    from repot.doctor.runner import NotJudged, Report, Violation
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 _PROBLEMS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "recommendation"}
-_NOWHERE = Place("pyproject.toml", 1)
+_DEFAULT_LOCATION = Location("pyproject.toml", 1)
 _NOT_JUDGED = "not-judged"
-#: GitHub's limit for descriptions.
+#: GitHub's limit for descriptions, in characters.
 _LONGEST_TEXT = 1024
 
 
 def render(reports: Sequence[Report]) -> str:
-    """One run for each application."""
+    """Render one SARIF run for each application."""
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(report) for report in reports]}
     return json.dumps(log, indent=2)
 
 
 def _run(report: Report) -> dict[str, Any]:
-    places = {name: place for place, name in enumerate(report.rules)}
+    indexes = {name: index for index, name in enumerate(report.rules)}
     return {
         "tool": {
             "driver": {
@@ -48,7 +48,7 @@ def _run(report: Report) -> dict[str, Any]:
                 "notifications": [
                     {
                         "id": _NOT_JUDGED,
-                        "shortDescription": {"text": "A rule that a missing fact kept from its verdict"},
+                        "shortDescription": {"text": "A rule without a verdict, because a fact is unknown"},
                     }
                 ],
             }
@@ -58,15 +58,15 @@ def _run(report: Report) -> dict[str, Any]:
         "invocations": [
             {
                 "executionSuccessful": True,
-                "toolExecutionNotifications": [_notification(one, places) for one in report.not_judged],
+                "toolExecutionNotifications": [_notification(one, indexes) for one in report.not_judged],
             }
         ],
-        "results": [_result(one, places) for one in (*report.findings, *report.waived)],
+        "results": [_result(one, indexes) for one in (*report.findings, *report.waived)],
     }
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    brokers = " and ".join(kind.value for kind in rule.brokers)
+    brokers = " and ".join(kind.name for kind in rule.brokers)
     evidence = "\n".join(f"- {one}" for one in rule.evidence)
     return {
         "id": rule.id,
@@ -86,47 +86,47 @@ def _rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _result(one: Judged, places: dict[str, int]) -> dict[str, Any]:
+def _result(one: Violation, indexes: dict[str, int]) -> dict[str, Any]:
     finding = one.finding
-    # code scanning takes places in the project alone
-    place = finding.place if finding.place and not finding.place.file.startswith("/") else _NOWHERE
-    text = str(masked(f"{finding.subject}: {finding.message}" if finding.subject else finding.message))
+    # code scanning accepts locations inside the project only
+    location = finding.location if finding.location and not finding.location.file.startswith("/") else _DEFAULT_LOCATION
+    text = str(masked(f"{finding.setting_or_task}: {finding.message}" if finding.setting_or_task else finding.message))
     return {
         "ruleId": one.rule.id,
-        "ruleIndex": places[one.rule.id],
+        "ruleIndex": indexes[one.rule.id],
         "level": _LEVELS[one.rule.severity],
         "message": {"text": text},
-        "locations": [_location(place)],
-        # what it is about stays the same while lines move
-        "partialFingerprints": {"repotDoctor/v1": f"{one.rule.id}:{finding.subject}:{place.file}"},
+        "locations": [_sarif_location(location)],
+        # does not change when lines move
+        "partialFingerprints": {"repotDoctor/v1": f"{one.rule.id}:{finding.setting_or_task}:{location.file}"},
         "suppressions": [_suppression(one.waiver)] if one.waiver else [],
     }
 
 
-def _location(place: Place) -> dict[str, Any]:
+def _sarif_location(location: Location) -> dict[str, Any]:
     return {
         "physicalLocation": {
-            "artifactLocation": {"uri": quote(place.file)},
-            "region": {"startLine": max(1, place.line)},
+            "artifactLocation": {"uri": quote(location.file)},
+            "region": {"startLine": max(1, location.line)},
         }
     }
 
 
-def _suppression(waiver: StandingWaiver) -> dict[str, Any]:
-    external = waiver.place.file == "pyproject.toml"
+def _suppression(waiver: Waiver) -> dict[str, Any]:
+    external = waiver.location.file == "pyproject.toml"
     return {
         "kind": "external" if external else "inSource",
         "status": "accepted",
         "justification": str(masked(waiver.reason)),
-        "location": _location(waiver.place),
+        "location": _sarif_location(waiver.location),
     }
 
 
-def _notification(one: NotJudged, places: dict[str, int]) -> dict[str, Any]:
+def _notification(one: NotJudged, indexes: dict[str, int]) -> dict[str, Any]:
     text = f"{one.rule.id} {one.rule.title}: {one.reason}"
     return {
         "descriptor": {"id": _NOT_JUDGED, "index": 0},
-        "associatedRule": {"id": one.rule.id, "index": places[one.rule.id]},
+        "associatedRule": {"id": one.rule.id, "index": indexes[one.rule.id]},
         "level": "note",
         "message": {"text": f"{text} ({one.remedy})" if one.remedy else text},
     }

@@ -1,4 +1,4 @@
-"""The reports for people: grouped by rule, the worst first."""
+"""Render the reports for people: grouped by rule, the most severe first."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from repot.doctor.rule import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from repot.doctor.examine import Judged, Report
     from repot.doctor.rule import Rule
+    from repot.doctor.runner import Report, Violation
 
-#: Subjects of a finding that are shown before "and more".
+#: Findings of a rule that are shown before "and more".
 _SHOWN = 5
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
 def render(reports: Sequence[Report], *, verbose: bool = False) -> str:
-    """Everything found; with `verbose` every subject of a finding, and what was waived."""
+    """Render the findings; with `verbose`, all findings of each rule and the waived ones."""
     lines: list[str] = []
     for report in reports:
         lines += [_title(report), *_findings(report, verbose=verbose)]
@@ -32,7 +32,7 @@ def render(reports: Sequence[Report], *, verbose: bool = False) -> str:
 
 
 def not_judged(reports: Sequence[Report], *, verbose: bool = False) -> str:
-    """Which rules had no say, and what would give them one: unknown is not fine."""
+    """Render which rules were not judged and how to get a verdict: unknown is not fine."""
     missing: dict[str, dict[str, None]] = {}
     lines = []
     for one in (one for report in reports for one in report.not_judged):
@@ -46,7 +46,7 @@ def not_judged(reports: Sequence[Report], *, verbose: bool = False) -> str:
 
 
 def explain(rule: Rule) -> str:
-    """All about one rule."""
+    """Render one rule with its reason, fix and evidence."""
     lines = [
         style(f"{rule.id}  {rule.title}", bold=True),
         f"{rule.severity.label}; {_concerns(rule)}" + ("; needs --live" if rule.live else ""),
@@ -63,11 +63,11 @@ def explain(rule: Rule) -> str:
     return "\n".join(lines)
 
 
-def catalogue(rules: Iterable[Rule]) -> str:
-    """A line for each rule."""
+def rule_table(rules: Iterable[Rule]) -> str:
+    """Render one line for each rule."""
     lines = []
     for rule in rules:
-        brokers = "both" if len(rule.brokers) > 1 else rule.brokers[0].value
+        brokers = "both" if len(rule.brokers) > 1 else rule.brokers[0].name
         live = "live" if rule.live else ""
         lines.append(f"{rule.id}  {rule.severity.label:8} {brokers:9} {live:5} {rule.title}")
     return "\n".join(lines)
@@ -75,13 +75,13 @@ def catalogue(rules: Iterable[Rule]) -> str:
 
 def _title(report: Report) -> str:
     facts = report.facts
-    product = f"{facts.live.product} {facts.live.version}" if facts.live else facts.kind.value
-    moved = f", as if moved from {facts.moved_from.value}" if facts.moved_from else ""
+    product = f"{facts.live.product} {facts.live.version}" if facts.live else facts.kind.name
+    moved = f", as if moved from {facts.moved_from.name}" if facts.moved_from else ""
     return style(f"{facts.app} on {product} ({';'.join(map(str, facts.servers))}){moved}", bold=True)
 
 
 def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[Violation]] = {}
     for one in report.findings:
         groups.setdefault(one.rule.id, []).append(one)
     for group in groups.values():
@@ -91,7 +91,7 @@ def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
         shown = group if verbose else group[:_SHOWN]
         for one in shown:
             where = f"  ({found})" if (found := _where(report, one)) else ""
-            yield f"        {_subject(one)}{masked(one.finding.message)}{where}"
+            yield f"        {_prefix(one)}{masked(one.finding.message)}{where}"
         if len(group) > len(shown):
             yield f"        and {len(group) - len(shown)} more; --verbose lists them"
         yield wrap_text(rule.reason, 100, initial_indent="        why: ", subsequent_indent="             ")
@@ -102,25 +102,25 @@ def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
 def _waived(report: Report) -> Iterator[str]:
     for one in report.waived:
         assert one.waiver is not None
-        yield f"waived  {one.rule.id}  {_subject(one)}{one.waiver.reason}  ({one.waiver.place})"
+        yield f"waived  {one.rule.id}  {_prefix(one)}{one.waiver.reason}  ({one.waiver.location})"
 
 
-def _fixes(shown: Iterable[Judged]) -> list[str]:
-    """The lines to write for some findings of a rule, each once."""
+def _fixes(shown: Iterable[Violation]) -> list[str]:
+    """Return the lines to write for some findings of a rule, without repetition."""
     fixes = dict.fromkeys(one.fix for one in shown)
     return [line for fix in fixes for line in fix.splitlines()]
 
 
-def _where(report: Report, one: Judged) -> str:
-    """Where it is written, or else where the value comes from."""
-    if one.finding.place:
-        return str(one.finding.place)
+def _where(report: Report, one: Violation) -> str:
+    """Return the location of a finding, or else the origin of its setting."""
+    if one.finding.location:
+        return str(one.finding.location)
     setting = report.facts.settings.get(one.finding.setting)
     return setting.origin if setting else ""
 
 
-def _subject(one: Judged) -> str:
-    return f"{one.finding.subject}: " if one.finding.subject else ""
+def _prefix(one: Violation) -> str:
+    return f"{one.finding.setting_or_task}: " if one.finding.setting_or_task else ""
 
 
 def _summary(report: Report) -> str:
@@ -133,10 +133,10 @@ def _summary(report: Report) -> str:
     concerned = [rule for rule in report.rules.values() if rule.concerns(report.facts)]
     judged = len(concerned) - len(report.not_judged)
     tasks = len(report.facts.tasks)
-    foreign = len(report.facts.foreign_tasks)
-    left_out = f" (and {foreign} of installed libraries, left out)" if foreign else ""
+    others = len(report.facts.library_tasks)
+    left_out = f" (and {others} of installed libraries, left out)" if others else ""
     if not report.facts.source.complete:
-        left_out += "; not every module of the project was looked at: too many, or not readable"
+        left_out += "; not every module of the project was read: too many, or not readable"
     return f"\n{found or 'nothing wrong'}{waived}; {_number(judged, 'rule')} judged, {_number(tasks, 'task')}{left_out}"
 
 
@@ -145,5 +145,5 @@ def _number(count: int, what: str) -> str:
 
 
 def _concerns(rule: Rule) -> str:
-    brokers = " and ".join(kind.value for kind in rule.brokers)
+    brokers = " and ".join(kind.name for kind in rule.brokers)
     return f"concerns {brokers}" + (f", {rule.versions}" if rule.versions else "")

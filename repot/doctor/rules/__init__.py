@@ -1,1 +1,1 @@
-"""The rules, a module for each kind of harm."""
+"""The rules, one module for each kind of harm; `repot/doctor/registry.py` finds them here."""

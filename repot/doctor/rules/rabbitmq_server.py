@@ -1,4 +1,4 @@
-"""RPT8xx: how the RabbitMQ itself is set up. All of them need --live."""
+"""RPT8xx: the configuration of the RabbitMQ server. All of these rules need --live."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from repot.doctor.facts import Facts
 
-#: What a policy may cut short without anybody being told.
+#: Policy keys that drop messages or queues without an error.
 _SHORTENING = {
     "message-ttl": "drops tasks that wait longer than {} ms",
-    "expires": "deletes the queue when nobody consumes for {} ms",
+    "expires": "deletes the queue after {} ms without a consumer",
     "max-length": "drops or refuses tasks beyond {}",
     "max-length-bytes": "drops or refuses tasks beyond {} bytes",
 }
@@ -26,20 +26,21 @@ _CONCERNING = frozenset({"transient_nonexcl_queues", "global_qos", "queue_master
 
 @rule(
     "RPT801",
-    "RabbitMQ is under an alarm",
+    "RabbitMQ has raised an alarm",
     ERROR,
     brokers=RABBITMQ,
     live=True,
     fix="rabbitmq-diagnostics alarms; rabbitmq-diagnostics memory_breakdown; df -h",
     evidence=(
         "https://www.rabbitmq.com/docs/alarms",
-        "measured: workers went on, pings heard nothing, publishers hung",
+        "measured: workers continued, pings got no answer, publishers blocked",
     ),
 )
 def alarms(facts: Facts) -> Iterator[Finding]:
     """Under a memory or disk alarm RabbitMQ stops reading from every connection that publishes.
 
-    Workers finish what they have, pings time out, and a probe that restarts on them makes an outage of it.
+    Workers finish the tasks they hold, but pings time out; a probe that restarts workers turns the alarm into an
+    outage.
     """
     for alarm in known(facts.rabbitmq.alarms):
         yield Finding(alarm)
@@ -47,7 +48,7 @@ def alarms(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT802",
-    "A policy cuts queues short",
+    "A policy expires or drops tasks",
     ERROR,
     brokers=RABBITMQ,
     live=True,
@@ -55,9 +56,9 @@ def alarms(facts: Facts) -> Iterator[Finding]:
     evidence=("https://www.rabbitmq.com/docs/ttl", "https://www.rabbitmq.com/docs/maxlength"),
 )
 def shortening_policy(facts: Facts) -> Iterator[Finding]:
-    """A policy with a TTL, an expiry or a maximum length applies to every queue its pattern matches.
+    """A policy with a TTL, an expiry or a maximum length applies to every queue that matches its pattern.
 
-    Tasks that wait through an outage, or through your move, are gone without a trace.
+    Tasks that wait through an outage or a move are lost without a record.
     """
     for policy in known(facts.rabbitmq.policies):
         for queue in facts.queues:
@@ -68,21 +69,22 @@ def shortening_policy(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT803",
-    "The user may not do what Celery does",
+    "The RabbitMQ user lacks a permission",
     ERROR,
     brokers=RABBITMQ,
     live=True,
     fix="""
-    # with your queues and exchanges for the first `celery`; docs/rights.md has a line for each part
+    # replace the first `celery` with your queues and exchanges; docs/rights.md has a line for each part
     NAMES='celery(\\.dead)?|(.*\\.)?celery\\.pidbox|celeryev(\\..*)?|celery_delayed_.*'
     rabbitmqctl set_permissions -p VHOST USER "^($NAMES)$" "^(amq\\.default|$NAMES)$" "^($NAMES)$"
     """,
     evidence=("https://www.rabbitmq.com/docs/access-control", "tests/servers/test_rights.py"),
 )
 def permissions(facts: Facts) -> Iterator[Finding]:
-    """A missing right to declare ends the worker with 403.
+    """Without the permission to declare, the worker exits with 403.
 
-    A missing right to write is silent: `delay()` returns, and the task is gone unless confirms are on.
+    Without the permission to write there is no error: `delay()` returns, and unless confirms are on the task is
+    lost.
     """
     granted = known(facts.rabbitmq.permissions)
     own = _own_names(facts)
@@ -95,20 +97,20 @@ def permissions(facts: Facts) -> Iterator[Finding]:
 
 
 def _own_names(facts: Facts) -> set[str]:
-    """Return what a worker declares, binds and consumes; an id stands for those that Celery draws."""
+    """Return the names that a worker declares, binds and consumes, with one example of Celery's random ids."""
     control, event = str(facts["control_exchange"] or "celery"), str(facts["event_exchange"] or "celeryev")
-    drawn = "00000000-0000-0000-0000-000000000000"
+    random_id = "00000000-0000-0000-0000-000000000000"
     names = {name for queue in facts.queues for name in (queue.name, queue.exchange) if name}
     names |= {f"{control}.pidbox", f"host.{control}.pidbox", f"reply.{control}.pidbox"}
     # mingle asks the other workers, gossip listens to their events
-    names |= {f"{drawn}.reply.{control}.pidbox", event, f"{facts['event_queue_prefix'] or 'celeryev'}.{drawn}"}
+    names |= {f"{random_id}.reply.{control}.pidbox", event, f"{facts['event_queue_prefix'] or 'celeryev'}.{random_id}"}
     if facts.delays_natively():
         names |= {"celery_delayed_0", "celery_delayed_27", "celery_delayed_delivery"}
     return names
 
 
 def _dead_letter_names(facts: Facts) -> tuple[set[str], set[str]]:
-    """Return the queues of dead letters that a worker has still to declare, and the exchanges that lead to them."""
+    """Return the dead-letter queues that a worker still has to declare, and the exchanges that route to them."""
     targets = [queue.arguments for queue in facts.queues if queue.has_dead_letter_target]
     own = {found.get("x-dead-letter-routing-key") for found in targets if not found["x-dead-letter-exchange"]}
     there = facts.rabbitmq.queues
@@ -118,7 +120,7 @@ def _dead_letter_names(facts: Facts) -> tuple[set[str], set[str]]:
 
 @rule(
     "RPT804",
-    "Deprecated features of RabbitMQ are in use",
+    "Deprecated RabbitMQ features are in use",
     WARNING,
     brokers=RABBITMQ,
     versions="RabbitMQ 3.13 and newer",
@@ -127,9 +129,9 @@ def _dead_letter_names(facts: Facts) -> tuple[set[str], set[str]]:
     evidence="https://www.rabbitmq.com/docs/deprecated-features",
 )
 def deprecated_in_use(facts: Facts) -> Iterator[Finding]:
-    """RabbitMQ 4.3 denies what is deprecated today: a worker that declares such a queue loses its connection.
+    """RabbitMQ 4.3 denies features that are deprecated today; a worker that declares such a queue loses its connection.
 
-    Rehearse it: `deprecated_features.permit.NAME = false` in rabbitmq.conf.
+    To test it now, set `deprecated_features.permit.NAME = false` in rabbitmq.conf.
     """
     for name in known(facts.rabbitmq.deprecated_in_use):
         if name in _CONCERNING:
@@ -138,7 +140,7 @@ def deprecated_in_use(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT805",
-    "Dead letters have nowhere to go",
+    "The dead-letter target does not exist",
     ERROR,
     brokers=RABBITMQ,
     live=True,
@@ -151,12 +153,12 @@ def deprecated_in_use(facts: Facts) -> Iterator[Finding]:
 def dead_letter_target_missing(facts: Facts) -> Iterator[Finding]:
     """A queue may name a dead-letter exchange or queue that does not exist.
 
-    What should become a dead letter is dropped, or stays in memory where no count shows it.
+    A message that should become a dead letter is dropped, or stays in memory where no message count includes it.
     """
     exchanges, queues = known(facts.rabbitmq.exchanges), known(facts.rabbitmq.queues)
     for queue in facts.queues:
         if queue.name not in queues:
-            # it is not declared yet, and its dead-letter queue neither
+            # neither this queue nor its dead-letter queue is declared yet
             continue
         policy = facts.set_by_policy(queue, "dead-letter-exchange")
         exchange = queue.arguments.get("x-dead-letter-exchange", policy[0] if policy else None)
@@ -171,17 +173,17 @@ def dead_letter_target_missing(facts: Facts) -> Iterator[Finding]:
 
 
 def _by_default_exchange(facts: Facts) -> bool:
-    """Whether Celery publishes through the default exchange: direct queues, and rpc results."""
+    """Return whether Celery publishes through the default exchange: to direct queues, and results of rpc."""
     direct = any(queue.exchange_type == "direct" for queue in facts.queues)
     return direct or str(facts["result_backend"] or "").startswith("rpc")
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """As RabbitMQ does: anywhere in the name; the empty pattern matches the empty name only."""
+    """Match as RabbitMQ does: anywhere in the name; the empty pattern matches the empty name only."""
     if not pattern:
         return False
     try:
         return re.search(pattern, name) is not None
     except re.error:
-        # a dialect that Python does not read: no claim
+        # Erlang's syntax, which Python cannot read: assume a match
         return True

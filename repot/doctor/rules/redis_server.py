@@ -1,4 +1,4 @@
-"""RPT7xx: how the Redis itself is set up. All of them need --live."""
+"""RPT7xx: the configuration of the Redis server. All of these rules need --live."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 _FULL = 0.75
 _CROWDED = 0.8
-#: Redis' own limit for those who listen to events and control messages.
+#: Redis' default limit for subscribers.
 _PUBSUB_HARD_BYTES = 32 << 20
-#: Beyond this, visibility timeouts of seconds are off by as much.
+#: A larger difference makes a visibility timeout of seconds useless.
 _CLOCK_APART_S = 5
 _OLDEST = (6, 0)
 
@@ -34,9 +34,9 @@ _OLDEST = (6, 0)
     ),
 )
 def eviction(facts: Facts) -> Iterator[Finding]:
-    """A queue is one key, and so are the messages in workers' hands: when memory is short Redis deletes them whole.
+    """A queue is one key, and so are the messages that workers hold: if memory is short, Redis deletes them whole.
 
-    Nobody is told, and producers go on.
+    Producers see no error.
     """
     policy = facts.redis.parameter("maxmemory-policy")
     if policy and policy != "noeviction":
@@ -45,7 +45,7 @@ def eviction(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT702",
-    "Redis keeps nothing over a restart",
+    "Redis does not persist messages",
     WARNING,
     brokers=REDIS,
     live=True,
@@ -59,9 +59,9 @@ def eviction(facts: Facts) -> Iterator[Finding]:
     ),
 )
 def no_persistence(facts: Facts) -> Iterator[Finding]:
-    """Without an append-only file a crash loses every task since the last snapshot, minutes ago or never.
+    """Without an append-only file a crash loses every task since the last snapshot, if there is one.
 
-    With one that is synced each second it loses a second.
+    With a file that is synced each second, it loses one second.
     """
     if facts.redis.parameter("appendonly") == "no":
         yield Finding("appendonly is no")
@@ -69,7 +69,7 @@ def no_persistence(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT703",
-    "Redis cuts slow listeners off",
+    "Redis disconnects slow subscribers",
     WARNING,
     brokers=REDIS,
     live=True,
@@ -77,17 +77,17 @@ def no_persistence(facts: Facts) -> Iterator[Finding]:
     evidence="https://redis.io/docs/latest/develop/reference/clients#output-buffer-limits",
 )
 def output_buffer_limits(facts: Facts) -> Iterator[Finding]:
-    """Workers and monitors that fall behind on events or control messages are disconnected at a limit of their buffer.
+    """Redis disconnects workers and monitors whose buffer of events or control messages reaches the limit.
 
-    A limit for normal clients also cuts a worker that fetches large tasks.
+    A limit for normal clients also disconnects a worker that fetches large tasks.
     """
     words = facts.redis.parameter("client-output-buffer-limit").split()
-    limits = {words[place]: words[place + 1 : place + 4] for place in range(0, len(words) - 3, 4)}
+    limits = {words[index]: words[index + 1 : index + 4] for index in range(0, len(words) - 3, 4)}
     if limits.get("normal", ["0"])[0] != "0":
-        yield Finding(f"normal clients are cut at {limits['normal'][0]} bytes")
+        yield Finding(f"normal clients are disconnected at {limits['normal'][0]} bytes")
     pubsub = int(limits.get("pubsub", ["0"])[0])
     if 0 < pubsub < _PUBSUB_HARD_BYTES:
-        yield Finding(f"listeners are cut at {pubsub} bytes; Redis' default is {_PUBSUB_HARD_BYTES}")
+        yield Finding(f"subscribers are disconnected at {pubsub} bytes; Redis' default is {_PUBSUB_HARD_BYTES}")
 
 
 @rule(
@@ -96,13 +96,13 @@ def output_buffer_limits(facts: Facts) -> Iterator[Finding]:
     ERROR,
     brokers=REDIS,
     live=True,
-    fix="CONFIG SET maxmemory 4gb  # and find out what fills it: redis-cli --memkeys",
+    fix="CONFIG SET maxmemory 4gb  # and find the largest keys: redis-cli --memkeys",
     evidence="measured: at the limit each worker exited with 1 and lost the task it had just fetched",
 )
 def memory_full(facts: Facts) -> Iterator[Finding]:
     """At `maxmemory` without eviction every write fails.
 
-    Producers cannot send, and a worker dies of the message it has fetched and cannot record.
+    Producers cannot send, and a worker exits when it cannot record the message it has fetched.
     """
     used, most = int(known(facts.redis.info).get("used_memory", 0)), int(facts.redis.parameter("maxmemory") or 0)
     if most and used > _FULL * most:
@@ -119,7 +119,7 @@ def memory_full(facts: Facts) -> Iterator[Finding]:
     evidence="https://redis.io/docs/latest/develop/reference/clients#client-timeouts",
 )
 def idle_timeout(facts: Facts) -> Iterator[Finding]:
-    """`timeout` ends connections that say nothing for so long, and a producer's pool is idle most of the time.
+    """`timeout` closes connections that are idle for so long, and a producer's pool is idle most of the time.
 
     Its next publish fails once.
     """
@@ -158,7 +158,7 @@ def cannot_save(facts: Facts) -> Iterator[Finding]:
     evidence="https://redis.io/docs/latest/develop/reference/clients#maximum-concurrent-connected-clients",
 )
 def connections_full(facts: Facts) -> Iterator[Finding]:
-    """At `maxclients` Redis refuses newcomers: workers that reconnect, web processes that send.
+    """At `maxclients` Redis refuses new connections, from workers that reconnect and from web processes that send.
 
     Each worker holds about ten connections.
     """
@@ -180,7 +180,7 @@ def connections_full(facts: Facts) -> Iterator[Finding]:
     evidence="kombu/transport/redis.py: Channel.unacked_key",
 )
 def shared_database(facts: Facts) -> Iterator[Finding]:
-    """What workers hold is in one hash for all applications of a database, and each sweep restores everybody's.
+    """All applications of a database share one hash of unacknowledged messages, and each sweep restores all of them.
 
     The one with the shortest visibility timeout runs the others' tasks twice.
     """
@@ -197,12 +197,12 @@ def shared_database(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT709",
-    "This Redis is a replica",
+    "The broker is a Redis replica",
     ERROR,
     brokers=REDIS,
     live=True,
     fix="""
-    app.conf.broker_url = 'sentinel://host:26379/0'  # asks the sentinels for the master
+    app.conf.broker_url = 'sentinel://host:26379/0'  # asks Sentinel for the primary
     app.conf.broker_transport_options |= {'master_name': 'mymaster'}
     """,
     evidence=(
@@ -212,9 +212,9 @@ def shared_database(facts: Facts) -> Iterator[Finding]:
     ),
 )
 def replica(facts: Facts) -> Iterator[Finding]:
-    """A replica refuses writes (READONLY), and fetching a task is one: a worker ends, or never gets a task.
+    """A replica refuses writes (READONLY), and fetching a task is a write: a worker exits or never receives a task.
 
-    After a failover the primary of before is a replica that is alive: the address must lead to the new primary.
+    After a failover the former primary is a live replica: the address must lead to the new primary.
     """
     info = known(facts.redis.info)
     if facts.redis.is_replica:
@@ -223,7 +223,7 @@ def replica(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT710",
-    "Redis is too old for this redis-py",
+    "Redis is too old for the installed redis-py",
     ERROR,
     brokers=REDIS,
     live=True,
@@ -231,7 +231,7 @@ def replica(facts: Facts) -> Iterator[Finding]:
     evidence="redis/connection.py: AbstractConnection.on_connect_check_health (HELLO 3)",
 )
 def too_old(facts: Facts) -> Iterator[Finding]:
-    """redis-py 8 opens each connection with HELLO 3, which Redis knows from 6.0 on.
+    """redis-py 8 opens each connection with HELLO 3, which Redis supports from 6.0 on.
 
     Older servers and some proxies answer with an error.
     """
@@ -242,7 +242,7 @@ def too_old(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT711",
-    "This Redis is a cluster",
+    "The broker is a Redis Cluster",
     ERROR,
     brokers=REDIS,
     live=True,
@@ -250,9 +250,9 @@ def too_old(facts: Facts) -> Iterator[Finding]:
     evidence="kombu/transport/__init__.py: TRANSPORT_ALIASES",
 )
 def cluster(facts: Facts) -> Iterator[Finding]:
-    """Kombu moves a message between keys of different slots, and has no transport for a cluster.
+    """Kombu moves a message between keys of different slots and has no transport for a cluster.
 
-    Commands fail with CROSSSLOT or MOVED as soon as keys lie on different nodes.
+    Commands fail with CROSSSLOT or MOVED as soon as the keys lie on different nodes.
     """
     if int(known(facts.redis.info).get("cluster_enabled", 0)):
         yield Finding("cluster mode is enabled")
@@ -268,9 +268,9 @@ def cluster(facts: Facts) -> Iterator[Finding]:
     evidence="kombu/transport/redis.py: QoS.append, QoS.restore_visible",
 )
 def clocks_apart(facts: Facts) -> Iterator[Finding]:
-    """A worker stamps a delivery with its own clock, and another compares that with its own.
+    """A worker stamps a delivery with its own clock, and another worker compares the stamp with its own.
 
-    Where they differ, the visibility timeout is that much shorter or longer.
+    If the clocks differ, the visibility timeout is that much shorter or longer.
     """
     apart = known(facts.redis.clock_ahead_s)
     if abs(apart) > _CLOCK_APART_S:
@@ -289,9 +289,9 @@ def clocks_apart(facts: Facts) -> Iterator[Finding]:
     ),
 )
 def store_replica(facts: Facts) -> Iterator[Finding]:
-    """A replica refuses writes (READONLY), and a claim is one: no guarded task runs, and no job is accepted.
+    """A replica refuses writes (READONLY), and claiming a lease is a write: no guarded task runs, no job is accepted.
 
-    Nothing runs twice for it. A replica that takes writes loses them with its next synchronization.
+    No task runs twice because of it. A replica that accepts writes loses them with its next synchronization.
     """
     if facts.store_is_replica is not None and known(facts.store_is_replica):
-        yield Finding("it says that it is a replica")
+        yield Finding("its role is replica")

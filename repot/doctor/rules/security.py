@@ -1,12 +1,11 @@
-"""RPT4xx: what lets others in, or their data out."""
+"""RPT4xx, security: settings that give others access to tasks or their data."""
 
 from __future__ import annotations
 
-import ssl
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.facts import known
-from repot.config.endpoints import BrokerKind
+from repot.config.capabilities import capabilities_of
 from repot.doctor.rule import ERROR, RABBITMQ, WARNING, Finding, rule
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from repot.config.endpoints import Endpoint
     from repot.doctor.facts import Facts
 
-#: What every tutorial and every scanner has.
+#: Pairs that every tutorial and every scanner lists.
 _WELL_KNOWN = frozenset(
     {
         ("admin", "admin"),
@@ -29,13 +28,13 @@ _WELL_KNOWN = frozenset(
 
 _GUESSED = frozenset({"admin", "changeme", "guest", "password", "redis", "secret"})
 
-#: Serializers that run what they read; kombu's YAML is the safe one.
+#: Serializers that can run code when they load a message; kombu's YAML cannot.
 _UNSAFE = frozenset({"pickle", "application/x-python-serialize"})
 
 
 @rule(
     "RPT401",
-    "Default or missing credentials",
+    "Credentials are default or missing",
     ERROR,
     fix="""
     PASSWORD=$(openssl rand -hex 24); echo "$PASSWORD"
@@ -49,17 +48,17 @@ _UNSAFE = frozenset({"pickle", "application/x-python-serialize"})
     ),
 )
 def default_credentials(facts: Facts) -> Iterator[Finding]:
-    """Whoever reaches the broker can read every task's arguments, and send tasks that your workers run.
+    """With access to the broker an attacker can read every task's arguments and send tasks that your workers run.
 
-    Names and passwords of tutorials are the first that anybody tries.
+    Names and passwords from tutorials are the first that an attacker tries.
     """
     for key, server, tls in _servers(facts):
         user, password = server.user, server.password
         certificate = tls.get("ssl_certfile") or tls.get("certfile")
         if certificate or facts["broker_login_method"] == "EXTERNAL":
             continue
-        if server.kind is BrokerKind.RABBITMQ:
-            user, password = user or "guest", password or "guest"
+        default_user, default_password = capabilities_of(server.kind).default_login
+        user, password = user or default_user, password or default_password
         if (user, password) in _WELL_KNOWN or (user and user == password) or password in _GUESSED:
             yield Finding(f"{server} logs in with well-known credentials", setting=key)
         elif not password and not server.is_local:
@@ -68,7 +67,7 @@ def default_credentials(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT402",
-    "Applications share their credentials",
+    "Applications share credentials",
     WARNING,
     fix="rabbitmqctl add_user billing ...  # a user, a password and a virtual host for each application",
     evidence="https://www.rabbitmq.com/docs/access-control",
@@ -76,7 +75,7 @@ def default_credentials(facts: Facts) -> Iterator[Finding]:
 def shared_credentials(facts: Facts) -> Iterator[Finding]:
     """One application's leaked password opens the other's queues, and neither can be changed alone.
 
-    A user for each also says in the broker's lists who is who.
+    With a user for each application, the broker's lists also show which connection belongs to which.
     """
     mine = {_login(server) for server in facts.servers if server.password}
     for other in facts.siblings:
@@ -86,7 +85,7 @@ def shared_credentials(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT403",
-    "No TLS to another machine",
+    "A remote connection has no TLS",
     WARNING,
     fix="app.conf.broker_url = 'amqps://user:password@host:5671/vhost'  # rediss:// for Redis",
     evidence=(
@@ -95,9 +94,9 @@ def shared_credentials(facts: Facts) -> Iterator[Finding]:
     ),
 )
 def no_tls(facts: Facts) -> Iterator[Finding]:
-    """The password and every task's arguments cross the network as they are.
+    """The password and every task's arguments cross the network unencrypted.
 
-    So do the tasks that somebody on the way would like your workers to run.
+    An attacker on the network can also insert tasks for your workers to run.
     """
     for key, server, tls in _servers(facts):
         if not tls and not server.is_encrypted and not server.is_local:
@@ -106,7 +105,7 @@ def no_tls(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT404",
-    "The broker's certificate is not checked",
+    "The broker's certificate is not verified",
     ERROR,
     fix="""
     # Redis, in the address:
@@ -117,25 +116,21 @@ def no_tls(facts: Facts) -> Iterator[Finding]:
     evidence=("kombu/connection.py: Connection._init_params", "amqp/transport.py: SSLTransport._wrap_socket_sni"),
 )
 def certificate_not_checked(facts: Facts) -> Iterator[Finding]:
-    """Encryption without a check of the certificate keeps nobody out who can put himself between.
+    """Encryption without verification of the certificate does not stop a man in the middle.
 
-    kombu checks nothing for rediss:// without options, and not the host name for amqps://.
+    kombu verifies nothing for rediss:// without options, and not the host name for amqps://.
     """
     for key, server, options in _servers(facts):
         if not server.is_encrypted and not options:
             continue
-        required = options.get("ssl_cert_reqs", options.get("cert_reqs"))
-        if server.kind is BrokerKind.REDIS and required not in (ssl.CERT_REQUIRED, "required"):
-            yield Finding(f"{server} has no ssl_cert_reqs=CERT_REQUIRED", setting=key)
-        elif server.kind is BrokerKind.RABBITMQ and required == ssl.CERT_NONE:
-            yield Finding(f"{server} with cert_reqs CERT_NONE", setting=key)
-        elif server.kind is BrokerKind.RABBITMQ and "server_hostname" not in options:
-            yield Finding(f"{server}: the host name in the certificate is not checked", setting=key)
+        problem = capabilities_of(server.kind).certificate_problem(options)
+        if problem:
+            yield Finding(f"{server} {problem}", setting=key)
 
 
 @rule(
     "RPT405",
-    "Workers read messages that can run code",
+    "Workers accept messages that can run code",
     ERROR,
     fix="""
     app.conf.accept_content = ['json']
@@ -145,9 +140,9 @@ def certificate_not_checked(facts: Facts) -> Iterator[Finding]:
     evidence="https://docs.celeryq.dev/en/stable/userguide/security.html",
 )
 def unsafe_content(facts: Facts) -> Iterator[Finding]:
-    """Whoever can write to the broker runs any code in a worker that accepts pickle.
+    """A client that can write to the broker can run any code in a worker that accepts pickle.
 
-    Refuse it where messages are read; what is sent as pickle then fails with a clear error.
+    Refuse it where messages are read; a message sent as pickle then fails with a clear error.
     """
     for key in ("accept_content", "result_accept_content"):
         given = facts[key]
@@ -166,7 +161,7 @@ def unsafe_content(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT406",
-    "RabbitMQ lets anybody in as guest",
+    "RabbitMQ accepts the user guest",
     ERROR,
     brokers=RABBITMQ,
     versions="RabbitMQ 4.0 and newer offer anonymous logins",
@@ -183,7 +178,7 @@ def unsafe_content(facts: Facts) -> Iterator[Finding]:
 def guest_login(facts: Facts) -> Iterator[Finding]:
     """RabbitMQ 4 offers ANONYMOUS, which logs in as guest while that user exists; Docker lifts its loopback limit.
 
-    Nobody needs a password then, whatever yours is.
+    A client then needs no password.
     """
     if facts.servers[0].is_local:
         return
@@ -194,19 +189,19 @@ def guest_login(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT407",
-    "The user of the lease store lacks a right",
+    "The lease store's user lacks a permission",
     ERROR,
     live=True,
-    fix="ACL SETUSER shop ~repot:claim:* +hset  # what is missing; docs/rights.md has the whole line for each part",
+    fix="ACL SETUSER shop ~repot:idempotency:* +hset  # the missing right; docs/rights.md has every whole line",
     evidence=(
         "tests/servers/test_rights.py",
         "https://redis.io/docs/latest/operate/oss_and_stack/management/security/acl",
     ),
 )
 def store_rights(facts: Facts) -> Iterator[Finding]:
-    """A guarded task that may not write its claim comes back again and again, and a job is answered with 503.
+    """A guarded task that may not write its lease is delivered again and again, and a job is answered with 503.
 
-    Nothing runs twice for it, and nothing runs.
+    No task runs twice because of it, and none runs.
     """
     if facts.store_rights is None:
         return
@@ -215,14 +210,14 @@ def store_rights(facts: Facts) -> Iterator[Finding]:
 
 
 def _servers(facts: Facts) -> Iterator[tuple[str, Endpoint, dict[str, Any]]]:
-    """Every server once, with the setting that names it and the TLS options of setting and address together."""
+    """Yield every server once, with the setting that names it and the TLS options of setting and URL together."""
     seen = set()
     for key, servers, option in (
         ("broker_url", (*facts.servers, *facts.write_servers), "broker_use_ssl"),
         ("result_backend", facts.result_servers, "redis_backend_use_ssl"),
     ):
         given = facts[option]
-        # True is TLS with nothing said about it
+        # True is TLS without options
         common = given if isinstance(given, dict) else {"ssl": True} if given else {}
         for server in servers:
             if server.url not in seen:

@@ -1,11 +1,11 @@
--- Cancels a job that has not ended, or may come back after it was lost; safe to send twice.
--- ARGV id, kept ms. Returns {verdict, now, record}: unknown, cancelled, or the status that it has ended with.
+-- Cancels a job that has not ended, or is lost but may be delivered again; safe to repeat.
+-- ARGV id, retention ms. Returns {result, now, record}: unknown, cancelled, or the final status.
 local id = ARGV[1]
-local found = look(id)
+local found = load_job(id)
 if found.status == '' then
   return {'unknown', now, {}}
 end
-if HOLDING[found.status] or found.status == 'lost' then
+if ACTIVE[found.status] or found.status == 'lost' then
   close(id, found.scope, 'cancelled', ARGV[2])
 end
-return told(look(id).status, id)
+return reply(load_job(id).status, id)

@@ -1,20 +1,20 @@
--- A run has ended. The index is cleared only if it still names this job; safe to send twice.
--- ARGV id, owner, status (succeeded, failed, queued), error type, error, hold ms (of queued), kept ms,
--- hop: how often it has been replaced by then
--- Returns {status, now, {}}: what is on record now.
-local id, owner, status, kept = ARGV[1], ARGV[2], ARGV[3], ARGV[7]
-local found = look(id)
--- one that was taken for lost has ended after all; one that was cancelled stays so
+-- Ends an attempt. Clears the index only if it still names this job; safe to repeat.
+-- ARGV id, owner, status (succeeded, failed, queued), error type, error, hold ms (of queued), retention ms,
+-- replacements: how often the task has replaced itself
+-- Returns {status, now, {}}: the status on record.
+local id, owner, status, retention = ARGV[1], ARGV[2], ARGV[3], ARGV[7]
+local found = load_job(id)
+-- a job that was marked lost has ended after all; a cancelled one stays cancelled
 if found.owner ~= owner or (found.status ~= 'running' and found.status ~= 'lost') then
   return {found.status, now, {}}
 end
 if status == 'queued' then
   if found.status == 'running' then
-    hold(id, found.scope, ARGV[6], kept)
-    redis.call('HSET', record_of(id), 'status', 'queued', 'hop', ARGV[8])
+    extend_lease(id, found.scope, ARGV[6], retention)
+    redis.call('HSET', record_of(id), 'status', 'queued', 'replacements', ARGV[8])
   end
-  return {look(id).status, now, {}}
+  return {load_job(id).status, now, {}}
 end
-close(id, found.scope, status, kept)
+close(id, found.scope, status, retention)
 redis.call('HSET', record_of(id), 'error_type', ARGV[4], 'error', ARGV[5])
 return {status, now, {}}

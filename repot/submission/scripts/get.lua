@@ -1,2 +1,2 @@
--- ARGV id. Returns {status, now, record}; the status is '' for one that is not there.
-return told(look(ARGV[1]).status, ARGV[1])
+-- ARGV id. Returns {status, now, record}; the status is '' if there is no such job.
+return reply(load_job(ARGV[1]).status, ARGV[1])

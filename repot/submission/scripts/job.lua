@@ -1,10 +1,10 @@
--- Put before every other script. KEYS[1] is the beginning of all keys of a tenant: they share its hash tag, so that they
--- lie on one node of a cluster. Times are milliseconds by the server's clock.
+-- Prepended to every other script. KEYS[1] is the prefix of all keys of a tenant; they share its hash tag, so they are
+-- on one node of a cluster. Times are milliseconds by the server's clock.
 local base = KEYS[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- States in which a job holds its scope, for as long as its lease has not run out.
-local HOLDING = {accepted = true, queued = true, running = true}
+-- States in which a job holds its scope until its lease expires.
+local ACTIVE = {accepted = true, queued = true, running = true}
 
 local function record_of(id)
   return base .. ':job:' .. id
@@ -18,96 +18,96 @@ local function failed(answer)
   return type(answer) == 'table' and answer.err
 end
 
--- What a command reads; nil where a value of another type is stored, which must not stop whoever only asks. Any other
--- error ends the script: without a right to read nothing may look free.
+-- Returns a command's answer; nil where the value has another type, so that reading goes on. Any other error ends the
+-- script: without the right to read, no scope may look free.
 local function read(command, name, ...)
   local found = redis.pcall(command, name, ...)
-  local why = failed(found)
-  if not why then
+  local message = failed(found)
+  if not message then
     return found
   end
-  if string.find(why, 'WRONGTYPE', 1, true) then
+  if string.find(message, 'WRONGTYPE', 1, true) then
     return nil
   end
   return redis.call(command, name, ...)
 end
 
--- The text under a name; nil for none, or a value of another type.
+-- Returns the text stored under a key; nil if there is no value, or one of another type.
 local function text_of(name)
   return read('GET', name) or nil
 end
 
--- Writes where something may stand that is none of ours: that is begun anew. A store without room still raises.
+-- Writes, and replaces a value of another type. Still raises in a store without free memory.
 local function write(command, name, ...)
   local answer = redis.pcall(command, name, ...)
-  local why = failed(answer)
-  if not why then
+  local message = failed(answer)
+  if not message then
     return answer
   end
-  if string.find(why, 'is not a', 1, true) and string.sub(command, 1, 5) == 'HINCR' then
+  if string.find(message, 'is not a', 1, true) and string.sub(command, 1, 5) == 'HINCR' then
     redis.call('HDEL', name, (...))
-  elseif string.find(why, 'WRONGTYPE', 1, true) or string.find(why, 'is not a', 1, true) then
+  elseif string.find(message, 'WRONGTYPE', 1, true) or string.find(message, 'is not a', 1, true) then
     redis.call('DEL', name)
   end
   return redis.call(command, name, ...)
 end
 
--- What is on record; a status of '' for nothing, or nothing that can be read.
-local function look(id)
-  local names = {'status', 'scope', 'owner', 'until', 'payload', 'key', 'generation', 'name', 'hop'}
+-- Loads the record of a job; the status is '' if there is no record, or none that can be read.
+local function load_job(id)
+  local names = {'status', 'scope', 'owner', 'expires_at', 'payload', 'key', 'generation', 'name', 'replacements'}
   local values, found = read('HMGET', record_of(id), unpack(names)) or {}, {}
   for number, name in ipairs(names) do
     found[name] = values[number] or ''
   end
-  found.hop = tonumber(found.hop) or 0
-  found.holds = HOLDING[found.status] and (tonumber(found['until']) or 0) > now
+  found.replacements = tonumber(found.replacements) or 0
+  found.is_held = ACTIVE[found.status] and (tonumber(found.expires_at) or 0) > now
   return found
 end
 
-local function told(verdict, id)
+local function reply(verdict, id)
   return {verdict, now, read('HGETALL', record_of(id)) or {'id', id, 'status', 'unreadable'}}
 end
 
--- Keeps what belongs to a job that holds its scope until `kept` after its lease has run out. A store without room lets a
--- script go on that has written before: what needs none comes first.
-local function hold(id, scope, lease, kept)
-  redis.call('PEXPIRE', record_of(id), lease + kept)
-  redis.call('PEXPIRE', index_of(scope), lease + kept)
-  redis.call('PEXPIRE', base .. ':generation:' .. scope, lease + kept)
-  redis.call('HSET', record_of(id), 'until', now + lease, 'updated', now)
+-- Extends a job's lease on its scope; all its keys expire `retention` after the lease. PEXPIRE comes first, as it needs no
+-- memory: in a store without free memory, a script that has already written may go on writing.
+local function extend_lease(id, scope, lease, retention)
+  redis.call('PEXPIRE', record_of(id), lease + retention)
+  redis.call('PEXPIRE', index_of(scope), lease + retention)
+  redis.call('PEXPIRE', base .. ':generation:' .. scope, lease + retention)
+  redis.call('HSET', record_of(id), 'expires_at', now + lease, 'updated_at', now)
 end
 
--- Ends a job; the index is cleared only if it names this one. A record that is not there stays so.
-local function close(id, scope, status, kept)
+-- Ends a job; clears the index only if it names this job. Does not create a missing record.
+local function close(id, scope, status, retention)
   if text_of(index_of(scope)) == id then
     redis.call('DEL', index_of(scope))
   end
   if redis.call('HEXISTS', record_of(id), 'status') == 1 then
-    redis.call('HSET', record_of(id), 'status', status, 'updated', now, 'ended', now)
-    redis.call('PEXPIRE', record_of(id), kept)
+    redis.call('HSET', record_of(id), 'status', status, 'updated_at', now, 'ended_at', now)
+    redis.call('PEXPIRE', record_of(id), retention)
   end
 end
 
--- The job that holds a scope; one whose lease has run out is marked lost, and holds it no more.
-local function holder_of(scope, kept, successor)
+-- Returns the job that holds a scope; marks one with an expired lease lost.
+local function active_job_of(scope, retention, successor)
   local id = text_of(index_of(scope))
   if not id or id == successor then
     return nil
   end
-  local found = look(id)
-  if found.holds then
+  local found = load_job(id)
+  if found.is_held then
     return id
   end
-  if HOLDING[found.status] then
-    close(id, scope, 'lost', kept)
+  if ACTIVE[found.status] then
+    close(id, scope, 'lost', retention)
     redis.call('HSET', record_of(id), 'successor', successor)
   end
   return nil
 end
 
--- What was not done is written down; the audit keeps about the last `most`.
-local function audit(what, name, id, active, status, most, kept)
-  write('XADD', base .. ':refused', 'MAXLEN', '~', most, '*', 'what', what, 'scope', name, 'job', id,
+-- Records a refusal; the audit keeps about the last `most`.
+local function audit(kind, name, id, active, status, most, retention)
+  write('XADD', base .. ':refused', 'MAXLEN', '~', most, '*', 'kind', kind, 'scope', name, 'job', id,
     'active', active, 'status', status)
-  redis.call('PEXPIRE', base .. ':refused', kept)
+  redis.call('PEXPIRE', base .. ':refused', retention)
 end

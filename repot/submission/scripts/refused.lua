@@ -1,10 +1,10 @@
--- ARGV how many. Returns {audit, newest first; counts; costs; which of them cannot be read}.
+-- ARGV limit. Returns {refusals, newest first; counts; costs; names of those that cannot be read}.
 local unreadable = {}
 
-local function all_of(what, command, ...)
-  local found = read(command, base .. ':' .. what, ...)
+local function all_of(name, command, ...)
+  local found = read(command, base .. ':' .. name, ...)
   if found == nil then
-    table.insert(unreadable, what)
+    table.insert(unreadable, name)
   end
   return found or {}
 end

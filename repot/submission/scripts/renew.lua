@@ -1,12 +1,12 @@
--- Holds on to the scope, and writes down how far the run is; nothing if it is not this owner's any more.
--- ARGV id, owner, lease ms, kept ms, then fields and values of progress. Returns {status, now, {}}: `running` if held.
-local id, owner, lease, kept = unpack(ARGV, 1, 4)
-local found = look(id)
+-- Extends the lease on the scope, and records progress; changes nothing if another attempt owns the job.
+-- ARGV id, owner, lease ms, retention ms, then fields and values of progress. Returns {status, now, {}}: `running` if the lease is held.
+local id, owner, lease, retention = unpack(ARGV, 1, 4)
+local found = load_job(id)
 if found.status == 'running' and (found.owner ~= owner or text_of(index_of(found.scope)) ~= id) then
   return {'lost', now, {}}
 end
 if found.status == 'running' then
-  hold(id, found.scope, lease, kept)
+  extend_lease(id, found.scope, lease, retention)
   if #ARGV > 4 then
     redis.call('HSET', record_of(id), unpack(ARGV, 5))
   end

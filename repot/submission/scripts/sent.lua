@@ -1,9 +1,9 @@
--- The message is on the broker: the scope is held until a worker takes it, or the wait is over; safe to send twice.
--- ARGV id, lease ms, kept ms. Returns {status, now, record}.
+-- The message is on the broker: holds the scope until a worker starts the job, or the lease expires; safe to repeat.
+-- ARGV id, lease ms, retention ms. Returns {status, now, record}.
 local id = ARGV[1]
-local found = look(id)
+local found = load_job(id)
 if found.status == 'accepted' then
-  hold(id, found.scope, ARGV[2], ARGV[3])
+  extend_lease(id, found.scope, ARGV[2], ARGV[3])
   redis.call('HSET', record_of(id), 'status', 'queued')
 end
-return told(look(id).status, id)
+return reply(load_job(id).status, id)

@@ -1,43 +1,44 @@
--- A worker has the message; safe to send twice, as the owner is new for each run.
--- ARGV id, scope, owner, lease ms, kept ms, task, most audited, hop: how often the task has replaced itself
--- Returns {verdict, now, record}: started; over: it must not run (cancelled, unsent, superseded, or replaced);
---         done: it has succeeded; busy: another run of it lives; superseded: another job has the scope.
-local id, scope, owner, lease, kept, task = unpack(ARGV, 1, 6)
-local hop, found = tonumber(ARGV[8]), look(id)
+-- Starts an attempt; safe to repeat, because the owner is new for each attempt.
+-- ARGV id, scope, owner, lease ms, retention ms, task, max audit entries,
+--      replacements: how often the task has replaced itself
+-- Returns {result, now, record}. started; ended: it must not run (cancelled, unsent, superseded, or replaced);
+--         succeeded: it has succeeded; busy: another attempt is live; superseded: another job holds the scope.
+local id, scope, owner, lease, retention, task = unpack(ARGV, 1, 6)
+local replacements, found = tonumber(ARGV[8]), load_job(id)
 if found.status == 'running' and found.owner == owner then
-  -- the answer to the first try was lost
-  return told('started', id)
+  -- the answer to the first attempt was lost
+  return reply('started', id)
 end
 if found.status == 'cancelled' or found.status == 'unsent' or found.status == 'superseded' then
-  return told('over', id)
+  return reply('ended', id)
 end
-if hop < found.hop then
-  -- a copy of a message whose run has sent its replacement
-  return told('over', id)
+if replacements < found.replacements then
+  -- a copy of a message whose run has already sent its replacement
+  return reply('ended', id)
 end
 if found.status == 'succeeded' then
-  return told('done', id)
+  return reply('succeeded', id)
 end
--- to send its replacement is the last thing that a run does: what comes then need not wait until it has ended
-if found.status == 'running' and found.holds and hop == found.hop then
-  return told('busy', id)
+-- sending its replacement is the last step of a run: the replacement need not wait for the end of the run
+if found.status == 'running' and found.is_held and replacements == found.replacements then
+  return reply('busy', id)
 end
 if found.status == '' then
-  -- its record is forgotten, or the store lost it: the message still is a job that was accepted
+  -- the record has expired, or the store lost it: the message is still an accepted job
   redis.call('DEL', record_of(id))
   redis.call('HSET', record_of(id), 'id', id, 'scope', scope, 'name', '', 'payload', '', 'key', '', 'task', task,
-    'status', 'queued', 'generation', write('INCR', base .. ':generation:' .. scope), 'created', now)
+    'status', 'queued', 'generation', write('INCR', base .. ':generation:' .. scope), 'created_at', now)
 end
-local active = holder_of(scope, kept, id)
+local active = active_job_of(scope, retention, id)
 if active then
-  close(id, scope, 'superseded', kept)
+  close(id, scope, 'superseded', retention)
   redis.call('HSET', record_of(id), 'successor', active)
-  audit('superseded', found.name, id, active, look(active).status, ARGV[7], kept)
-  return told('superseded', id)
+  audit('superseded', found.name, id, active, load_job(active).status, ARGV[7], retention)
+  return reply('superseded', id)
 end
-redis.call('HDEL', record_of(id), 'ended', 'successor', 'error_type', 'error')
-redis.call('HSET', record_of(id), 'status', 'running', 'owner', owner, 'hop', hop)
+redis.call('HDEL', record_of(id), 'ended_at', 'successor', 'error_type', 'error')
+redis.call('HSET', record_of(id), 'status', 'running', 'owner', owner, 'replacements', replacements)
 write('HINCRBY', record_of(id), 'attempts', 1)
 redis.call('SET', index_of(scope), id)
-hold(id, scope, lease, kept)
-return told('started', id)
+extend_lease(id, scope, lease, retention)
+return reply('started', id)

@@ -1,10 +1,10 @@
--- Claims a scope, its index and the job's record at once; safe to send twice.
--- ARGV id, scope, its name, payload, idempotency key, task, cost, lease ms, kept ms, most audited, most scopes counted,
---      submitter
--- Returns {verdict, now, record}: accepted; repeated: the key came before, with its job; mismatch: with another payload;
---         taken: with the job that holds the scope.
+-- Claims a scope, its index and the job's record in one step; safe to repeat.
+-- ARGV id, scope, its name, payload digest, idempotency key, task, cost, lease ms, retention ms, max audit entries,
+--      max counted scopes, submitter
+-- Returns {result, now, record}. accepted; repeated: the key's earlier job; mismatch: the key's earlier job, which has
+--         another payload; conflict: the job that holds the scope.
 local id, scope, name, payload, key, task, cost = unpack(ARGV, 1, 7)
-local lease, kept, most, scopes = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10], tonumber(ARGV[11])
+local lease, retention, most, scopes = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10], tonumber(ARGV[11])
 local key_name = base .. ':key:' .. key
 
 local function count(member)
@@ -13,8 +13,8 @@ local function count(member)
 end
 
 local function refuse(active)
-  audit('refused', name, id, active, look(active).status, most, kept)
-  -- '=' before each scope, so that the sum of all has a name of its own
+  audit('refused', name, id, active, load_job(active).status, most, retention)
+  -- '=' before each scope separates them from the total, `sum`
   count('sum')
   count('=' .. name)
   write('ZADD', base .. ':scopes', now, name)
@@ -24,34 +24,34 @@ local function refuse(active)
     redis.call('HDEL', base .. ':costs', '=' .. oldest)
   end
   for _, one in ipairs({':counts', ':costs', ':scopes'}) do
-    redis.call('PEXPIRE', base .. one, kept)
+    redis.call('PEXPIRE', base .. one, retention)
   end
-  return told('taken', active)
+  return reply('conflict', active)
 end
 
 if redis.call('EXISTS', record_of(id)) == 1 then
-  -- the answer to the first try was lost
-  return told('accepted', id)
+  -- the answer to the first attempt was lost
+  return reply('accepted', id)
 end
 local first = key ~= '' and text_of(key_name)
 if first then
-  local found = look(first)
-  -- whoever claimed and never sent has died: its key is free again
-  local abandoned = found.status == '' or (found.status == 'accepted' and not found.holds)
+  local found = load_job(first)
+  -- its submitter died before it sent the job: the key is free again
+  local abandoned = found.status == '' or (found.status == 'accepted' and not found.is_held)
   if not abandoned then
-    return told(found.payload == payload and 'repeated' or 'mismatch', first)
+    return reply(found.payload == payload and 'repeated' or 'mismatch', first)
   end
 end
-local active = holder_of(scope, kept, id)
+local active = active_job_of(scope, retention, id)
 if active then
   return refuse(active)
 end
 local generation = write('INCR', base .. ':generation:' .. scope)
 redis.call('HSET', record_of(id), 'id', id, 'scope', scope, 'name', name, 'payload', payload, 'key', key, 'task', task,
-  'status', 'accepted', 'generation', generation, 'created', now, 'submitter', ARGV[12])
+  'status', 'accepted', 'generation', generation, 'created_at', now, 'submitter', ARGV[12])
 redis.call('SET', index_of(scope), id)
-hold(id, scope, lease, kept)
+extend_lease(id, scope, lease, retention)
 if key ~= '' then
-  redis.call('SET', key_name, id, 'PX', kept)
+  redis.call('SET', key_name, id, 'PX', retention)
 end
-return told('accepted', id)
+return reply('accepted', id)

@@ -1,7 +1,7 @@
--- Sending failed: the scope and the idempotency key are free again, unless a worker has the message nevertheless.
--- ARGV id, error type, error, kept ms. Returns {status, now, record}; safe to send twice.
+-- Frees the scope and the idempotency key after a failed publish, unless a worker has the message nevertheless.
+-- ARGV id, error type, error, retention ms. Returns {status, now, record}; safe to repeat.
 local id = ARGV[1]
-local found = look(id)
+local found = load_job(id)
 if found.status == 'accepted' then
   close(id, found.scope, 'unsent', ARGV[4])
   redis.call('HSET', record_of(id), 'error_type', ARGV[2], 'error', ARGV[3])
@@ -9,4 +9,4 @@ if found.status == 'accepted' then
     redis.call('DEL', base .. ':key:' .. found.key)
   end
 end
-return told(look(id).status, id)
+return reply(load_job(id).status, id)

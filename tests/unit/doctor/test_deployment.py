@@ -41,4 +41,4 @@ def test_a_worker_with_its_options(tmp_path: Path, file: str, text: str) -> None
 )
 def test_a_probe_that_pings(tmp_path: Path, file: str, text: str) -> None:
     (tmp_path / file).write_text(text)
-    assert [(file, 1)] == [(place.file, place.line) for place in read_deployment(tmp_path, ()).ping_probes]
+    assert [(file, 1)] == [(location.file, location.line) for location in read_deployment(tmp_path, ()).ping_probes]

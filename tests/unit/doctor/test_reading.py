@@ -1,17 +1,16 @@
-"""What is read of an application, and what is said of one that cannot be read."""
+"""Reading an application, and the errors of one that cannot be read."""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from celery import _state
 
-from judging import judge
-from repot.doctor.gather import Request, gather
-from repot.doctor.policy import Policy
+from repot.doctor.collect import DoctorRequest, collect_facts
+from repot.doctor.config import DoctorConfig
 from repot.errors import AppFailed, AppNotFound, ConfigInvalid
+from support.judging import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,25 +26,15 @@ app = Celery("shop", broker="redis://localhost:6379/0", set_as_current=False)
 """
 
 
-_BUILTINS = "celery.app.builtins"
-
-
-def _finalizers() -> set[Callable[..., Any]]:
-    found: set[Callable[..., Any]] = _state._on_app_finalizers  # type: ignore[attr-defined]
-    return found
-
-
 @pytest.fixture
 def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Facts]:
     """Read an application with this source after its first lines."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    # shared tasks of other tests' modules are in every application that the process makes
-    monkeypatch.setattr(_state, "_on_app_finalizers", {one for one in _finalizers() if one.__module__ == _BUILTINS})
 
     def reading(text: str, name: str = "app") -> Facts:
         module = f"written{next(_NUMBERS)}"
         (tmp_path / f"{module}.py").write_text(_APPLICATION + text)
-        return gather(Request(f"{module}:{name}"), Policy(tmp_path))
+        return collect_facts(DoctorRequest(f"{module}:{name}"), DoctorConfig(tmp_path))
 
     return reading
 
@@ -107,7 +96,7 @@ def test_the_longest_wait_of_an_automatic_retry(read: Callable[..., Facts], opti
         ("default_retry_delay=7200", "bill.apply_async()", 0),
     ],
 )
-def test_a_retry_that_does_not_say_when_waits_as_long_as_the_task_says(
+def test_a_retry_without_a_countdown_waits_for_the_default_delay(
     read: Callable[..., Facts], options: str, call: str, longest_s: float
 ) -> None:
     found = read(f"@app.task(shared=False, bind=True, {options})\ndef bill(self):\n    {call}")
@@ -152,7 +141,7 @@ def test_celery_s_own_translation_of_an_argument_is_no_old_name(read: Callable[.
     assert {"CELERY_ACKS_LATE", "BROKER_URL"} == written.old_names.keys()
 
 
-def test_a_name_that_is_not_read_and_says_what_is_in_force_is_no_mistake(read: Callable[..., Facts]) -> None:
+def test_an_unread_name_with_the_effective_value_is_accepted(read: Callable[..., Facts]) -> None:
     """A site keeps CELERY_BROKER_URL in its configuration and hands it to the constructor itself."""
     assert {} == read("app.conf.update({'CELERY_BROKER_URL': 'redis://localhost:6379/0'})").unknown_settings
     found = read("app.conf.update({'CELERY_BROKER_URL': 'redis://elsewhere:6379/0'})")
@@ -178,11 +167,11 @@ def test_tasks_have_an_order(read: Callable[..., Facts]) -> None:
     [
         ("base=IdempotentTask, idempotency=Policy(key=('buyer',))", "its key names 'buyer'"),
         # raised while a class is made, which Python up to 3.11 wraps
-        ("idempotency=Policy(key=('order',))", "has a policy and nothing that follows it"),
+        ("idempotency=Policy(key=('order',))", "has a policy that nothing follows"),
     ],
     ids=["key", "base"],
 )
-def test_a_task_that_cannot_be_guarded_is_told_with_its_name_and_place(
+def test_a_task_that_cannot_be_guarded_is_an_error_with_its_name_and_location(
     read: Callable[..., Facts], options: str, words: str
 ) -> None:
     text = (

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from jsonschema import Draft4Validator
 
-from judging import GOOD_REDIS, ROOT, RULES, amqp_options, facts, judge, rabbitmq, redis
-from repot.doctor import catalogue
-from repot.doctor.examine import NotJudged, Report, require_none
-from repot.doctor.policy import Policy, StandingWaiver
+from repot.doctor import registry
+from repot.doctor.config import DoctorConfig, Waiver
 from repot.doctor.reports import FORMATS, text
-from repot.doctor.rule import WARNING, Finding, Place, rule
+from repot.doctor.rule import WARNING, Finding, Location, rule
+from repot.doctor.runner import NotJudged, Report, require_none
 from repot.errors import FindingsFound, RuleUnknown
+from support.judging import GOOD_REDIS, ROOT, RULES, amqp_options, facts, judge, rabbitmq, redis
 
 PLANTED = "pl4nted-s3cret"
 SCHEMA = Path(__file__).with_name("sarif-schema-2.1.0.json")
-WAIVED = Policy(ROOT, waivers=(StandingWaiver("RPT203", "", "counters: 100 %, no less", Place("pyproject.toml", 3)),))
+WAIVED = DoctorConfig(ROOT, waivers=(Waiver("RPT203", "", "counters: 100 %, no less", Location("pyproject.toml", 3)),))
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def report() -> Report:
     """Findings of each severity, with and without a place, one waived, some not judged, a password in the address."""
     url = f"redis://:{PLANTED}@redis.example.com/0"
     found = facts(redis(broker_url=url, task_acks_late=False, worker_soft_shutdown_timeout=5, task_max_retries=3))
-    placed = tuple(replace(task, place=Place("shop/tasks.py", 12)) for task in found.tasks)
+    placed = tuple(replace(task, location=Location("shop/tasks.py", 12)) for task in found.tasks)
     return judge(replace(found, tasks=placed), "", WAIVED)
 
 
@@ -57,9 +57,9 @@ def test_what_code_scanning_asks_for(report: Report) -> None:
     rules = run["tool"]["driver"]["rules"]
     for result in run["results"]:
         assert result["ruleId"] == rules[result["ruleIndex"]]["id"]
-        place = result["locations"][0]["physicalLocation"]
-        assert not place["artifactLocation"]["uri"].startswith("/")
-        assert 1 <= place["region"]["startLine"]
+        location = result["locations"][0]["physicalLocation"]
+        assert not location["artifactLocation"]["uri"].startswith("/")
+        assert 1 <= location["region"]["startLine"]
     waived = [result for result in run["results"] if result["suppressions"]]
     assert ["RPT203"] == [result["ruleId"] for result in waived]
     assert "counters: 100 %, no less" == waived[0]["suppressions"][0]["justification"]
@@ -123,11 +123,11 @@ def test_what_fails(fail_on: str, *, fails: bool) -> None:
 
 
 def test_rules_are_chosen_by_their_beginning() -> None:
-    assert {"RPT101"} == set(catalogue.chosen(RULES, ["RPT101"], []))
-    assert {"RPT801", "RPT802"} <= set(catalogue.chosen(RULES, ["RPT8"], ["RPT803"]))
-    assert "RPT803" not in catalogue.chosen(RULES, ["RPT8"], ["RPT803"])
+    assert {"RPT101"} == set(registry.select_rules(RULES, ["RPT101"], []))
+    assert {"RPT801", "RPT802"} <= set(registry.select_rules(RULES, ["RPT8"], ["RPT803"]))
+    assert "RPT803" not in registry.select_rules(RULES, ["RPT8"], ["RPT803"])
     with pytest.raises(RuleUnknown, match="RPT9"):
-        catalogue.chosen(RULES, ["RPT9"], [])
+        registry.select_rules(RULES, ["RPT9"], [])
 
 
 def test_a_rule_that_breaks_silences_no_other() -> None:
@@ -136,15 +136,15 @@ def test_a_rule_that_breaks_silences_no_other() -> None:
         """It breaks."""
         raise KeyError(facts.app)
 
-    from repot.doctor.examine import examine
+    from repot.doctor.runner import run_rules
 
-    report = examine(facts(GOOD_REDIS), {"SHOP1": broken, **RULES}, Policy(ROOT), RULES)
+    report = run_rules(facts(GOOD_REDIS), {"SHOP1": broken, **RULES}, DoctorConfig(ROOT), RULES)
     failed = [one for one in report.not_judged if one.rule.id == "SHOP1"]
-    assert [NotJudged(broken, "the rule fails: KeyError('shop')", "Report it to whoever wrote the rule.")] == failed
+    assert [NotJudged(broken, "the rule fails: KeyError('shop')", "Report it to the author of the rule.")] == failed
     assert () == report.findings
 
 
-def test_every_rule_says_all_that_people_need() -> None:
+def test_every_rule_has_title_reason_fix_and_evidence() -> None:
     for one in RULES.values():
         assert one.reason.endswith("."), one.id
         assert one.fix, one.id

@@ -14,7 +14,17 @@ from celery import Celery, Task
 from celery.beat import ScheduleEntry
 from kombu import Exchange, Queue
 
-from judging import (
+from repot.brokers.facts import Binding, DeclaredPolicy, DeclaredQueue, Permissions, RabbitFacts, RedisFacts, Unknown
+from repot.config.broker_kinds import BrokerKind
+from repot.config.endpoints import endpoints
+from repot.doctor.config import DoctorConfig, Waiver
+from repot.doctor.facts import Bounds, Deployment, Facts, Versions
+from repot.doctor.rule import Location
+from repot.doctor.static_analysis import Call, Misuse, SourceFacts
+from repot.errors import ConfigInvalid
+from repot.idempotency import TASK_ID, IdempotentTask
+from repot.idempotency import Policy as GuardPolicy
+from support.judging import (
     GOOD_RABBITMQ,
     GOOD_REDIS,
     PASTED,
@@ -37,16 +47,6 @@ from judging import (
     redis_options,
     worker,
 )
-from repot.brokers.facts import Binding, DeclaredQueue, Permissions, Policy, RabbitFacts, RedisFacts, Unknown
-from repot.config.endpoints import BrokerKind, endpoints
-from repot.doctor.facts import Bounds, Deployment, Facts, Versions
-from repot.doctor.policy import Policy as Waivers
-from repot.doctor.policy import StandingWaiver
-from repot.doctor.rule import Place
-from repot.doctor.source import Call, Misuse, Source
-from repot.errors import ConfigInvalid
-from repot.idempotency import TASK_ID, IdempotentTask
-from repot.idempotency import Policy as GuardPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,12 +94,12 @@ def with_priority(priority: int) -> Facts:
     return replace(found, tasks=tuple(replace(task, priority=priority) for task in found.tasks))
 
 
-def sends(**options: object) -> Source:
-    call = Call("apply_async", Place("shop/views.py", 7), **options)  # type: ignore[arg-type]
-    return Source(calls=(call,))
+def sends(**options: object) -> SourceFacts:
+    call = Call("apply_async", Location("shop/views.py", 7), **options)  # type: ignore[arg-type]
+    return SourceFacts(calls=(call,))
 
 
-def project(**places: tuple[Place, ...]) -> Deployment:
+def project(**places: tuple[Location, ...]) -> Deployment:
     return Deployment(places.get("workers", worker()), places.get("pings", ()), places.get("readers", ()), ())  # type: ignore[arg-type]
 
 
@@ -115,10 +115,10 @@ QUORUM_4 = rabbit_says()
 ELSEWHERE = "redis://localhost:6379/3"
 LONG = {"time_limit": 7200}
 CONSUMES = {**QUORUM, "x-consumer-timeout": 7200000}
-TTL = Policy("short", "^cel", "queues", 0, {"message-ttl": 60000})
-OTHER_TTL = Policy("short", "^other", "queues", 0, {"message-ttl": 60000})
-HOURS_BY_POLICY = Policy("long", "^celery$", "quorum_queues", 0, {"consumer-timeout": 14400000})
-DEAD_BY_POLICY = Policy("dead", "^celery$", "quorum_queues", 0, {"dead-letter-exchange": "dead"})
+TTL = DeclaredPolicy("short", "^cel", "queues", 0, {"message-ttl": 60000})
+OTHER_TTL = DeclaredPolicy("short", "^other", "queues", 0, {"message-ttl": 60000})
+HOURS_BY_POLICY = DeclaredPolicy("long", "^celery$", "quorum_queues", 0, {"consumer-timeout": 14400000})
+DEAD_BY_POLICY = DeclaredPolicy("dead", "^celery$", "quorum_queues", 0, {"dead-letter-exchange": "dead"})
 ONE_BROKER_TWICE = {"broker_url": "redis://localhost/0;redis://other/0"}
 
 
@@ -194,6 +194,7 @@ CASES = [
         "RPT102",
         lambda: on_redis(bounds=Bounds(longest_countdown_s=7200)),
         lambda: on_redis(bounds=Bounds(longest_countdown_s=6000)),
+        "delays reach 7200 s; the visibility timeout",
     ),
     Case(
         "RPT102",
@@ -206,19 +207,20 @@ CASES = [
         "RPT103",
         lambda: facts(redis(task_time_limit=None)),
         lambda: facts(redis(task_time_limit=None), task={"time_limit": 60}),
+        "has no hard time limit",
     ),
     Case(
         "RPT103",
         lambda: facts(rabbitmq(task_time_limit=None)),
         lambda: facts(rabbitmq(task_time_limit=None), bounds=Bounds(longest_run_s=60)),
-        "",
+        "has no hard time limit",
         "stated",
     ),
     Case(
         "RPT104",
         lambda: on_redis(siblings=sibling(visibility_timeout=3600)),
         lambda: on_redis(siblings=sibling()),
-        "billing says 3600 s",
+        "billing uses 3600 s",
     ),
     Case(
         "RPT104",
@@ -228,7 +230,7 @@ CASES = [
             )
         ),
         lambda: facts(redis(result_backend_transport_options={"visibility_timeout": 60})),
-        "",
+        "the broker has 7200 s, the result",
         "results",
     ),
     Case(
@@ -241,6 +243,7 @@ CASES = [
         "RPT106",
         lambda: facts(redis(worker_prefetch_multiplier=4)),
         lambda: facts(redis(worker_prefetch_multiplier=4, worker_disable_prefetch=True)),
+        "runs up to 600 s with a",
     ),
     Case(
         "RPT106",
@@ -253,27 +256,34 @@ CASES = [
         "RPT106",
         lambda: on_redis(workers=worker(prefetch_multiplier="4")),
         lambda: facts(redis(worker_prefetch_multiplier=4), workers=worker(prefetch_multiplier="1")),
-        "",
+        "runs up to 600 s with a",
         "command",
     ),
     Case(
         "RPT107",
         lambda: facts({key: value for key, value in GOOD_REDIS.items() if "long_running" not in key}),
         lambda: facts(redis(worker_cancel_long_running_tasks_on_connection_loss=True)),
+        "is not set, and tasks are acknowledged",
     ),
     Case(
         "RPT108",
         lambda: facts(redis(result_backend="rpc://")),
         lambda: facts(redis(result_backend="db+sqlite:///r.db")),
+        "is on, but no result backend keeps",
     ),
     Case(
         "RPT108",
         lambda: facts(redis(task_ignore_result=True)),
         lambda: facts(redis(task_ignore_result=True), task={"ignore_result": False}),
-        "",
+        "ignores its result, so its success is",
         "ignored",
     ),
-    Case("RPT109", lambda: facts(redis(result_expires=3600)), lambda: facts(redis(result_expires=timedelta(hours=2)))),
+    Case(
+        "RPT109",
+        lambda: facts(redis(result_expires=3600)),
+        lambda: facts(redis(result_expires=timedelta(hours=2))),
+        "results expire after 3600 s, a redelivery",
+    ),
     Case(
         "RPT110",
         lambda: facts(redis(worker_soft_shutdown_timeout=20)),
@@ -284,40 +294,47 @@ CASES = [
         "RPT111",
         lambda: facts(rabbitmq(worker_pool="solo")),
         lambda: facts(rabbitmq(worker_pool="solo"), task={"time_limit": 15}),
+        "runs up to 600 s in a",
     ),
     Case(
         "RPT111",
         lambda: on_rabbitmq(workers=worker(pool="solo")),
         lambda: on_rabbitmq(workers=worker(pool="prefork")),
-        "",
+        "runs up to 600 s in a",
         "command",
     ),
     Case(
         "RPT112",
         lambda: facts(amqp_options(socket_settings=None)),
         lambda: facts(amqp_options(socket_settings={18: 2000})),
+        "TCP_USER_TIMEOUT is not set",
     ),
     Case("RPT112", lambda: facts(amqp_options(socket_settings={18: 1000})), on_rabbitmq, "1000 ms", "too short"),
-    Case("RPT113", lambda: facts(rabbitmq(task_time_limit=1800)), lambda: facts(rabbitmq(task_time_limit=1700))),
+    Case(
+        "RPT113",
+        lambda: facts(rabbitmq(task_time_limit=1800)),
+        lambda: facts(rabbitmq(task_time_limit=1700)),
+        "may stay unacknowledged for 1800 s; the",
+    ),
     Case(
         "RPT113",
         lambda: facts(rabbitmq(task_time_limit=1800), live=QUORUM_4),
         lambda: facts(rabbitmq(task_time_limit=1800), live=rabbit_says(policies=(HOURS_BY_POLICY,))),
-        "",
+        "may stay unacknowledged for 1800 s; the",
         "policy",
     ),
     Case(
         "RPT113",
         lambda: facts(classic() | {"task_time_limit": 1800}, live=QUORUM_4),
         lambda: facts(classic() | {"task_time_limit": 1800}, live=rabbit_says(version="4.3.6")),
-        "",
+        "may stay unacknowledged for 1800 s; the",
         "4.3 classic",
     ),
     Case(
         "RPT113",
         lambda: facts(rabbitmq(task_time_limit=1800)),
         lambda: facts(rabbitmq(task_time_limit=1800), bounds=Bounds(consumer_timeout_s=3600)),
-        "",
+        "may stay unacknowledged for 1800 s; the",
         "stated",
     ),
     Case(
@@ -331,22 +348,28 @@ CASES = [
         "RPT114",
         lambda: facts(classic(), bounds=Bounds(longest_countdown_s=1800)),
         lambda: on_rabbitmq(bounds=Bounds(longest_countdown_s=1800)),
+        "delays reach 1800 s; the consumer timeout",
     ),
-    Case("RPT115", lambda: facts(rabbitmq(broker_heartbeat=0)), on_rabbitmq),
-    Case("RPT115", lambda: facts(rabbitmq(broker_heartbeat=None)), on_rabbitmq, "", "none"),
+    Case("RPT115", lambda: facts(rabbitmq(broker_heartbeat=0)), on_rabbitmq, "is 0"),
+    Case("RPT115", lambda: facts(rabbitmq(broker_heartbeat=None)), on_rabbitmq, "is None", "none"),
     Case(
         "RPT116",
         lambda: facts(rabbitmq(broker_heartbeat=120)),
         lambda: facts(rabbitmq(broker_heartbeat=30)),
-        "RabbitMQ makes 60",
+        "RabbitMQ lowers to 60",
     ),
     Case(
-        "RPT116", lambda: facts(rabbitmq(broker_heartbeat=2)), lambda: facts(rabbitmq(broker_heartbeat=5)), "", "short"
+        "RPT116",
+        lambda: facts(rabbitmq(broker_heartbeat=2)),
+        lambda: facts(rabbitmq(broker_heartbeat=5)),
+        "is 2 s; 5 to 30 s",
+        "short",
     ),
     Case(
         "RPT117",
         lambda: facts(rabbitmq(broker_url="amqp://u:p-w@localhost//?heartbeat=30")),
         lambda: facts(rabbitmq(broker_url="amqp://u:p-w@localhost//?connect_timeout=3")),
+        "amqp://u:**@localhost//?heartbeat=30 holds ?heartbeat=",
     ),
     Case(
         "RPT118",
@@ -358,11 +381,13 @@ CASES = [
         "RPT119",
         lambda: facts(redis_options(retry_on_timeout=True)),
         lambda: facts(redis_options(retry_on_timeout=False)),
+        "is on",
     ),
     Case(
         "RPT120",
         lambda: facts(redis(task_reject_on_worker_lost=True, task_retry_on_worker_lost=False)),
         lambda: facts(redis(task_reject_on_worker_lost=True)),
+        "reject_on_worker_lost is on, and its queue does",
     ),
     Case(
         "RPT120",
@@ -371,20 +396,26 @@ CASES = [
             live=rabbit_says(version="3.10.8"),
         ),
         lambda: facts(rabbitmq(task_reject_on_worker_lost=True, task_retry_on_worker_lost=False), live=QUORUM_4),
-        "",
+        "reject_on_worker_lost is on, and its queue does",
         "delivery limit",
     ),
     Case(
         "RPT121",
         lambda: facts(redis(task_acks_on_timeout=False)),
         lambda: facts(redis(task_acks_on_timeout=False, task_time_limit=None)),
+        "is requeued each time it reaches 600",
     ),
-    Case("RPT122", lambda: facts(redis(worker_pool="threads")), lambda: facts(redis(worker_pool="gevent"))),
+    Case(
+        "RPT122",
+        lambda: facts(redis(worker_pool="threads")),
+        lambda: facts(redis(worker_pool="gevent")),
+        "has a limit of 600 s that",
+    ),
     Case(
         "RPT110",
         lambda: facts(rabbitmq(worker_soft_shutdown_timeout=0)),
         on_rabbitmq,
-        "",
+        "may run 600 s, the soft shutdown",
         "off",
     ),
     Case(
@@ -404,28 +435,28 @@ CASES = [
         "RPT103",
         lambda: facts(redis(task_time_limit=None), workers=(*worker(time_limit="60"), *worker())),
         lambda: facts(redis(task_time_limit=None), workers=worker(time_limit="60")),
-        "",
+        "has no hard time limit",
         "command",
     ),
     Case(
         "RPT104",
         lambda: on_redis(siblings=sibling(visibility_timeout="3600")),
         lambda: on_redis(siblings=sibling(visibility_timeout=3600, global_keyprefix="billing:")),
-        "billing says 3600 s",
+        "billing uses 3600 s",
         "prefix",
     ),
     Case(
         "RPT106",
         lambda: facts(rabbitmq(worker_prefetch_multiplier=4), workers=worker(disable_prefetch=True)),
         lambda: facts(redis(worker_prefetch_multiplier=4), workers=worker(disable_prefetch=True)),
-        "",
+        "runs up to 600 s with a",
         "disabled",
     ),
     Case(
         "RPT112",
         lambda: facts(amqp_options(socket_settings={})),
         lambda: facts(amqp_options(socket_settings={18: 0})),
-        "",
+        "TCP_USER_TIMEOUT is not set",
         "system's",
     ),
     Case(
@@ -448,13 +479,13 @@ CASES = [
         "RPT124",
         lambda: facts(rabbitmq(task_queues=[queue(), Queue("other", Exchange("celery", "topic"), "celery")])),
         lambda: facts(rabbitmq(task_queues=[queue(), Queue("other", Exchange("celery", "topic"), "other")])),
-        "'celery' and 'other' both get what is sent to 'celery' as 'celery'",
+        "'celery' and 'other' both receive what is sent to 'celery' as 'celery'",
     ),
     Case(
         "RPT124",
         lambda: facts(rabbitmq(task_queues=[Queue("a"), Queue("b")])),
         lambda: facts(classic() | {"task_queues": [Queue("a"), Queue("b")]}),
-        "'a' and 'b' both get",
+        "'a' and 'b' both receive",
         "default exchange",
     ),
     Case(
@@ -486,7 +517,7 @@ CASES = [
         "RPT121",
         lambda: facts(classic() | {"task_acks_on_timeout": False}),
         lambda: facts(rabbitmq(task_acks_on_timeout=False)),
-        "",
+        "is requeued each time it reaches 600",
         "delivery limit",
     ),
     # what is lost
@@ -494,27 +525,33 @@ CASES = [
         "RPT201",
         lambda: facts(redis(task_retry_on_worker_lost=False)),
         lambda: facts(redis(task_retry_on_worker_lost=False, task_acks_late=False)),
+        "is neither retried nor requeued when its",
     ),
     Case(
         "RPT202",
         lambda: facts(redis(result_backend=None)),
         lambda: facts(redis(task_ignore_result=True, task_store_errors_even_if_ignored=True)),
+        "is acknowledged when it fails; its failure",
     ),
     Case(
         "RPT202",
         lambda: facts(rabbitmq(result_backend=None)),
         lambda: facts(rabbitmq(result_backend=None, task_acks_on_failure=False)),
-        "",
+        "is acknowledged when it fails; its failure",
         "dead letter",
     ),
     Case(
         "RPT203",
         lambda: facts(redis(task_acks_late=False)),
         lambda: facts(redis(task_acks_late=False), bounds=Bounds(may_be_lost=("shop.*",))),
+        "is acknowledged before it runs",
     ),
-    Case("RPT204", lambda: facts(amqp_options(confirm_publish=None)), on_rabbitmq),
+    Case("RPT204", lambda: facts(amqp_options(confirm_publish=None)), on_rabbitmq, "is not set"),
     Case(
-        "RPT205", lambda: facts(rabbitmq(task_queues=[queue(queue_arguments={"x-queue-type": "quorum"})])), on_rabbitmq
+        "RPT205",
+        lambda: facts(rabbitmq(task_queues=[queue(queue_arguments={"x-queue-type": "quorum"})])),
+        on_rabbitmq,
+        "the quorum queue 'celery' drops a message",
     ),
     Case(
         "RPT205",
@@ -523,14 +560,20 @@ CASES = [
             rabbitmq(task_queues=[queue(queue_arguments={"x-queue-type": "quorum"})]),
             live=rabbit_says(policies=(DEAD_BY_POLICY,)),
         ),
-        "",
+        "the quorum queue 'celery' drops a message",
         "policy",
     ),
-    Case("RPT206", lambda: on_redis(source=Source(rejects=(Place("shop/tasks.py", 3),))), on_redis),
+    Case(
+        "RPT206",
+        lambda: on_redis(source=SourceFacts(rejects=(Location("shop/tasks.py", 3),))),
+        on_redis,
+        "Reject without requeue",
+    ),
     Case(
         "RPT207",
         lambda: on_rabbitmq(live=QUORUM_4, source_live=says(largest_message_bytes=(16 << 20) + 1)),
         lambda: on_rabbitmq(live=QUORUM_4, source_live=says(largest_message_bytes=16 << 20)),
+        "a message of 16777217 bytes waits in",
     ),
     Case(
         "RPT208",
@@ -538,8 +581,14 @@ CASES = [
             rabbitmq(task_queues=[queue(kind="direct", queue_arguments=QUORUM)]), bounds=Bounds(longest_countdown_s=60)
         ),
         lambda: facts(rabbitmq(task_queues=[queue(kind="direct", queue_arguments=QUORUM)])),
+        "'celery' is bound to the direct exchange",
     ),
-    Case("RPT209", lambda: on_rabbitmq(live=rabbit_says(exchanges={"": "direct"})), lambda: on_rabbitmq(live=QUORUM_4)),
+    Case(
+        "RPT209",
+        lambda: on_rabbitmq(live=rabbit_says(exchanges={"": "direct"})),
+        lambda: on_rabbitmq(live=QUORUM_4),
+        "the exchange 'celery_delayed_27' does not exist on",
+    ),
     Case(
         "RPT210",
         lambda: on_rabbitmq(live=rabbit_says(exchanges={"celery_delayed_delivery": "topic"})),
@@ -564,26 +613,38 @@ CASES = [
         "3 delayed messages",
         "stuck",
     ),
-    Case("RPT211", lambda: facts(redis_options(ack_emulation=False)), lambda: facts(redis_options(ack_emulation=True))),
+    Case(
+        "RPT211",
+        lambda: facts(redis_options(ack_emulation=False)),
+        lambda: facts(redis_options(ack_emulation=True)),
+        "is False",
+    ),
     Case(
         "RPT212",
         lambda: facts(redis(result_expires=None)),
         lambda: facts(redis(result_expires=None, result_backend="db+sqlite:///r.db")),
+        "is None",
     ),
-    Case("RPT213", lambda: facts(redis(result_expires=500)), lambda: facts(redis(result_expires=700))),
+    Case(
+        "RPT213",
+        lambda: facts(redis(result_expires=500)),
+        lambda: facts(redis(result_expires=700)),
+        "results expire after 500 s, tasks take",
+    ),
     Case(
         "RPT214",
         lambda: facts(rabbitmq(broker_native_delayed_delivery_queue_type="classic")),
         lambda: facts(classic() | {"broker_native_delayed_delivery_queue_type": "classic"}),
+        "is 'classic'",
     ),
-    Case("RPT215", lambda: facts(rabbitmq(task_default_delivery_mode=1)), on_rabbitmq),
+    Case("RPT215", lambda: facts(rabbitmq(task_default_delivery_mode=1)), on_rabbitmq, "messages are transient"),
     Case("RPT215", lambda: facts(classic(durable=False)), lambda: facts(classic()), "is not durable", "queue"),
     Case(
         "RPT202",
         lambda: facts(classic() | {"result_backend": None, "task_acks_on_failure": False}),
         lambda: facts(
             classic() | {"result_backend": None, "task_acks_on_failure": False},
-            live=rabbit_says(policies=(Policy("dead", "^cel", "queues", 0, {"dead-letter-exchange": "x"}),)),
+            live=rabbit_says(policies=(DeclaredPolicy("dead", "^cel", "queues", 0, {"dead-letter-exchange": "x"}),)),
         ),
         "is rejected when it fails, and dropped",
         "rejected",
@@ -592,7 +653,7 @@ CASES = [
         "RPT204",
         lambda: on_redis(write_servers=endpoints("amqp://shop:a-good-password@localhost//")),
         lambda: facts(redis_options(confirm_publish=True), write_servers=endpoints("amqp://shop:pw@localhost//")),
-        "",
+        "is not set",
         "bridge",
     ),
     Case(
@@ -600,9 +661,9 @@ CASES = [
         lambda: facts(rabbitmq(task_queues=[queue(queue_arguments={"x-queue-type": "quorum"})]), live=QUORUM_4),
         lambda: facts(
             rabbitmq(task_queues=[queue(queue_arguments={"x-queue-type": "quorum"})]),
-            live=rabbit_says(policies=(Policy("x", ".*", "all", 0, {"delivery-limit": -1}),)),
+            live=rabbit_says(policies=(DeclaredPolicy("x", ".*", "all", 0, {"delivery-limit": -1}),)),
         ),
-        "",
+        "the quorum queue 'celery' drops a message",
         "no limit",
     ),
     Case(
@@ -617,13 +678,14 @@ CASES = [
         "RPT216",
         lambda: facts(classic(queue_arguments={"x-expires": 1000})),
         lambda: facts(classic(queue_arguments={"x-max-length": 1000})),
-        "",
+        "'celery' is deleted after 1000 ms",
         "argument",
     ),
     Case(
         "RPT217",
-        lambda: on_redis(source=Source(revokes=(PROCFILE,))),
-        lambda: on_redis(source=Source(revokes=(PROCFILE,)), workers=worker(statedb="/x")),
+        lambda: on_redis(source=SourceFacts(revokes=(PROCFILE,))),
+        lambda: on_redis(source=SourceFacts(revokes=(PROCFILE,)), workers=worker(statedb="/x")),
+        "tasks are revoked, and a worker starts",
     ),
     Case(
         "RPT218",
@@ -638,19 +700,38 @@ CASES = [
         "RPT301",
         lambda: facts(redis_options(socket_timeout=None)),
         lambda: facts(redis_options(socket_connect_timeout=None)),
+        "is not set",
     ),
-    Case("RPT302", lambda: facts(redis_options(socket_keepalive=None, socket_keepalive_options=None)), on_redis),
+    Case(
+        "RPT302",
+        lambda: facts(redis_options(socket_keepalive=None, socket_keepalive_options=None)),
+        on_redis,
+        "is not set",
+    ),
     Case(
         "RPT303",
         lambda: facts(redis_options(socket_keepalive_options=None)),
         lambda: facts(redis_options(socket_keepalive=None, socket_keepalive_options=None)),
+        "has no socket_keepalive_options",
     ),
-    Case("RPT304", lambda: facts(redis_options(socket_keepalive_options={"TCP_KEEPIDLE": 30})), on_redis),
-    Case("RPT304", lambda: facts(amqp_options(socket_settings={"TCP_USER_TIMEOUT": 15000})), on_rabbitmq, "", "amqp"),
+    Case(
+        "RPT304",
+        lambda: facts(redis_options(socket_keepalive_options={"TCP_KEEPIDLE": 30})),
+        on_redis,
+        "has the key 'TCP_KEEPIDLE'",
+    ),
+    Case(
+        "RPT304",
+        lambda: facts(amqp_options(socket_settings={"TCP_USER_TIMEOUT": 15000})),
+        on_rabbitmq,
+        "has the key 'TCP_USER_TIMEOUT'",
+        "amqp",
+    ),
     Case(
         "RPT305",
         lambda: facts(amqp_options(read_timeout=None)),
         lambda: facts(amqp_options(read_timeout=None, confirm_publish=None)),
+        "is not set while confirm_publish is on",
     ),
     Case(
         "RPT306",
@@ -658,32 +739,35 @@ CASES = [
         lambda: facts(
             rabbitmq(control_queue_exclusive=True, control_queue_durable=False, worker_enable_remote_control=False)
         ),
+        "is on",
     ),
-    Case("RPT307", lambda: facts(rabbitmq(broker_channel_error_retry=True)), on_rabbitmq),
-    Case("RPT308", lambda: facts(redis(broker_connection_max_retries=100)), on_redis),
+    Case("RPT307", lambda: facts(rabbitmq(broker_channel_error_retry=True)), on_rabbitmq, "is on"),
+    Case("RPT308", lambda: facts(redis(broker_connection_max_retries=100)), on_redis, "is 100"),
     Case("RPT308", lambda: facts(redis(broker_connection_retry=False)), on_redis, "the first lost connection", "off"),
     Case(
         "RPT309",
         lambda: facts(classic(), bounds=Bounds(longest_countdown_s=60)),
         lambda: on_rabbitmq(bounds=Bounds(longest_countdown_s=60)),
+        "a task is held by a worker",
     ),
     Case(
         "RPT309",
         lambda: facts(classic(), bounds=Bounds(longest_countdown_s=60), live=QUORUM_4),
         lambda: facts(classic(), bounds=Bounds(longest_countdown_s=60), live=rabbit_says(version="3.13.7")),
-        "",
+        "a task is held by a worker",
         "version",
     ),
     Case(
         "RPT310",
         lambda: on_rabbitmq(workers=worker(autoscale="10,2")),
         lambda: facts(classic(), workers=worker(autoscale="10,2"), live=rabbit_says(version="3.13.7")),
+        "a worker starts with --autoscale, and 'celery'",
     ),
     Case(
         "RPT310",
         lambda: on_rabbitmq(workers=worker(autoscale="10")),
         lambda: on_rabbitmq(workers=worker(autoscale="10,10")),
-        "",
+        "a worker starts with --autoscale, and 'celery'",
         "one number",
     ),
     Case(
@@ -699,6 +783,7 @@ CASES = [
             live=rabbit_says(deprecated={"transient_nonexcl_queues": "denied"}), versions=versions("5.6.2")
         ),
         lambda: on_rabbitmq(live=rabbit_says(deprecated={"transient_nonexcl_queues": "denied"})),
+        "Celery 5.6.2 with kombu 5.6.2; the server",
     ),
     Case(
         "RPT311",
@@ -706,15 +791,16 @@ CASES = [
             rabbitmq(control_queue_durable=False), live=rabbit_says(deprecated={"transient_nonexcl_queues": "denied"})
         ),
         lambda: facts(rabbitmq(control_queue_durable=False), live=QUORUM_4),
-        "so is the durable one",
+        "control_queue_durable is off as well",
         "settings",
     ),
     Case(
         "RPT312",
         lambda: facts(rabbitmq(task_queues=[queue(queue_arguments=QUORUM, max_priority=9)])),
         lambda: facts(classic(max_priority=9)),
+        "'celery' is a quorum queue with x-max-priority",
     ),
-    Case("RPT313", lambda: facts(redis(broker_pool_limit=None)), on_redis),
+    Case("RPT313", lambda: facts(redis(broker_pool_limit=None)), on_redis, "is None: every publish opens a connection"),
     Case(
         "RPT313",
         lambda: on_redis(workers=worker(pool="threads", concurrency="40")),
@@ -722,22 +808,25 @@ CASES = [
         "40 threads",
         "threads",
     ),
-    Case("RPT314", lambda: facts(redis_options(health_check_interval=0)), on_redis),
-    Case("RPT315", lambda: facts(redis_options(polling_interval=1.0)), on_redis),
+    Case("RPT314", lambda: facts(redis_options(health_check_interval=0)), on_redis, "is 0"),
+    Case("RPT315", lambda: facts(redis_options(polling_interval=1.0)), on_redis, "is 1.0"),
     Case(
         "RPT316",
         lambda: facts(redis(worker_enable_remote_control=False), deployment=project(pings=(PROCFILE,))),
         lambda: on_redis(deployment=project(pings=(PROCFILE,))),
+        "a probe pings workers, which cannot answer",
     ),
     Case(
         "RPT317",
         lambda: on_redis(deployment=project(readers=(PROCFILE,))),
         lambda: on_redis(deployment=Deployment(worker(task_events=True), (), (PROCFILE,), ())),
+        "reads events, but workers send none",
     ),
     Case(
         "RPT318",
         lambda: facts(classic(queue_arguments={"x-consumer-timeout": 1})),
         lambda: facts(rabbitmq(task_queues=[queue(queue_arguments=CONSUMES)])),
+        "'celery' is classic",
     ),
     Case(
         "RPT319",
@@ -752,17 +841,18 @@ CASES = [
         "default is quorum",
         "to come",
     ),
-    Case("RPT320", lambda: facts(redis(task_soft_time_limit=600)), on_redis),
+    Case("RPT320", lambda: facts(redis(task_soft_time_limit=600)), on_redis, "soft limit 600 s, hard limit 600"),
     Case(
         "RPT321",
         lambda: facts(rabbitmq(worker_detect_quorum_queues=False)),
         lambda: facts(classic() | {"worker_detect_quorum_queues": False}),
+        "is off, and 'celery' is a quorum",
     ),
     Case(
         "RPT321",
         lambda: facts(rabbitmq(worker_detect_quorum_queues=False), live=rabbit_says(version="3.13.7")),
         lambda: facts(rabbitmq(worker_detect_quorum_queues=False), live=QUORUM_4),
-        "",
+        "is off, and 'celery' is a quorum",
         "version",
     ),
     Case(
@@ -778,19 +868,31 @@ CASES = [
         lambda: facts(redis(task_routes={"shop.*": {"queue": "reports"}}), workers=worker(queues="celery,reports")),
         "goes to 'reports'",
     ),
-    Case("RPT322", lambda: on_redis(workers=worker(queues="other")), lambda: on_redis(workers=worker()), "", "other"),
+    Case(
+        "RPT322",
+        lambda: on_redis(workers=worker(queues="other")),
+        lambda: on_redis(workers=worker()),
+        "goes to 'celery', which no start command",
+        "other",
+    ),
     Case(
         "RPT323",
         lambda: on_redis(**elsewhere("sentinel://:pw@localhost:26379/0")),
         lambda: facts(redis_options(master_name="m"), **elsewhere("sentinel://:pw@localhost:26379/0")),
+        "is not set",
     ),
     # who gets in
-    Case("RPT401", lambda: facts(rabbitmq(broker_url="amqp://")), on_rabbitmq),
+    Case(
+        "RPT401",
+        lambda: facts(rabbitmq(broker_url="amqp://")),
+        on_rabbitmq,
+        "amqp:// logs in with well-known credentials",
+    ),
     Case(
         "RPT401",
         lambda: facts(rabbitmq(broker_url="amqp://admin:admin@localhost//")),
         lambda: facts(rabbitmq(broker_url="amqp://admin:x7Kq@localhost//")),
-        "",
+        "amqp://admin:**@localhost// logs in with well-known credentials",
         "admin",
     ),
     Case(
@@ -804,16 +906,19 @@ CASES = [
         "RPT402",
         lambda: on_rabbitmq(siblings=(replace(facts(GOOD_RABBITMQ), app="billing"),)),
         lambda: on_rabbitmq(siblings=(facts(rabbitmq(broker_url="amqp://billing:other@localhost//")),)),
+        "shop and billing log in as the",
     ),
     Case(
         "RPT403",
         lambda: on_redis(**elsewhere(REMOTE)),
         lambda: on_redis(**elsewhere(REMOTE.replace("redis://", "rediss://"))),
+        "redis://:**@redis.example.com/0 is not encrypted",
     ),
     Case(
         "RPT404",
         lambda: on_redis(**elsewhere(REMOTE.replace("redis://", "rediss://"))),
         lambda: on_redis(**elsewhere(REMOTE.replace("redis://", "rediss://") + "?ssl_cert_reqs=CERT_REQUIRED")),
+        "rediss://:**@redis.example.com/0 has no ssl_cert_reqs=CERT_REQUIRED",
     ),
     Case(
         "RPT404",
@@ -838,19 +943,20 @@ CASES = [
         "RPT405",
         lambda: facts(redis(accept_content=["json", "pickle"])),
         lambda: facts(redis(accept_content=["json", "msgpack"])),
+        "holds 'pickle'",
     ),
     Case(
         "RPT405",
         lambda: facts(redis(task_serializer="pickle")),
         lambda: facts(redis(task_serializer="yaml")),
-        "",
+        "is 'pickle'",
         "sent",
     ),
     Case(
         "RPT407",
-        lambda: on_redis(live=REDIS_SAYS, store_rights=("+hset ~repot:claim:*",)),
+        lambda: on_redis(live=REDIS_SAYS, store_rights=("+hset ~repot:idempotency:*",)),
         lambda: on_redis(live=REDIS_SAYS, store_rights=()),
-        "+hset ~repot:claim:*",
+        "+hset ~repot:idempotency:*",
     ),
     Case(
         "RPT406",
@@ -864,14 +970,14 @@ CASES = [
         "RPT401",
         lambda: on_rabbitmq(**elsewhere("amqp://shop@rabbit.example.com//")),
         lambda: facts(rabbitmq(broker_login_method="EXTERNAL"), **elsewhere("amqps://rabbit.example.com//")),
-        "",
+        "amqp://**@rabbit.example.com// logs in with well-known credentials",
         "none",
     ),
     Case(
         "RPT401",
         lambda: on_redis(**elsewhere("redis://:password@redis.example.com/0")),
         lambda: facts(redis(broker_use_ssl=VERIFIED | {"ssl_certfile": "/x"}), **elsewhere("rediss://r.example.com/0")),
-        "",
+        "redis://:**@redis.example.com/0 logs in with well-known credentials",
         "certificate",
     ),
     Case(
@@ -885,21 +991,21 @@ CASES = [
         "RPT403",
         lambda: on_redis(**elsewhere("sentinel://:a-good-password@s.example.com/0")),
         lambda: facts(redis(broker_use_ssl=VERIFIED), **elsewhere(REMOTE)),
-        "",
+        "sentinel://:**@s.example.com/0 is not encrypted",
         "sentinel",
     ),
     Case(
         "RPT404",
         lambda: facts(rabbitmq(broker_use_ssl={"cert_reqs": ssl.CERT_NONE})),
         lambda: facts(rabbitmq(broker_use_ssl={"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None})),
-        "",
+        "amqp://shop:**@localhost// has cert_reqs CERT_NONE",
         "setting",
     ),
     Case(
         "RPT404",
         lambda: facts(redis(broker_use_ssl={"ssl_cert_reqs": "CERT_REQUIRED"})),
         lambda: facts(redis(broker_use_ssl={"ssl_cert_reqs": "required"})),
-        "",
+        "redis://localhost:6379/0 has no ssl_cert_reqs=CERT_REQUIRED",
         "text",
     ),
     Case(
@@ -910,14 +1016,24 @@ CASES = [
         "task",
     ),
     # what does not do what it says
-    Case("RPT501", lambda: on_redis(overriding={"broker_url": "CELERY_BROKER_URL"}), on_redis),
+    Case(
+        "RPT501",
+        lambda: on_redis(overriding={"broker_url": "CELERY_BROKER_URL"}),
+        on_redis,
+        "CELERY_BROKER_URL is set in this environment",
+    ),
     Case(
         "RPT502",
         lambda: facts(redis(task_ack_late=True)),
         lambda: facts(redis(site_name="shop")),
         "meant: task_acks_late",
     ),
-    Case("RPT503", lambda: on_redis(old_names={"CELERY_ACKS_LATE": "task_acks_late"}), on_redis),
+    Case(
+        "RPT503",
+        lambda: on_redis(old_names={"CELERY_ACKS_LATE": "task_acks_late"}),
+        on_redis,
+        "CELERY_ACKS_LATE is called task_acks_late now",
+    ),
     Case(
         "RPT504",
         lambda: facts(redis_options(visibility_timout=99)),
@@ -928,7 +1044,7 @@ CASES = [
         "RPT504",
         lambda: facts(amqp_options(visibility_timeout=99)),
         lambda: facts(amqp_options(client_properties={})),
-        "",
+        "RabbitMQ does not read 'visibility_timeout'",
         "amqp",
     ),
     Case(
@@ -941,28 +1057,33 @@ CASES = [
         "RPT505",
         lambda: facts(rabbitmq(worker_disable_prefetch=True)),
         lambda: facts(redis(worker_disable_prefetch=True)),
-        "",
+        "has no effect on RabbitMQ",
         "prefetch",
     ),
     Case(
         "RPT506",
         lambda: facts(redis(broker_url="redis://localhost/0?socket_timeout=5")),
         lambda: facts(redis(broker_url="rediss://localhost/0?ssl_cert_reqs=CERT_REQUIRED")),
+        "redis://localhost/0?socket_timeout=5 holds ?socket_timeout=",
     ),
     Case(
-        "RPT507", lambda: facts(redis(broker_use_ssl={"cert_reqs": 2})), lambda: facts(redis(broker_use_ssl=VERIFIED))
+        "RPT507",
+        lambda: facts(redis(broker_use_ssl={"cert_reqs": 2})),
+        lambda: facts(redis(broker_use_ssl=VERIFIED)),
+        "holds 'cert_reqs', which Redis does not know",
     ),
     Case(
         "RPT507",
         lambda: facts(rabbitmq(broker_use_ssl=VERIFIED)),
         lambda: facts(rabbitmq(broker_use_ssl={"cert_reqs": 2})),
-        "",
+        "holds 'ssl_cert_reqs', which RabbitMQ does not know",
         "amqp",
     ),
     Case(
         "RPT508",
         lambda: facts(redis(broker_url="redis://localhost/0;amqp://u:p-w@localhost//")),
         lambda: facts(redis(**ONE_BROKER_TWICE)),
+        "lists amqp and redis",
     ),
     Case(
         "RPT509",
@@ -970,13 +1091,18 @@ CASES = [
         lambda: facts(GOOD_REDIS, task={"customer": "x"}),
         "meant: acks_late",
     ),
-    Case("RPT510", lambda: on_redis(source=Source(misuses=(Misuse("retry(delay=...)", PROCFILE),))), on_redis),
-    Case("RPT511", lambda: facts(redis(task_acks_on_failure_or_timeout=True)), on_redis),
+    Case(
+        "RPT510",
+        lambda: on_redis(source=SourceFacts(misuses=(Misuse("retry(delay=...)", PROCFILE),))),
+        on_redis,
+        "retry(delay=...)",
+    ),
+    Case("RPT511", lambda: facts(redis(task_acks_on_failure_or_timeout=True)), on_redis, "is set"),
     Case(
         "RPT504",
         lambda: facts(amqp_options(visibility_timout=99), moved_from=BrokerKind.REDIS),
         lambda: facts(amqp_options(visibility_timeout=99), moved_from=BrokerKind.REDIS),
-        "",
+        "RabbitMQ does not read 'visibility_timout'; meant: visibility_timeout",
         "move",
     ),
     Case(
@@ -990,12 +1116,12 @@ CASES = [
         "RPT507",
         lambda: facts(rabbitmq(broker_use_ssl={"ssl_ca_certs": "/x"})),
         lambda: facts(rabbitmq(broker_use_ssl={"ssl_version": 2})),
-        "",
+        "holds 'ssl_ca_certs', which RabbitMQ does not know",
         "version",
     ),
     Case("RPT512", lambda: facts(redis_options(visibility_timeout="7200")), on_redis, "is '7200'"),
     Case("RPT512", lambda: facts(redis(task_acks_late="false")), on_redis, "is 'false'", "switch"),
-    Case("RPT512", lambda: facts(rabbitmq(broker_heartbeat="10")), on_rabbitmq, "", "number"),
+    Case("RPT512", lambda: facts(rabbitmq(broker_heartbeat="10")), on_rabbitmq, "is '10'", "number"),
     Case(
         "RPT512",
         lambda: facts(redis(task_time_limit=None), task={"time_limit": "ten"}),
@@ -1007,18 +1133,19 @@ CASES = [
         "RPT513",
         lambda: facts(redis(worker_mascot="cat")),
         lambda: facts(redis(redbeat_redis_url="redis://localhost/3", site="shop")),
+        "is not a Celery setting",
     ),
     Case(
         "RPT520",
         lambda: facts(redis(), task={"base": Unguarded}),
         lambda: facts(redis(), task={"base": Guarded}),
-        "no IdempotentTask",
+        "not an IdempotentTask",
     ),
     Case(
         "RPT520",
         lambda: facts(redis(), task={"idempotency": {"key": "order"}}),
         lambda: facts(redis(), task={"base": OfItsOwn, "idempotency": {"key": "order"}}),
-        "",
+        "has `idempotency`, but its class is not",
         "its own",
     ),
     Case(
@@ -1044,7 +1171,7 @@ CASES = [
         "RPT522",
         lambda: facts(redis(beat_schedule={"nightly": ScheduleEntry(options={"idempotency_key": "n"}, app=Celery())})),
         lambda: facts(redis(beat_schedule={"nightly": ScheduleEntry(app=Celery())})),
-        "",
+        "'nightly' in beat_schedule has an idempotency_key",
         "entry",
     ),
     # what a move changes
@@ -1061,6 +1188,7 @@ CASES = [
         "RPT601",
         lambda: facts(rabbitmq(task_default_priority=3), moved_from=BrokerKind.REDIS),
         lambda: facts(rabbitmq(task_default_priority=3), moved_from=BrokerKind.RABBITMQ),
+        "is 3",
     ),
     Case(
         "RPT601",
@@ -1080,24 +1208,26 @@ CASES = [
         "RPT602",
         lambda: facts(classic() | {"task_default_priority": 5}),
         lambda: facts(classic(max_priority=9) | {"task_default_priority": 5}),
+        "has the priority 5, but 'celery' has",
     ),
     Case(
         "RPT603",
         lambda: facts(rabbitmq(beat_schedule={"x": {"task": "shop.bill", "schedule": 5}}), moved_from=BrokerKind.REDIS),
         lambda: facts(rabbitmq(beat_schedule={"x": {"task": "shop.bill", "schedule": 5}})),
+        "1 periodic tasks, and a move runs",
     ),
     Case("RPT603", lambda: on_redis(workers=worker(beat=True)), on_redis, "-B", "embedded"),
     Case(
         "RPT604",
         lambda: on_rabbitmq(live=rabbit_says(queues=declared("classic"))),
         lambda: on_rabbitmq(live=rabbit_says(queues=declared())),
-        "is a classic queue there",
+        "exists as a classic queue",
     ),
     Case(
         "RPT604",
         lambda: on_rabbitmq(live=rabbit_says(exchanges={"celery": "direct"})),
         lambda: on_rabbitmq(live=rabbit_says(exchanges={"celery": "topic"})),
-        "is direct there",
+        "exists as direct",
         "exchange",
     ),
     Case(
@@ -1111,14 +1241,14 @@ CASES = [
         "RPT604",
         lambda: on_rabbitmq(live=rabbit_says(queues=declared(arguments={"x-queue-type": "quorum"}))),
         lambda: on_rabbitmq(live=rabbit_says(queues=declared())),
-        "exists without x-dead-letter-exchange, and is declared with",
+        "exists without x-dead-letter-exchange, but is declared with",
         "adopted late",
     ),
     Case(
         "RPT604",
         lambda: on_rabbitmq(live=rabbit_says(queues=declared(durable=False))),
         lambda: on_rabbitmq(live=rabbit_says(queues=declared())),
-        "is transient there",
+        "exists as transient",
         "durable",
     ),
     Case(
@@ -1145,17 +1275,19 @@ CASES = [
         "RPT605",
         lambda: on_redis(write_servers=endpoints(REMOTE_AMQP), deployment=project(pings=(PROCFILE,))),
         lambda: on_redis(deployment=project(pings=(PROCFILE,))),
+        "a probe pings a worker that reads",
     ),
     Case(
         "RPT606",
         lambda: facts(rabbitmq(result_backend="rpc://"), moved_from=BrokerKind.REDIS),
         lambda: on_rabbitmq(moved_from=BrokerKind.REDIS),
+        "is rpc",
     ),
     Case(
         "RPT604",
         lambda: facts(classic(), live=rabbit_says(queues=declared())),
         lambda: facts(classic(), live=rabbit_says(queues=declared(), default_queue_type="quorum")),
-        "",
+        "'celery' exists as a quorum queue, but",
         "virtual host",
     ),
     Case(
@@ -1174,9 +1306,17 @@ CASES = [
     ),
     # the Redis itself
     Case(
-        "RPT701", lambda: on_redis(live=configured(maxmemory_policy="allkeys-lru")), lambda: on_redis(live=REDIS_SAYS)
+        "RPT701",
+        lambda: on_redis(live=configured(maxmemory_policy="allkeys-lru")),
+        lambda: on_redis(live=REDIS_SAYS),
+        "maxmemory-policy is allkeys-lru",
     ),
-    Case("RPT702", lambda: on_redis(live=configured(appendonly="no")), lambda: on_redis(live=REDIS_SAYS)),
+    Case(
+        "RPT702",
+        lambda: on_redis(live=configured(appendonly="no")),
+        lambda: on_redis(live=REDIS_SAYS),
+        "appendonly is no",
+    ),
     Case(
         "RPT703",
         lambda: on_redis(live=configured(client_output_buffer_limit="normal 1024 0 0 pubsub 33554432 8388608 60")),
@@ -1187,24 +1327,32 @@ CASES = [
         "RPT703",
         lambda: on_redis(live=configured(client_output_buffer_limit="normal 0 0 0 pubsub 1048576 0 0")),
         lambda: on_redis(live=configured(client_output_buffer_limit="normal 0 0 0 pubsub 0 0 0")),
-        "listeners",
+        "subscribers",
         "pubsub",
     ),
     Case(
         "RPT704",
         lambda: on_redis(live=says(info={"used_memory": 751})),
         lambda: on_redis(live=says(info={"used_memory": 750})),
+        "751 of 1000 bytes are used",
     ),
-    Case("RPT705", lambda: on_redis(live=configured(timeout="300")), lambda: on_redis(live=REDIS_SAYS)),
+    Case(
+        "RPT705",
+        lambda: on_redis(live=configured(timeout="300")),
+        lambda: on_redis(live=REDIS_SAYS),
+        "timeout is 300 s",
+    ),
     Case(
         "RPT706",
         lambda: on_redis(live=says(info={"rdb_last_bgsave_status": "err"})),
         lambda: on_redis(live=says(info={"rdb_last_bgsave_status": "ok"})),
+        "rdb_last_bgsave_status is err",
     ),
     Case(
         "RPT707",
         lambda: on_redis(live=says(info={"connected_clients": 8001})),
         lambda: on_redis(live=says(info={"connected_clients": 8000})),
+        "8001 of 10000 are in use",
     ),
     Case(
         "RPT708",
@@ -1222,8 +1370,14 @@ CASES = [
         "RPT710",
         lambda: on_redis(live=says(version="5.0.14")),
         lambda: on_redis(live=says(version="5.0.14"), versions=versions("5.7.0", "6.4.0")),
+        "Redis 5.0.14 with redis-py 8.1.0",
     ),
-    Case("RPT711", lambda: on_redis(live=says(info={"cluster_enabled": 1})), lambda: on_redis(live=REDIS_SAYS)),
+    Case(
+        "RPT711",
+        lambda: on_redis(live=says(info={"cluster_enabled": 1})),
+        lambda: on_redis(live=REDIS_SAYS),
+        "cluster mode is enabled",
+    ),
     Case(
         "RPT712",
         lambda: on_redis(live=says(clock_ahead_s=-30.0)),
@@ -1241,6 +1395,7 @@ CASES = [
         "RPT801",
         lambda: on_rabbitmq(live=rabbit_says(alarms=("disk on rabbit@a",))),
         lambda: on_rabbitmq(live=QUORUM_4),
+        "disk on rabbit@a",
     ),
     Case(
         "RPT802",
@@ -1281,6 +1436,7 @@ CASES = [
         "RPT804",
         lambda: on_rabbitmq(live=rabbit_says(deprecated_in_use=("transient_nonexcl_queues",))),
         lambda: on_rabbitmq(live=rabbit_says(deprecated_in_use=("management_metrics_collection",))),
+        "transient_nonexcl_queues is in use on this server",
     ),
     Case(
         "RPT805",
@@ -1288,10 +1444,11 @@ CASES = [
         lambda: on_rabbitmq(
             live=rabbit_says(queues=declared() | {"celery.dead": DeclaredQueue("celery.dead", "quorum", {})})
         ),
+        "'celery' sends dead letters to the queue",
     ),
     # the waivers
-    Case("RPT001", on_redis, on_redis),
-    Case("RPT002", on_redis, on_redis),
+    Case("RPT001", on_redis, on_redis, "waiver"),
+    Case("RPT002", on_redis, on_redis, "waiver"),
 ]
 JUDGED = [case for case in CASES if not case.rule.startswith("RPT00")]
 
@@ -1300,6 +1457,7 @@ JUDGED = [case for case in CASES if not case.rule.startswith("RPT00")]
 def test_a_rule_finds_its_mistake(case: Case) -> None:
     found = judge(case.bad(), case.rule)
     assert found.findings, found.not_judged
+    assert case.says
     assert case.says in " ".join(one.finding.message for one in found.findings)
 
 
@@ -1318,7 +1476,7 @@ SILENT: dict[BrokerKind, RedisFacts | RabbitFacts] = {
 
 
 @pytest.mark.parametrize("case", [case for case in JUDGED if not RULES[case.rule].live], ids=str)
-def test_what_is_known_without_a_broker_stays_judged_where_it_says_nothing(case: Case) -> None:
+def test_a_silent_broker_changes_no_verdict(case: Case) -> None:
     """Else `--live` would turn an exit code green."""
     bad = case.bad()
     if bad.live is not None or bad.source_live is not None:
@@ -1347,7 +1505,7 @@ CANNOT_BE_PASTED = {"RPT403", "RPT511", "RPT604", "RPT708", "RPT709"}
     [case for case in JUDGED if lines_of_python(RULES[case.rule].fix) and case.rule not in CANNOT_BE_PASTED],
     ids=str,
 )
-def test_what_a_rule_says_to_write_silences_it(case: Case) -> None:
+def test_a_fix_silences_its_rule(case: Case) -> None:
     fixes = {one.finding.fix or one.rule.fix for one in judge(case.bad(), case.rule).findings}
     if not all(lines_of_python(fix) for fix in fixes):
         pytest.skip("what is to be written is no line of a configuration")
@@ -1409,22 +1567,22 @@ def test_a_rule_about_a_queue_names_what_declares_it(
 
 def test_a_waiver_needs_a_reason() -> None:
     """RPT001 finds it, and it waives nothing."""
-    bad, place = facts(redis(task_acks_late=False)), Place("pyproject.toml", 3)
-    without = Waivers(ROOT, waivers=(StandingWaiver("RPT203", "", "", place),))
+    bad, location = facts(redis(task_acks_late=False)), Location("pyproject.toml", 3)
+    without = DoctorConfig(ROOT, waivers=(Waiver("RPT203", "", "", location),))
     found = judge(bad, "", without)
     assert {"RPT001", "RPT203"} <= {one.rule.id for one in found.findings}
     assert () == found.waived
-    given = Waivers(ROOT, waivers=(StandingWaiver("RPT203", "shop.*", "counters", place),))
+    given = DoctorConfig(ROOT, waivers=(Waiver("RPT203", "shop.*", "counters", location),))
     found = judge(bad, "", given)
     assert {"RPT001", "RPT203"}.isdisjoint({one.rule.id for one in found.findings})
     assert ["RPT203"] == [one.rule.id for one in found.waived]
 
 
 def test_a_waiver_of_nothing_is_found() -> None:
-    waiver = StandingWaiver("RPT999", "", "because", Place("pyproject.toml", 3))
-    found = judge(on_redis(), "RPT002", Waivers(ROOT, waivers=(waiver,)))
+    waiver = Waiver("RPT999", "", "because", Location("pyproject.toml", 3))
+    found = judge(on_redis(), "RPT002", DoctorConfig(ROOT, waivers=(waiver,)))
     assert ["there is no rule 'RPT999'"] == [one.finding.message for one in found.findings]
-    right = Waivers(ROOT, waivers=(replace(waiver, rule="RPT203"),))
+    right = DoctorConfig(ROOT, waivers=(replace(waiver, rule="RPT203"),))
     assert () == judge(on_redis(), "RPT002", right).findings
 
 
@@ -1442,7 +1600,7 @@ def test_a_waiver_of_nothing_is_found() -> None:
 )
 @pytest.mark.parametrize("value", ["10", "true", "", None, timedelta(seconds=30), 0, 7.5])
 def test_no_value_breaks_a_rule(key: str, value: object) -> None:
-    """What is no number is unknown to the rules that calculate with it, and RPT512 names it."""
+    """A value that is not a number is unknown to the rules that calculate with it, and RPT512 names it."""
     for conf in (redis(**{key: value}), rabbitmq(**{key: value})):
         report = judge(facts(conf))
         assert [] == [one for one in report.not_judged if one.reason.startswith("the rule fails")]
@@ -1469,7 +1627,7 @@ def test_no_option_breaks_a_rule(option: str, value: object) -> None:
         ({"broker_url": "redis://u:p@w@h:x/0"}, "the broker's address cannot be read"),
     ],
 )
-def test_what_cannot_even_be_read_is_one_clear_error(changes: dict[str, object], said: str) -> None:
+def test_an_unreadable_setting_is_one_clear_error(changes: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigInvalid, match=said):
         facts(redis(**changes))
 

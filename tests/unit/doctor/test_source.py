@@ -9,13 +9,13 @@ from uuid import uuid4
 
 import pytest
 
-from judging import GOOD_REDIS, RULES
+from repot.doctor.collect import read_app
+from repot.doctor.config import read_config
 from repot.doctor.deployment import read_deployment
-from repot.doctor.examine import examine
-from repot.doctor.gather import read_app
-from repot.doctor.policy import read_policy
-from repot.doctor.rule import Finding, Place
+from repot.doctor.rule import Finding, Location
+from repot.doctor.runner import run_rules
 from repot.errors import ConfigInvalid
+from support.judging import GOOD_REDIS, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from repot.doctor.examine import Report
     from repot.doctor.facts import Facts
+    from repot.doctor.runner import Report
 
 HEAD = """from datetime import datetime, timedelta
 from celery import Celery
@@ -61,14 +61,14 @@ def project(tmp_path: Path) -> Iterator[Callable[[str], Facts]]:
         sys.modules[name] = module
         spec.loader.exec_module(module)
         app: Celery = module.app
-        return read_app(app, name, read_policy(tmp_path))
+        return read_app(app, name, read_config(tmp_path))
 
     yield load
     sys.modules.pop(name, None)
 
 
 def judged(facts: Facts, path: Path) -> Report:
-    return examine(facts, RULES, read_policy(path), RULES)
+    return run_rules(facts, RULES, read_config(path), RULES)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_a_module_that_is_not_loaded_is_read_for_what_it_sends(project: Callable
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "x.py").write_text("def view(task):\n    task.apply_async(countdown=99999)\n")
     facts = project("@app.task(shared=False)\ndef bill(): ...\n")
-    assert [("web/views.py", 9000)] == [(call.place.file, call.countdown_s) for call in facts.source.calls]
+    assert [("web/views.py", 9000)] == [(call.location.file, call.countdown_s) for call in facts.source.calls]
     assert facts.source.complete
 
 
-def test_a_delay_of_nobody_knows_which_task(project: Callable[[str], Facts]) -> None:
+def test_a_delay_of_an_unknown_task(project: Callable[[str], Facts]) -> None:
     facts = project(
         "@app.task(shared=False)\ndef bill(): ...\n\ndef view(task):\n    task.apply_async(countdown=DAY)\n"
     )
@@ -153,7 +153,7 @@ def test_a_retry_belongs_to_its_task(project: Callable[[str], Facts]) -> None:
     facts = project(text)
     assert 10800 == facts.tasks[0].countdown_s
     assert facts.tasks[0].retries_itself
-    assert Place(facts.tasks[0].place.file, 8) == facts.tasks[0].place if facts.tasks[0].place else False
+    assert Location(facts.tasks[0].location.file, 8) == facts.tasks[0].location if facts.tasks[0].location else False
 
 
 def test_a_plain_retry_waits_the_tasks_own_delay(project: Callable[[str], Facts]) -> None:
@@ -193,7 +193,7 @@ def test_a_rejection(project: Callable[[str], Facts], call: str, found: int) -> 
         ("bill.apply_async((1,), idempotency_key=order)", 0),
     ],
 )
-def test_a_call_that_does_not_do_what_it_says(project: Callable[[str], Facts], call: str, found: int) -> None:
+def test_a_call_without_the_effect_it_names(project: Callable[[str], Facts], call: str, found: int) -> None:
     text = (
         "@app.task(bind=True, shared=False)\ndef bill(self, order=None, http=None):\n"
         f"    try:\n        pass\n    except OSError as error:\n        {call}\n"
@@ -246,13 +246,13 @@ def test_a_waiver_without_a_reason_is_a_finding(project: Callable[[str], Facts],
     text = "@app.task(acks_late=False, shared=False)  # repot: ignore[RPT203]\ndef bill(): ...\n"
     found = {one.rule.id: one.finding for one in judged(project(text), tmp_path).findings}
     assert {"RPT001", "RPT203"} <= set(found)
-    assert Place(found["RPT203"].place.file, 8) == found["RPT001"].place if found["RPT203"].place else False
+    assert Location(found["RPT203"].location.file, 8) == found["RPT001"].location if found["RPT203"].location else False
 
 
-def deployed(folder: Path, **files: str) -> Any:
+def deployed(directory: Path, **files: str) -> Any:
     for name, text in files.items():
-        (folder / name.replace("_", ".")).write_text(text)
-    return read_deployment(folder, ())
+        (directory / name.replace("_", ".")).write_text(text)
+    return read_deployment(directory, ())
 
 
 STARTED = {
@@ -305,7 +305,7 @@ def test_how_a_worker_is_started(tmp_path: Path, name: str, text: str, options: 
     (worker,) = deployed(tmp_path, **{name: text}).workers
     assert options == worker.options
     lines = [number for number, line in enumerate(text.splitlines(), 1) if "celery" in line or line.endswith(">")]
-    assert worker.place.line == lines[0]
+    assert worker.location.line == lines[0]
 
 
 def test_what_else_the_start_files_say(tmp_path: Path) -> None:
@@ -315,9 +315,9 @@ def test_what_else_the_start_files_say(tmp_path: Path) -> None:
         compose_yaml='x:\n  healthcheck:\n    test: ["CMD-SHELL", "celery -A shop inspect -t 5 ping -d c@$$H"]\n',
     )
     assert () == found.workers
-    assert (Place("Procfile", 1),) == found.beats
-    assert (Place("Procfile", 2),) == found.event_readers
-    assert (Place("compose.yaml", 3),) == found.ping_probes
+    assert (Location("Procfile", 1),) == found.beats
+    assert (Location("Procfile", 2),) == found.event_readers
+    assert (Location("compose.yaml", 3),) == found.ping_probes
 
 
 def test_a_container_of_kubernetes(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_container_of_kubernetes(tmp_path: Path) -> None:
     )
     found = read_deployment(tmp_path, ())
     assert [{"pool": "solo"}] == [worker.options for worker in found.workers]
-    assert (Place("k8s/worker.yaml", 8),) == found.ping_probes
+    assert (Location("k8s/worker.yaml", 8),) == found.ping_probes
 
 
 def test_what_is_stated_replaces_what_is_found(tmp_path: Path) -> None:
@@ -344,16 +344,16 @@ def test_the_section_of_pyproject(tmp_path: Path) -> None:
         "[tool.repot.doctor.waive]\nRPT403 = 'own network'\n'RPT203:shop.m*' = 'counters'\n"
     )
     (tmp_path / "deep").mkdir()
-    policy = read_policy(tmp_path / "deep")
-    assert tmp_path == policy.root
+    config = read_config(tmp_path / "deep")
+    assert tmp_path == config.root
     assert (("RPT1",), "warning", 1800, ("shop.*",)) == (
-        policy.select,
-        policy.fail_on,
-        policy.bounds.longest_run_s,
-        policy.bounds.may_be_lost,
+        config.select,
+        config.fail_on,
+        config.bounds.longest_run_s,
+        config.bounds.may_be_lost,
     )
-    own, some = policy.waivers
-    assert Place("pyproject.toml", 8) == own.place
+    own, some = config.waivers
+    assert Location("pyproject.toml", 8) == own.location
     assert own.covers("RPT403", Finding("x", task="any.task"))
     assert some.covers("RPT203", Finding("x", task="shop.metrics"))
     assert not some.covers("RPT203", Finding("x", task="shop.bill"))
@@ -368,8 +368,8 @@ def test_the_section_of_pyproject(tmp_path: Path) -> None:
         ("[tool.repot.doctor\n", "cannot be read"),
     ],
 )
-def test_a_section_that_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_section(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(ConfigInvalid) as caught:
-        read_policy(tmp_path)
+        read_config(tmp_path)
     assert said in str(caught.value)

@@ -1,0 +1,51 @@
+"""Turn the errors of client libraries into repot's."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from repot.errors import BrokerUnreachable, TlsFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.config.endpoints import Endpoint
+
+#: The errors, by library and class, of a refused login or permission: 403 and 530 of AMQP, WRONGPASS, NOAUTH and NOPERM
+#: of Redis. By name, so a probe imports only the library that it needs.
+_REFUSALS = {
+    ("amqp", "AccessRefused"),
+    ("amqp", "NotAllowed"),
+    ("redis", "AuthenticationError"),
+    ("redis", "NoPermissionError"),
+    # a replica takes no writes
+    ("repot", "WritesRefused"),
+}
+
+
+def no_answer(server: Endpoint, error: BaseException) -> BrokerUnreachable:
+    """Return the error for a failed connection: TLS, or no answer."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLError):
+            message = f"no trusted TLS connection to {server}: {cause.strerror or cause}"
+            hint = "The CA must be trusted (WORKER_TLS_CA_CERTS names its file) and the host be in the certificate."
+            return TlsFailed(message, hint=hint)
+    return BrokerUnreachable(f"{server} did not answer: {error}", hint="Is it running, and is the port right?")
+
+
+def refuses_access(error: BaseException) -> bool:
+    """Return whether the broker refuses the user, the password, a permission or the virtual host."""
+    return any(
+        (kind.__module__.partition(".")[0], kind.__name__) in _REFUSALS
+        for cause in _causes(error)
+        for kind in type(cause).__mro__
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -1,0 +1,43 @@
+"""The result of publishing a batch of messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class PublishOutcome(StrEnum):
+    """What is known about one published message."""
+
+    #: The broker has stored it in the queue.
+    CONFIRMED = "confirmed"
+    #: The broker does not have it.
+    REFUSED = "refused"
+    #: The broker may have it: the connection failed before it answered.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The outcome of one published message; `reason` says why it is not confirmed."""
+
+    outcome: PublishOutcome
+    reason: str = ""
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Return whether the broker has the message."""
+        return self.outcome is PublishOutcome.CONFIRMED
+
+
+CONFIRMED = Receipt(PublishOutcome.CONFIRMED)
+
+
+def refused(reason: str) -> Receipt:
+    """Return the receipt of a message that the broker certainly does not have."""
+    return Receipt(PublishOutcome.REFUSED, reason)
+
+
+def unknown(reason: str) -> Receipt:
+    """Return the receipt of a message that the broker may have."""
+    return Receipt(PublishOutcome.UNKNOWN, reason)

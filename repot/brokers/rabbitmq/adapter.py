@@ -1,0 +1,184 @@
+"""The broker port on RabbitMQ: counts by its management API, messages by AMQP."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import amqp
+from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from repot.brokers.closing import leave
+from repot.brokers.errors import no_answer
+from repot.brokers.port import DEFAULT_LEASE_S, Depth
+from repot.brokers.publishing import PublishOutcome
+from repot.brokers.rabbitmq import browse, publish, reservation
+from repot.brokers.rabbitmq.delayed import delayed_for
+from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
+from repot.config.endpoints import endpoints
+from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from repot.brokers.browse import Browsed, Decide
+    from repot.brokers.message import Message
+    from repot.brokers.publishing import Receipt
+    from repot.brokers.registry import ConnectOptions
+    from repot.brokers.reservation import Reservation
+    from repot.config import BrokerUrl
+
+#: RabbitMQ counts messages at each tick, and its management API collects at ticks of its own: 5 s each.
+DEFAULT_DEPTH_LAG_S = 10.0
+
+#: Since 4.0 quorum queues drop a message that was returned more than 20 times.
+_DEFAULT_RETURN_LIMIT, _LIMITED_SINCE = 20, 4
+
+
+class RabbitBroker:
+    """The `Broker` port on RabbitMQ."""
+
+    product = "RabbitMQ"
+
+    def __init__(self, url: BrokerUrl, options: ConnectOptions) -> None:
+        """Ask the management API with the user of `url`.
+
+        Raises:
+            BrokerUnreachable: it does not answer.
+        """
+        self._url, self._tls, self._timeout_s = url, options.tls, options.timeout_s
+        self._kept: Connection | None = None
+        server = self._server = endpoints(url.reveal())[0]
+        address = options.management_url or default_management_url(server, encrypted=server.is_encrypted)
+        self._api = ManagementApi(
+            address, server.user or "guest", server.password or "guest", tls=self._tls, timeout_s=self._timeout_s
+        )
+        self._vhost = server.path or "/"
+        self.depth_lag_s = DEFAULT_DEPTH_LAG_S if options.depth_lag_s is None else options.depth_lag_s
+        overview = self._api.get("/api/overview")
+        if overview is None:
+            message = f"{self._api.address} is not RabbitMQ's management API"
+            raise BrokerUnreachable(message)
+        # any user with a tag may list policies; reading the virtual host itself takes an administrator
+        if self._api.get(f"/api/policies/{segment(self._vhost)}") is None:
+            # all its queues would be "not found", which counts as empty
+            message = f"RabbitMQ at {self._api.address} has no virtual host {self._vhost!r}"
+            raise BrokerUnreachable(message, hint="The path of the address names it: amqp://host:5672/vhost.")
+        self.version = str(overview["rabbitmq_version"])
+        # absent for a user with the tag `management` alone
+        self.identity = str(overview.get("node", ""))
+
+    def depth(self, queue: str) -> Depth:
+        """Read a queue's counts; they are as old as the broker's statistics."""
+        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(queue)}")
+        if found is None:
+            # the queue may be gone while delayed messages for it still exist
+            return Depth(ready=0, unacked=0, delayed=delayed_for(self._api, self._vhost, queue))
+        delayed = delayed_for(self._api, self._vhost, queue)
+        try:
+            # classic queues only; 0 or absent for a message without a timestamp
+            oldest = found.get("head_message_timestamp") if found["messages_ready"] else None
+            # a dead-lettered message of a quorum queue is still the queue's until the dead-letter target has it
+            unacked = found["messages_unacknowledged"] + found.get("messages_dlx", 0)
+            return Depth(found["messages_ready"], unacked, float(oldest) if oldest else None, delayed)
+        except KeyError as error:
+            message = f"RabbitMQ has not counted the messages of {queue!r} yet"
+            raise DepthUnknown(message, hint="Its statistics appear some seconds after the queue.") from error
+
+    def browse(self, queue: str, decide: Decide) -> Browsed:
+        """Take each message, and give back what is kept; the queue's delivery limit is read first."""
+        limit = self._return_limit(queue)
+        with self._errors():
+            connection = self._connect(confirm_publish=True)
+            try:
+                return browse.browse(connection.connection, queue, decide, limit)
+            finally:
+                connection.release()
+
+    def take(self, queue: str, limit: int, *, lease_s: float = DEFAULT_LEASE_S) -> Reservation:
+        """Reserve messages on a connection of its own, whose heartbeat is the lease."""
+        return_limit = self._return_limit(queue)
+        with self._errors():
+            connection = self._connect(confirm_publish=True, heartbeat_s=max(1, round(lease_s)))
+            try:
+                return reservation.take(connection, queue, limit, return_limit)
+            except BaseException:
+                connection.release()
+                raise
+
+    def publish(self, queue: str, messages: Sequence[Message]) -> tuple[Receipt, ...]:
+        """Publish with confirms and `mandatory`, on a connection that is kept for the next batch."""
+        with self._errors():
+            try:
+                receipts = publish.publish(self._publishing(), queue, messages, self._timeout_s)
+            except (amqp.AMQPError, OSError):
+                # RabbitMQ may have closed it since the last batch; nothing was sent
+                self.close()
+                receipts = publish.publish(self._publishing(), queue, messages, self._timeout_s)
+        if any(one.outcome is PublishOutcome.UNKNOWN for one in receipts):
+            self._drop()
+        return receipts
+
+    def close(self) -> None:
+        """Close the connection for publishing, if there is one; each other question has a connection of its own."""
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            leave(connection, self._timeout_s)
+
+    def _drop(self) -> None:
+        """Close it without waiting for a broker that does not answer."""
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            connection.collect(socket_timeout=self._timeout_s)
+
+    def _publishing(self) -> amqp.Connection:
+        if self._kept is None:
+            self._kept = self._connect(confirm_publish=False)
+        established: amqp.Connection = self._kept.connection
+        return established
+
+    def _connect(self, *, confirm_publish: bool, heartbeat_s: int = 0) -> Connection:
+        connection = Connection(
+            self._url.reveal(),
+            ssl=self._server.is_encrypted if self._tls is None else cast("dict[str, Any]", self._tls),
+            connect_timeout=self._timeout_s,
+            heartbeat=heartbeat_s,
+            transport_options={
+                "confirm_publish": confirm_publish,
+                "read_timeout": self._timeout_s,
+                "write_timeout": self._timeout_s,
+            },
+        )
+        try:
+            connection.ensure_connection(max_retries=1)
+        except BaseException:
+            connection.release()
+            raise
+        return connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise repot's errors in place of py-amqp's."""
+        try:
+            yield
+        except (amqp.AMQPError, OSError, OperationalError) as error:
+            if isinstance(error, amqp.AccessRefused):
+                message = f"{self._server} refuses access: {error}"
+                raise AccessRefused(message, hint="The user needs to read the queue and to write to it.") from error
+            raise no_answer(self._server, error) from error
+
+    def _return_limit(self, queue: str) -> int | None:
+        """Return how often a message may be returned before the queue drops it; None without a limit."""
+        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(queue)}") or {}
+        if found.get("type") != "quorum":
+            return None
+        stated = (
+            (found.get("arguments") or {}).get("x-delivery-limit"),
+            (found.get("effective_policy_definition") or {}).get("delivery-limit"),
+        )
+        limits = [int(limit) for limit in stated if limit is not None]
+        if not limits:
+            return _DEFAULT_RETURN_LIMIT if int(self.version.partition(".")[0]) >= _LIMITED_SINCE else None
+        # -1 is no limit
+        return min((limit for limit in limits if limit >= 0), default=None)

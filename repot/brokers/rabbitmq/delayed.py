@@ -1,0 +1,56 @@
+"""Count messages that RabbitMQ holds until they are due: Celery's native delayed delivery.
+
+They wait in `celery_delayed_0` to `_27`, one set for all task queues of a virtual host. Their target is in the routing
+key of each message, which the management API does not show: any queue that can receive them may be the target of all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from repot.brokers.rabbitmq.management import segment
+from repot.errors import DepthUnknown
+
+if TYPE_CHECKING:
+    from repot.brokers.rabbitmq.management import ManagementApi
+
+#: A prefix may precede it.
+_QUEUES = r"celery_delayed_\d+$"
+_EXCHANGE = "celery_delayed_delivery"
+
+#: Celery declares 28 of each set.
+_PAGE = 500
+
+
+def delayed_for(api: ManagementApi, vhost: str, queue: str) -> int:
+    """Count the messages of a virtual host that wait for their time; 0 where none of them can reach the queue.
+
+    Raises:
+        DepthUnknown: RabbitMQ has not counted them yet.
+        BrokerUnreachable: it did not answer.
+    """
+    total = _total(api, vhost)
+    return total if total and _can_reach(api, vhost, queue) else 0
+
+
+def _total(api: ManagementApi, vhost: str) -> int:
+    path = f"/api/queues/{segment(vhost)}?page=1&page_size={_PAGE}&use_regex=true&name={segment(_QUEUES)}"
+    found = api.get(path) or {}
+    try:
+        return sum(_messages(one) for one in found["items"])
+    except KeyError as error:
+        message = "RabbitMQ has not counted the delayed messages yet"
+        raise DepthUnknown(message, hint="Its statistics appear some seconds after the queues.") from error
+
+
+def _messages(queue: dict[str, Any]) -> int:
+    # also those that are due and not dead-lettered yet
+    return int(queue["messages_ready"] + queue["messages_unacknowledged"] + queue.get("messages_dlx", 0))
+
+
+def _can_reach(api: ManagementApi, vhost: str, queue: str) -> bool:
+    """Return whether due messages reach the queue, directly or by an exchange that it is bound to."""
+    exchanges = api.get(f"/api/bindings/{segment(vhost)}") or []
+    due = {one["destination"] for one in exchanges if one["source"].endswith(_EXCHANGE)}
+    bound = {one["source"] for one in exchanges if (one["destination_type"], one["destination"]) == ("queue", queue)}
+    return queue in due or bool(due & bound)

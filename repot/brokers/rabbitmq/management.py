@@ -1,0 +1,113 @@
+"""A read-only client of RabbitMQ's management API."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+from repot.errors import AccessRefused, BrokerUnreachable, TlsFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from repot.config.endpoints import Endpoint
+
+_PORT, _TLS_PORT = 15672, 15671
+
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNAVAILABLE = 401, 403, 404, 503
+
+
+class ManagementApi:
+    """A client of one server's management API; every request is a GET."""
+
+    def __init__(
+        self, address: str, user: str, password: str, *, tls: Mapping[str, Any] | None = None, timeout_s: float = 5
+    ) -> None:
+        """Use the http or https URL `address`, as `user` unless the URL names another.
+
+        `tls` are py-amqp's options: `ca_certs`, `cert_reqs`, `certfile`, `keyfile`.
+        """
+        parts = urlsplit(address)
+        if parts.username:
+            user, password = unquote(parts.username), unquote(parts.password or "")
+        token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {token}"}
+        self.user = user
+        #: The address, without credentials.
+        self.address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+        self._timeout_s = timeout_s
+        handlers = [HTTPSHandler(context=_context(tls or {}))] if parts.scheme == "https" else []
+        self._opener = build_opener(ProxyHandler({}), *handlers)
+
+    def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
+        """Return the answer as JSON; None for 404. A failed health check is also an answer.
+
+        Raises:
+            AccessRefused: the user lacks the permission.
+            TlsFailed: the certificate is not trusted.
+            BrokerUnreachable: no answer.
+        """
+        # S310: the address is the caller's, http or https
+        request = Request(self.address + path, headers=self._headers)  # noqa: S310
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as response:
+                return json.load(response)
+        except HTTPError as error:
+            return self._refusal(error, path)
+        except (OSError, HTTPException, ValueError) as error:
+            if isinstance(getattr(error, "reason", error), ssl.SSLError):
+                message = f"no trusted TLS connection to RabbitMQ's management API at {self.address}: {error}"
+                raise TlsFailed(message) from error
+            message = f"RabbitMQ's management API at {self.address} did not answer: {error}"
+            hint = "Is the plugin rabbitmq_management enabled? WORKER_MANAGEMENT_URL says where it listens."
+            raise BrokerUnreachable(message, hint=hint) from error
+
+    def _refusal(self, error: HTTPError, path: str) -> Any:  # noqa: ANN401 - JSON
+        """Return None for 404 and the answer of a failed health check; raise for any other status."""
+        try:
+            answer = json.load(error)
+        except ValueError:
+            answer = {}
+        if error.code == _NOT_FOUND:
+            return None
+        if error.code == _UNAVAILABLE and path.startswith("/api/health/"):
+            return answer
+        reason = answer.get("reason", error.reason)
+        message = f"RabbitMQ's management API at {self.address} answered {error.code} {reason!s} to {path}"
+        if error.code in (_UNAUTHORIZED, _FORBIDDEN):
+            hint = (
+                f"`rabbitmqctl set_user_tags {self.user} administrator` would allow it, or name such a user in "
+                "WORKER_MANAGEMENT_URL."
+                if "dministrator" in str(reason)
+                else f"The user needs the tag `monitoring`: rabbitmqctl set_user_tags {self.user} monitoring"
+            )
+            raise AccessRefused(message, hint=hint) from error
+        raise BrokerUnreachable(message) from error
+
+
+def default_management_url(server: Endpoint, *, encrypted: bool) -> str:
+    """Return the address where the management API listens by default."""
+    if encrypted:
+        return f"https://{server.host or 'localhost'}:{_TLS_PORT}"
+    return f"http://{server.host or 'localhost'}:{_PORT}"
+
+
+def segment(name: str) -> str:
+    """Return a name as one segment of a path."""
+    return quote(name, safe="")
+
+
+def _context(tls: Mapping[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.get("ca_certs"))
+    if tls.get("cert_reqs") == ssl.CERT_NONE:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.get("certfile"):
+        context.load_cert_chain(tls["certfile"], tls.get("keyfile"))
+    return context

@@ -1,0 +1,141 @@
+"""The broker port on Redis and Valkey."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import redis
+
+from repot.brokers.errors import no_answer
+from repot.brokers.port import DEFAULT_LEASE_S, Depth
+from repot.brokers.redis import browse, publish, reservation
+from repot.brokers.redis.client import open_client
+from repot.brokers.redis.in_flight import InFlight
+from repot.brokers.redis.lists import lists_of
+from repot.config.endpoints import endpoints
+from repot.errors import AccessRefused, BrokerUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from repot.brokers.browse import Browsed, Decide
+    from repot.brokers.message import Message
+    from repot.brokers.publishing import Receipt
+    from repot.brokers.registry import ConnectOptions
+    from repot.brokers.reservation import Reservation
+    from repot.config import BrokerUrl
+    from repot.config.endpoints import Endpoint
+
+Answer = TypeVar("Answer")
+
+#: kombu's default names of keys: one list for each step of priority, `queue`, `queue\x06\x163`, ..., and one hash for
+#: the unacknowledged messages of all queues, with an index of their delivery times.
+_KEYS = {
+    "global_keyprefix": "",
+    "sep": "\x06\x16",
+    "priority_steps": (0, 3, 6, 9),
+    "unacked_key": "unacked",
+    "unacked_index_key": "unacked_index",
+}
+
+
+def product_and_version(info: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the product and version from an INFO reply; the version is empty if it is missing."""
+    # Valkey also states a Redis version, for old clients
+    if "valkey_version" in info:
+        return "Valkey", str(info["valkey_version"])
+    return "Redis", str(info.get("redis_version", ""))
+
+
+class RedisBroker:
+    """The `Broker` port on Redis."""
+
+    #: Redis counts when it is asked.
+    depth_lag_s = 0.0
+
+    def __init__(self, url: BrokerUrl, options: ConnectOptions) -> None:
+        """Connect to the first server of the address, or to Sentinel's master.
+
+        kombu's transport options may name the keys and the master.
+
+        Raises:
+            BrokerUnreachable: it does not answer.
+        """
+        transport = options.transport_options or {}
+        self._keys: dict[str, Any] = _KEYS | {name: value for name, value in transport.items() if name in _KEYS}
+        servers = endpoints(url.reveal())
+        self._endpoint = servers[0]
+        self._client = open_client(
+            self._endpoint,
+            tls=options.tls,
+            timeout_s=options.timeout_s,
+            transport_options=transport,
+            sentinels=servers,
+        )
+        self._in_flight = InFlight(self._client, self._keys)
+        server = self._ask(lambda: self._client.info("server"))
+        self.product, self.version = product_and_version(server)
+        self.identity = str(server["process_id"])
+
+    def depth(self, queue: str) -> Depth:
+        """Count a queue's lists, what workers hold of it, and what is reserved."""
+        lists = lists_of(queue, self._keys)
+        found, unacked = self._ask(lambda: self._in_flight.count(queue, lists))
+        return Depth(sum(found[::2]), unacked, _earliest(message for message in found[1::2] if message))
+
+    def browse(self, queue: str, decide: Decide) -> Browsed:
+        """Browse a queue's lists; a script moves a message from one to another in one step."""
+        return self._ask(lambda: browse.browse(self._client, queue, decide, self._keys))
+
+    def take(self, queue: str, limit: int, *, lease_s: float = DEFAULT_LEASE_S) -> Reservation:
+        """Put back expired reservations of the queue, and reserve up to `limit` messages."""
+        return reservation.take(self._client, queue, limit, lease_s, self._keys, self._ask)
+
+    def recover(self, queue: str, *, even_live: bool = False) -> int:
+        """Put back expired reservations of the queue, or all; return how many messages."""
+        return self._ask(lambda: reservation.recover(self._client, queue, self._keys, even_live=even_live))
+
+    def publish(self, queue: str, messages: Sequence[Message]) -> tuple[Receipt, ...]:
+        """Push all messages in one transaction. On Redis every name is a queue."""
+        return self._ask(lambda: publish.publish(self._client, queue, messages, self._keys))
+
+    @property
+    def unacked_keys(self) -> tuple[str, str]:
+        """Return the keys of kombu's index of unacknowledged messages and of the messages, with the prefix."""
+        prefix = self._keys["global_keyprefix"]
+        return f"{prefix}{self._keys['unacked_index_key']}", f"{prefix}{self._keys['unacked_key']}"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _ask(self, command: Callable[[], Answer]) -> Answer:
+        try:
+            return command()
+        except redis.RedisError as error:
+            raise refusal(self._endpoint, error) from error
+
+
+def refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
+    """Return the error for a failed command: access refused, TLS, or no answer."""
+    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
+        hint = "Check user and password of the address."
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            hint = f"The user needs: ACL SETUSER {server.user or 'default'} +@connection"
+        return AccessRefused(f"{server} refuses access: {error}", hint=hint)
+    return no_answer(server, error)
+
+
+def _earliest(messages: Iterable[str]) -> float | None:
+    """Return when the earliest of these messages was sent; None without messages, or if one has no timestamp."""
+    sent = [_sent_at(message) for message in messages]
+    known = [moment for moment in sent if moment is not None]
+    return min(known) if known and len(known) == len(sent) else None
+
+
+def _sent_at(message: str) -> float | None:
+    try:
+        return float(json.loads(message)["properties"]["timestamp"])
+    except (ValueError, KeyError, TypeError):
+        return None

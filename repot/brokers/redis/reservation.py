@@ -1,0 +1,190 @@
+"""Reserve messages of kombu's lists on Redis.
+
+A script moves them to lists of the reservation's own, one for each priority, in one step: no command stands between
+"in the queue" and "reserved". An index, a sorted set for each queue, names its reservations with the instants at which
+they end, by the server's clock. The keys begin as those of the queue's priorities do, so that the same ACL covers them:
+`{queue}{sep}reserved` is the index, `{queue}{sep}reserved:{id}:{number}` the list of one reservation and priority.
+
+A taker that is killed leaves its reservation behind. The next `take` of the queue puts it back once its lease has
+ended; `recover` does only this. Celery's workers know nothing of reservations; `depth` counts them as unacknowledged.
+
+kombu's own hash of unacknowledged messages is not used: any worker's restore scan would give a reserved message out
+again after the worker's own visibility timeout, and an element that is not JSON would end every scan with an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
+
+from repot.brokers.redis.lists import lists_of, not_a_list, read_element
+from repot.brokers.reservation import Reservation, TakenMessage
+from repot.errors import FactUnknown, ReservationLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+#: Runs a command; raises repot's errors in place of redis-py's.
+Ask: TypeAlias = "Callable[[Callable[[], Any]], Any]"
+
+#: KEYS: the index, and the queue's lists. What is pushed back needs no memory, but Redis at `maxmemory` refuses RPUSH
+#: unless the script has written before: LPOP, which it never refuses, comes first.
+_PRELUDE = """
+local function held(id, index) return KEYS[1] .. ':' .. id .. ':' .. (index - 2) end
+local function now()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) + tonumber(time[2]) / 1000000
+end
+local function put_back(id)
+  local count = 0
+  for index = 2, #KEYS do
+    for _ = 1, redis.call('LLEN', held(id, index)) do
+      local element = redis.call('LPOP', held(id, index))
+      redis.call('RPUSH', KEYS[index], element)
+      count = count + 1
+    end
+  end
+  redis.call('ZREM', KEYS[1], id)
+  return count
+end
+local function wrong_key()
+  for index = 2, #KEYS do
+    local kind = redis.call('TYPE', KEYS[index]).ok
+    if kind ~= 'list' and kind ~= 'none' then return KEYS[index] end
+  end
+end
+"""
+
+#: ARGV: id, limit, lease. Returns the elements of each list, oldest first; or the name of a key that is not a list.
+_TAKE = f"""{_PRELUDE}
+local wrong = wrong_key()
+if wrong then return wrong end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now())) do put_back(id) end
+redis.call('ZADD', KEYS[1], now() + tonumber(ARGV[3]), ARGV[1])
+local room, taken = tonumber(ARGV[2]), {{}}
+for index = 2, #KEYS do
+  local elements = {{}}
+  while room > 0 do
+    local element = redis.call('RPOPLPUSH', KEYS[index], held(ARGV[1], index))
+    if not element then break end
+    elements[#elements + 1] = element
+    room = room - 1
+  end
+  taken[index - 1] = elements
+end
+if room == tonumber(ARGV[2]) then redis.call('ZREM', KEYS[1], ARGV[1]) end
+return taken
+"""
+
+#: ARGV: id, lease, `all` or `some`, and then pairs of a list's number and an element. Returns 0 if there is no such
+#: reservation.
+_COMMIT = f"""{_PRELUDE}
+if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
+if ARGV[3] == 'all' then
+  for index = 2, #KEYS do redis.call('DEL', held(ARGV[1], index)) end
+  redis.call('ZREM', KEYS[1], ARGV[1])
+  return 1
+end
+for place = 4, #ARGV, 2 do redis.call('LREM', held(ARGV[1], tonumber(ARGV[place])), -1, ARGV[place + 1]) end
+redis.call('ZADD', KEYS[1], now() + tonumber(ARGV[2]), ARGV[1])
+return 1
+"""
+
+#: ARGV: ids. Returns how many messages went back, or the name of a key that is not a list.
+_PUT_BACK = f"""{_PRELUDE}
+local wrong = wrong_key()
+if wrong then return wrong end
+local count = 0
+for _, id in ipairs(ARGV) do count = count + put_back(id) end
+return count
+"""
+
+#: ARGV: `all`, or `expired`. Returns the ids of reservations.
+_FIND = f"""{_PRELUDE}
+return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] == 'all' and '+inf' or now())
+"""
+
+#: Counts the messages of all reservations of a queue.
+COUNT = f"""{_PRELUDE}
+local count = 0
+for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  for index = 2, #KEYS do count = count + redis.call('LLEN', held(id, index)) end
+end
+return count
+"""
+
+
+def keys_of(queue: str, keys: Mapping[str, Any]) -> list[str]:
+    """Return the index of a queue's reservations and the queue's lists; `keys` are kombu's transport options."""
+    return [f"{keys['global_keyprefix']}{queue}{keys['sep']}reserved", *lists_of(queue, keys)]
+
+
+def take(
+    client: Any,  # noqa: ANN401 - redis.Redis
+    queue: str,
+    limit: int,
+    lease_s: float,
+    keys: Mapping[str, Any],
+    ask: Ask,
+) -> RedisReservation:
+    """Reserve messages; the arguments are those of the port.
+
+    Raises:
+        FactUnknown: a key of the queue is not a list.
+        BrokerUnreachable: Redis did not answer.
+    """
+    names, reservation_id = keys_of(queue, keys), str(uuid4())
+    taken: Any = ask(lambda: client.register_script(_TAKE)(keys=names, args=[reservation_id, limit, lease_s]))
+    if isinstance(taken, str):
+        raise FactUnknown(not_a_list(taken), hint="Is the name right? Another program uses this key.")
+    elements = [(number, element) for number, found in enumerate(taken, start=2) for element in found]
+    return RedisReservation(client, names, reservation_id, elements, lease_s, ask)
+
+
+def recover(client: Any, queue: str, keys: Mapping[str, Any], *, even_live: bool) -> int:  # noqa: ANN401 - redis.Redis
+    """Put the messages of expired reservations, or of all, back; return how many.
+
+    Raises:
+        FactUnknown: a key of the queue is not a list.
+        redis.RedisError: Redis did not answer.
+    """
+    names = keys_of(queue, keys)
+    found = client.register_script(_FIND)(keys=names, args=["all" if even_live else "expired"])
+    put = client.register_script(_PUT_BACK)(keys=names, args=found)
+    if isinstance(put, str):
+        raise FactUnknown(not_a_list(put), hint="Rename the key that another program uses; the messages stay reserved.")
+    return int(put)
+
+
+class RedisReservation(Reservation):
+    """Messages in lists of their own."""
+
+    def __init__(
+        self,
+        client: Any,  # noqa: ANN401 - redis.Redis
+        names: list[str],
+        reservation_id: str,
+        elements: Iterable[tuple[int, str]],
+        lease_s: float,
+        ask: Ask,
+    ) -> None:
+        """Hold `elements`, each with the number of its list among `names`."""
+        self._elements = {str(number): one for number, one in enumerate(elements)}
+        super().__init__(TakenMessage(name, *read_element(one)) for name, (_, one) in self._elements.items())
+        self._client, self._names, self._id, self._lease_s, self._ask = client, names, reservation_id, lease_s, ask
+
+    def _commit(self, ids: list[str]) -> None:
+        whole = len(ids) == len(self._open)
+        words = ["all"] if whole else ["some", *(word for one in ids for word in self._elements[one])]
+        script = self._client.register_script(_COMMIT)
+        if not self._ask(lambda: script(keys=self._names, args=[self._id, self._lease_s, *words])):
+            raise ReservationLost.of(len(ids))
+        self._has_ended = self._has_ended or whole
+
+    def _give_back(self) -> None:
+        if not self._open:
+            return
+        script = self._client.register_script(_PUT_BACK)
+        put = self._ask(lambda: script(keys=self._names, args=[self._id]))
+        if isinstance(put, str):
+            raise FactUnknown(not_a_list(put), hint="Rename that key; the messages come back when the lease ends.")

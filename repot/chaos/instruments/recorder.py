@@ -1,0 +1,174 @@
+"""Records deliveries, runs and warnings in the journal, from Celery's signals; tasks reach failpoints here."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import datetime
+from threading import Event, Thread, main_thread
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+
+from celery import current_task, signals
+
+from repot.chaos.instruments.failpoints import Failpoints, Phase
+from repot.chaos.instruments.journal import (
+    ALIVE,
+    CLAIMED,
+    DELIVERED,
+    ENDED,
+    NOTICED,
+    PARKED,
+    POSTPONED,
+    READY,
+    STARTED,
+    Journal,
+)
+from repot.config.masking import masked
+from repot.idempotency.guard_events import GuardEvent, guard_event
+from repot.upstream.retry_pause import is_retry_pause
+from repot.upstream.task_run import before_success_stored
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType
+
+#: Seconds between two `ALIVE` events.
+ALIVE_INTERVAL_S = 0.5
+_LONGEST_NOTICE = 300
+_RECORDED = {GuardEvent.ACQUIRED: CLAIMED, GuardEvent.PARKED: PARKED}
+
+
+def record(path: Path) -> None:
+    """Record every delivery and run of this process and its children from now on."""
+    journal = Journal(path)
+    main, pool = MainProcess(journal), PoolProcess(journal)
+    # weak references would drop these objects at once
+    for signal, receiver in (
+        (signals.worker_init, main.begun),
+        (signals.after_setup_logger, main.logging_is_set_up),
+        (signals.worker_ready, main.ready),
+        (signals.task_received, main.delivered),
+        (signals.worker_process_init, main.forked),
+        (signals.task_prerun, pool.started),
+        (signals.before_task_publish, pool.sending),
+        (signals.task_postrun, pool.ended),
+        (guard_event, pool.answered),
+    ):
+        signal.connect(receiver, weak=False, dispatch_uid=f"repot-record-{receiver.__name__}")
+
+
+class MainProcess:
+    """Records the events of a worker's main process."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._failpoints = Failpoints(journal)
+        self._warnings = WarningRecorder(journal)
+
+    def begun(self, sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+        """Note the name of a worker that starts."""
+        self._warnings.worker = sender.hostname
+
+    def logging_is_set_up(self, logger: logging.Logger, **_: Any) -> None:  # noqa: ANN401
+        """Record what is logged from now on."""
+        logger.addHandler(self._warnings)
+
+    def ready(self, sender: Any, **_: Any) -> None:  # noqa: ANN401
+        """Record that the worker consumes."""
+        self._journal.write(READY, sender.hostname)
+        Thread(target=self._report_alive, args=(sender,), daemon=True, name="repot-alive").start()
+
+    def delivered(self, sender: Any, request: Any, **_: Any) -> None:  # noqa: ANN401
+        """Record that the worker has a message."""
+        redelivered = bool(request.delivery_info.get("redelivered"))
+        tag = str(request.message.delivery_tag)
+        self._journal.write(DELIVERED, sender.hostname, request.id, name=request.name, redelivered=redelivered, tag=tag)
+        self._failpoints.reach(Phase.RECEIVED, request.id, sender.hostname)
+
+    def forked(self, **_: Any) -> None:  # noqa: ANN401
+        """Stop recording the log in a pool process: a task's log is not the worker's."""
+        logging.getLogger().removeHandler(self._warnings)
+
+    def _report_alive(self, consumer: Any) -> None:  # noqa: ANN401
+        """Record `ALIVE` when the main thread has moved, or pauses before it reconnects.
+
+        A main thread that is blocked in one call, by a socket or a lock, does neither.
+        """
+        hub, before = consumer.controller.hub, None
+        # the callback shows that an idle event loop runs
+        loop_ran = Event()
+        never = Event()
+        while not never.wait(ALIVE_INTERVAL_S):
+            frame = sys._current_frames().get(main_thread().ident or 0)  # noqa: SLF001 - the only way to see it
+            now = _position(frame)
+            if loop_ran.is_set() or now != before or is_retry_pause(frame):
+                self._journal.write(ALIVE, consumer.hostname)
+            before = now
+            loop_ran.clear()
+            if hub is not None:
+                hub.call_soon(loop_ran.set)
+
+
+def _position(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
+    """Return the frames of a thread and the current instruction of each."""
+    found = []
+    while frame is not None:
+        found.append((id(frame), frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)
+
+
+class WarningRecorder(logging.Handler):
+    """Writes records of WARNING or above to the journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(logging.WARNING)
+        self._journal = journal
+        self.worker = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record with passwords masked."""
+        text = str(masked(record.getMessage().strip()))
+        self._journal.write(NOTICED, self.worker, level=record.levelname, text=text[:_LONGEST_NOTICE])
+
+
+class PoolProcess:
+    """Records the events of a process that runs tasks."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._failpoints = Failpoints(journal)
+
+    def started(self, task_id: str, task: Any, **_: Any) -> None:  # noqa: ANN401
+        """Record that a task is about to run."""
+        self._watch_backend(task.backend)
+        worker = task.request.hostname
+        self._journal.write(STARTED, worker, task_id, name=task.name, retries=task.request.retries)
+        self._failpoints.reach(Phase.STARTED, task_id, worker)
+
+    def answered(self, event: GuardEvent, task_id: str, **_: Any) -> None:  # noqa: ANN401
+        """Record a guard's decision."""
+        if event in _RECORDED:
+            self._journal.write(_RECORDED[event], "", task_id)
+
+    def sending(self, headers: Any = None, **_: Any) -> None:  # noqa: ANN401
+        """Record a message with an ETA; a message of the running task itself is its retry."""
+        if headers and headers.get("id") and headers.get("eta"):
+            wait_s = datetime.fromisoformat(headers["eta"]).timestamp() - time()
+            self._journal.write(POSTPONED, "", headers["id"], due=monotonic() + wait_s)
+        if current_task and headers and headers.get("id") == current_task.request.id:
+            self._failpoints.reach(
+                Phase.RETRY_PUBLISH, str(current_task.request.id), str(current_task.request.hostname)
+            )
+
+    def ended(self, task_id: str, task: Any, state: str, **_: Any) -> None:  # noqa: ANN401
+        """Record that this process is done with a task."""
+        self._journal.write(ENDED, task.request.hostname, task_id, state=state)
+        self._failpoints.reach(Phase.BEFORE_ACK, task_id, task.request.hostname)
+
+    def _watch_backend(self, backend: Any) -> None:  # noqa: ANN401
+        """Reach a failpoint before the backend stores a success."""
+        before_success_stored(
+            backend, lambda task_id, request: self._failpoints.reach(Phase.RESULT_STORE, task_id, request.hostname)
+        )

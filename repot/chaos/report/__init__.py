@@ -1,0 +1,1 @@
+"""Results as data, and as pages, tables and files."""

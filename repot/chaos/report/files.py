@@ -1,0 +1,95 @@
+"""Write a campaign as JSON, JUnit XML, HTML or Markdown, and read the JSON back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from repot.chaos.report.html_report import as_html
+from repot.chaos.report.junit import as_junit
+from repot.chaos.report.markdown import as_markdown
+from repot.chaos.report.result import Campaign
+from repot.errors import ReportUnreadable, ReportUnwritable
+from repot.sanitize import sanitize_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["as_html", "as_json", "as_junit", "as_markdown", "read", "require_writable", "write"]
+
+#: How many problems of a file an error lists; the others usually follow from them.
+_MAX_PROBLEMS = 3
+
+
+def as_json(campaign: Campaign) -> str:
+    """Return everything as JSON, with the name, the verdict as text and `as_expected` beside each result."""
+    shown = sanitize_report(campaign)
+    data = asdict(shown)
+    for result, entry in zip(shown.results, data["results"], strict=True):
+        entry["name"] = result.cell.name
+        entry["found"] = str(result.verdict)
+        entry["bad"] = result.verdict.is_bad
+        entry["as_expected"] = result.as_expected
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def read(path: Path) -> Campaign:
+    """Read a file that `as_json` wrote.
+
+    Raises:
+        ReportUnreadable: the file cannot be read, or is not a report.
+    """
+    try:
+        return TypeAdapter(Campaign).validate_json(path.read_bytes())
+    except OSError as error:
+        message = f"the report {path} cannot be read: {error.strerror}"
+        raise ReportUnreadable(message, hint=_HINT) from error
+    except ValidationError as error:
+        message = f"{path} is not a report of `repot chaos run`: {_problems(error)}"
+        raise ReportUnreadable(message, hint=_HINT) from error
+
+
+_HINT = "Name a file that `repot chaos run --json` wrote with this release of repot."
+
+
+def _problems(error: ValidationError) -> str:
+    """Return the first few problems, each with its location; never the values."""
+    found = error.errors()
+    listed = [": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in found[:_MAX_PROBLEMS]]
+    more = len(found) - len(listed)
+    return "; ".join((*listed, f"and {more} more") if more else listed)
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before anything runs.
+
+    Raises:
+        ReportUnwritable: names the reason.
+    """
+    existed = path.exists()
+    try:
+        path.open("a").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def write(text: str, path: Path) -> None:
+    """Write a report; replace the file if it exists.
+
+    Raises:
+        ReportUnwritable: names the reason.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ReportUnwritable:
+    message = f"the report cannot be written to {path}: {error.strerror}"
+    return ReportUnwritable(message, hint="Name a file in a directory that exists and is writable.")

@@ -1,0 +1,69 @@
+"""Write the results as Markdown, for documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repot.chaos.report.conclusions import conclusions, limits
+from repot.chaos.report.matrix import CellStatus, CellSummary, Matrix, counts, matrix
+from repot.sanitize import sanitize_report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from repot.chaos.report.result import Campaign
+
+
+def as_markdown(campaign: Campaign) -> str:
+    """Return the date and versions, the matrix, and the conclusions."""
+    shown = sanitize_report(campaign)
+    table = matrix(shown)
+    parts = ["# The fault matrix", "\n".join(_head(shown, table)), "\n".join(_table(table)), _KEY, *_conclusions(shown)]
+    return "\n\n".join(parts) + "\n"
+
+
+_KEY = "**Bold**: not acceptable. ≠: not the expected verdict. n/a: not applicable. Blank: not run."
+
+
+def _head(campaign: Campaign, table: Matrix) -> Iterator[str]:
+    total = counts(table)
+    versions = ", ".join(f"{name} {number}" for name, number in campaign.versions.items())
+    yield f"Measured {campaign.created} with {_escaped(versions)}; seed {campaign.seed}."
+    yield f"{total.cells} cells, {total.runs} runs, {total.unexpected} cells not as expected."
+    if campaign.app:
+        yield f"The task is `{campaign.app}`."
+    if campaign.scaled:
+        scaled = ", ".join(f"{name} {value:g} s" for name, value in campaign.scaled.items())
+        yield f"Times are scaled from minutes to seconds: {_escaped(scaled)}."
+
+
+def _table(table: Matrix) -> Iterator[str]:
+    yield _line(("scenario", *(column.name for column in table.columns)))
+    yield _line(["---"] * (len(table.columns) + 1))
+    for row in table.rows:
+        yield _line((row.name, *map(_text, table.row(row))))
+
+
+def _text(summary: CellSummary) -> str:
+    text = _escaped(summary.text)
+    mark = " ≠" if summary.unexpected else ""
+    return f"**{text}**{mark}" if summary.status is CellStatus.BAD else f"{text}{mark}"
+
+
+def _conclusions(campaign: Campaign) -> Iterator[str]:
+    kind = None
+    for one in conclusions(campaign):
+        if one.kind is not kind:
+            kind = one.kind
+            yield f"## {kind.value}"
+        yield _escaped(one.text)
+    if missing := limits(campaign):
+        yield missing
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{one}" if one in "\\|*_<>[]`" else one for one in text.replace("\n", " "))

@@ -1,0 +1,216 @@
+"""The data of a report: HTML, Markdown, JSON and JUnit are made from it, and JSON is read back into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from repot.chaos.runner.verdict import Sending, TaskHistory, Verdict
+
+
+class WorkerOutcome(StrEnum):
+    """The state of the target worker at the end: the worker whose link, process or broker the fault strikes."""
+
+    #: It ran the last task; only the fault itself restarted it, if anything did.
+    CONSUMES = "consumes"
+    #: It was alive, logged nothing and did nothing for longer than any timeout lasts.
+    HUNG = "hung"
+    #: It exited by itself and had to be started again.
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A scenario under a profile, with or without the guard."""
+
+    scenario: str
+    profile: str
+    guard: bool
+
+    @property
+    def name(self) -> str:
+        """Return its name, as `ack-cut/amqp-quorum/guarded`."""
+        return f"{self.scenario}/{self.profile}/{'guarded' if self.guard else 'plain'}"
+
+    def run(self, number: int) -> str:
+        """Return the name of one run, which is valid in a worker's name: `ack-cut-amqp-quorum-guarded-1`."""
+        return f"{self.name.replace('/', '-').replace('@', '-at-')}-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class CellVerdict:
+    """What a run found; the table of expectations has the same.
+
+    Attributes:
+        task: the verdict on the task under test.
+        others: the worst verdict on any other task; OK if all are harmless.
+        won_twice: whether two runs of a guarded task both ended as the run that counts.
+    """
+
+    task: Verdict
+    others: Verdict = Verdict.OK
+    worker: WorkerOutcome = WorkerOutcome.CONSUMES
+    won_twice: bool = False
+
+    def __str__(self) -> str:
+        """Return the text that the table of expectations has: `lost`, or `ok, others lost, worker hung`."""
+        found = [self.task.value]
+        if not self.others.is_harmless:
+            found.append(f"others {self.others.value}")
+        if self.worker is not WorkerOutcome.CONSUMES:
+            found.append(f"worker {self.worker.value}")
+        if self.won_twice:
+            found.append("won twice")
+        return ", ".join(found)
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it is not acceptable: a task was lost or duplicated, or the worker hangs until a person acts."""
+        return self.task.is_bad or self.others.is_bad or self.worker is WorkerOutcome.HUNG or self.won_twice
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What happened to one task id.
+
+    Attributes:
+        role: `under test` for the task that the fault is aimed at. Other tasks have the role `before` (both workers
+            work), `waiting` (queued behind the task under test), `after` (the target worker consumes again) or
+            `stranger` (not sent by the experiment).
+        error: what its sender got instead of a confirmation; empty for none.
+        sent_at: seconds since the task under test was sent.
+        effects: how often its effect happened; by the probe if there is one, else by the journal.
+    """
+
+    role: str
+    verdict: Verdict
+    sending: Sending
+    error: str
+    sent_at: float
+    effects: int
+    history: TaskHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time in which a fault was active, in seconds since the task under test was sent; `what` describes it."""
+
+    what: str
+    begun: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A problem in the target worker's log, and when it was logged."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds since the fault began (without a fault: since the first delivery); None for what did not happen.
+
+    Attributes:
+        detected: until the target worker logged a problem or exited.
+        redelivered: until the task under test was delivered again.
+        steady: until nothing was left and the target worker (or its replacement) had run another task.
+        silent: the longest time for which the target worker's main thread stood still before it logged a problem.
+    """
+
+    detected: float | None
+    redelivered: float | None
+    steady: float | None
+    silent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run of a cell. Instants are seconds since the task under test was sent.
+
+    Attributes:
+        number: of the repetition, from 1.
+        product: the broker's name, as the broker reports it; so is `version`.
+        expected: the entry of the table of expectations; None if it has no entry.
+        left: what was left at the deadline, as text; empty for nothing.
+        lanes: the workers, in the order in which a timeline shows them.
+        command: the command that runs it again.
+    """
+
+    cell: Cell
+    number: int
+    seed: int
+    product: str
+    version: str
+    verdict: CellVerdict
+    expected: CellVerdict | None
+    task_results: tuple[TaskResult, ...]
+    windows: tuple[Window, ...]
+    notices: tuple[Notice, ...]
+    times: Times
+    left: str
+    lanes: tuple[str, ...]
+    command: str
+    took_s: float
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the verdict equals the table's entry; without an entry, whether it is acceptable."""
+        return not self.verdict.is_bad if self.expected is None else self.verdict == self.expected
+
+    @property
+    def task_under_test(self) -> TaskResult:
+        """Return the result of the task that the fault is aimed at."""
+        return next(one for one in self.task_results if one.role == "under test")
+
+
+@dataclass(frozen=True, slots=True)
+class Unmeasured:
+    """A run without a verdict: the experiment failed, or the scenario does not apply to this broker or task."""
+
+    cell: Cell
+    number: int
+    why: str
+    failed: bool
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The name and description of a scenario or a profile."""
+
+    name: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """All results of a `repot chaos run`, and its conditions.
+
+    Attributes:
+        created: when it began, ISO 8601 with the offset.
+        took_s: how long it took, in seconds.
+        versions: of repot, the libraries, Python and every server in use.
+        scaled: settings whose values are scaled down from minutes to seconds.
+        interrupted: whether the user stopped it before its end.
+        app: the user's application and task, as `shop:app shop.charge`; empty for repot's own task.
+    """
+
+    created: str
+    took_s: float
+    seed: int
+    versions: dict[str, str]
+    scaled: dict[str, float]
+    scenarios: tuple[About, ...]
+    profiles: tuple[About, ...]
+    results: tuple[Result, ...]
+    unmeasured: tuple[Unmeasured, ...]
+    interrupted: bool
+    app: str = ""
+
+    @property
+    def unexpected(self) -> tuple[Result, ...]:
+        """The results whose verdict is not the expected one."""
+        return tuple(result for result in self.results if not result.as_expected)

@@ -1,0 +1,1 @@
+"""Run cases: brokers, workers, the fault, the observation and the verdict."""

@@ -1,0 +1,145 @@
+"""The application that an experiment's workers and producers run: repot's own, bare Celery, or a user's.
+
+A profile of repot's settings configures it by `repot.configure`. A profile of Celery's settings keeps
+the application's own settings, except the URLs, the queue, and the times that an experiment scales down.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+
+from repot.chaos.instruments.recorder import record
+from repot.chaos.runner.task_hooks import install_task_hooks
+from repot.config import Role, load
+from repot.errors import AppUnusable
+from repot.upstream.app_servers import forget_servers
+from repot.worker.app_loader import load_app
+from repot.worker.configure import configure, configured_with
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from repot.config import WorkerSettings
+
+NAME = "repot.chaos.runner.app_under_test:app"
+
+
+@dataclass(frozen=True, slots=True)
+class AppConfig:
+    """How an experiment configures its application.
+
+    Attributes:
+        app: the name of a user's application; empty for repot's own.
+        bare: Celery's settings where repot does not configure the application; None where it does.
+        transport: transport options that separate experiments on one broker.
+    """
+
+    app: str
+    bare: dict[str, Any] | None
+    transport: dict[str, Any]
+
+    def write(self, journal: Path) -> None:
+        """Write it to a file beside the journal, for the workers."""
+        _path(journal).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, journal: Path) -> AppConfig:
+        """Read the file beside the journal."""
+        return cls(**json.loads(_path(journal).read_text()))
+
+    def apply(self, app: Celery, settings: WorkerSettings, role: Role) -> None:
+        """Configure an application.
+
+        Raises:
+            AppUnusable: it calls `repot.configure` and the profile forbids it; or it would use another broker.
+        """
+        if self.bare is None:
+            configure(app, settings, role)
+        else:
+            self._leave_bare(app)
+        options = {
+            name: value
+            for name, value in (app.conf.get("broker_transport_options") or {}).items()
+            if name not in _KEY_NAMES
+        }
+        # the application's own read and write URLs would take precedence over broker_url
+        url = settings.broker_url.reveal()
+        app.conf.update(
+            broker_url=url,
+            broker_read_url=url,
+            broker_write_url=url,
+            broker_transport_options={**options, **self.transport},
+            result_backend=settings.result_backend.reveal(),
+            # private servers have no TLS
+            broker_use_ssl=False,
+            redis_backend_use_ssl=None,
+            task_default_queue=settings.queue_names[0],
+            # the application does not define the queue of an experiment
+            task_create_missing_queues=True,
+        )
+        if role is Role.CLIENT and self.app:
+            app.conf.update({name: load_app(self.app).conf.get(name) for name in _SHARED})
+        if role is Role.WORKER and settings.journal:
+            record(settings.journal)
+            install_task_hooks(settings.journal)
+        forget_servers(app)
+        require_own_broker(app, settings)
+
+    def _leave_bare(self, app: Celery) -> None:
+        if configured_with(app) is not None:
+            message = (
+                f"the application {self.app!r} calls repot.configure, so it cannot run with Celery's settings alone"
+            )
+            raise AppUnusable(message, hint="Choose profiles of repot's settings; `repot chaos list` names them.")
+        assert self.bare is not None
+        options = {**(app.conf.get("broker_transport_options") or {}), **self.bare.get("broker_transport_options", {})}
+        app.conf.update({**self.bare, "broker_transport_options": options})
+
+
+#: Transport options that change the names of Redis keys: the experiment counts keys by their default names.
+_KEY_NAMES = ("global_keyprefix", "sep", "priority_steps", "unacked_key", "unacked_index_key", "unacked_mutex_key")
+
+
+def require_own_broker(app: Celery, settings: WorkerSettings) -> None:
+    """Refuse an application that would connect to another broker than the experiment's.
+
+    Raises:
+        AppUnusable: its broker URLs differ.
+    """
+    if {app.conf.broker_read_url, app.conf.broker_write_url} != {settings.broker_url.reveal()}:
+        message = "the application overrides the broker URL of the experiment"
+        raise AppUnusable(message, hint="Do not set broker_url after the application was configured.")
+
+
+#: Settings that a producer shares with its workers. Otherwise workers reject its messages, or RabbitMQ refuses the
+#: second declaration of a queue.
+_SHARED = (
+    "accept_content", "task_serializer", "task_protocol", "task_default_priority", "task_default_queue_type",
+    "task_create_missing_queue_type", "task_queue_max_priority", "task_default_exchange", "task_default_exchange_type",
+)  # fmt: skip
+
+
+def _path(journal: Path) -> Path:
+    return journal.with_suffix(".app")
+
+
+@cache
+def _app_under_test() -> Celery:
+    settings = load()
+    assert settings.journal is not None, "an experiment names a journal"
+    config = AppConfig.read(settings.journal)
+    app = load_app(config.app) if config.app else Celery("experiment")
+    config.apply(app, settings, Role.WORKER)
+    return app
+
+
+def __getattr__(name: str) -> Celery:
+    # not on import: the experiment itself imports `AppConfig` from here
+    if name == "app":
+        return _app_under_test()
+    raise AttributeError(name)

@@ -1,0 +1,273 @@
+"""The run environment of an experiment: links, two workers, a producer, and the ways to wait for them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from amqp import AMQPError
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis import RedisError
+
+from repot.chaos.faults.context import FaultContext
+from repot.chaos.instruments.failpoints import Failpoints, Phase
+from repot.chaos.instruments.journal import DELIVERED, ENDED, REACHED, READY, Journal
+from repot.chaos.runner.app_under_test import NAME as APP_UNDER_TEST
+from repot.chaos.runner.app_under_test import AppConfig
+from repot.chaos.runner.observer import Observer, Sent
+from repot.chaos.runner.proxies import Proxy
+from repot.chaos.runner.target_task import companion
+from repot.chaos.runner.verdict import Sending
+from repot.chaos.runner.worker_process import WorkerProcess
+from repot.chaos.runner.workers import start_worker
+from repot.config import Role
+from repot.config.masking import masked
+from repot.errors import BrokerUnreachable, ExperimentFailed, Interrupted, NotApplicable
+from repot.testbed import LOOPBACK
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+    from repot.chaos.runner.case import Case, Testbed
+    from repot.config import WorkerSettings
+    from repot.testbed import ReapedProcess
+
+#: The first part of a worker's name.
+TARGET, CONTROL = "target", "control"
+
+#: A step that takes longer has failed.
+STEP_WITHIN_S = 45
+#: A producer that takes longer hangs.
+_SENT_WITHIN_S = 15
+
+#: What clients raise when a broker is not reachable.
+NOT_SENT = (OperationalError, RedisError, AMQPError, OSError)
+
+
+@dataclass
+class RunEnvironment:
+    """Links, workers and producer of one experiment; they end with the stack."""
+
+    case: Case
+    testbed: Testbed
+    stack: ExitStack
+
+    def __post_init__(self) -> None:
+        """Create everything but the workers."""
+        case, testbed = self.case, self.testbed
+        test_broker = testbed.test_broker
+        self.name = case.unique_name(test_broker.token)
+        self.directory = testbed.directory / case.name
+        self.directory.mkdir(parents=True)
+        self.journal = Journal(self.directory / "journal")
+        self.failpoints = Failpoints(self.journal)
+        self.rng = case.random(testbed.seed, test_broker.token)
+        self.queue = self.name
+        # runs last, when all workers have ended
+        self.stack.callback(self._clean_up)
+        self.link = self.proxy("link", test_broker.port, test_broker.host)
+        self.control_link = self.proxy("control", test_broker.port, test_broker.host)
+        self.results_link = self.proxy("results", testbed.results.port)
+        self.observer = Observer(self.journal, test_broker, self.name, testbed.stop)
+        self.stack.callback(self.observer.close)
+        self.settings = case.profile.worker_settings(
+            app=APP_UNDER_TEST,
+            broker_url=testbed.test_broker.url_at(self.control_link.port),
+            result_backend=testbed.results.results_url,
+            lease_store=testbed.results.url,
+            lease_prefix=self.name,
+            queue_names=(self.queue, f"{self.queue}-idle"),
+            dead_letter_queue="{queue}-dead",
+            guard=case.guard,
+            journal=self.journal.path,
+            status_dir=self.directory / "status",
+        )
+        self.app_config = AppConfig(
+            testbed.target.app, case.profile.bare(self.settings), test_broker.transport_options(self.name)
+        )
+        self.app_config.write(self.journal.path)
+        # a long timeout, unlike the workers': the experiment's own messages must not fail or be sent twice
+        self.client = self.client_of(self.settings.replace(socket_timeout=30))
+
+    def _clean_up(self) -> None:
+        """Remove queues and keys from an external broker; a failure does not change the verdict."""
+        with suppress(BrokerUnreachable, ExperimentFailed):
+            queues = (self.queue, f"{self.queue}-idle", f"{self.queue}-dead")
+            self.testbed.test_broker.clean_up(self.name, queues)
+
+    def proxy(self, name: str, port: int, host: str = LOOPBACK) -> Proxy:
+        """Create a link to a server that lasts as long as the experiment."""
+        made = Proxy.create(self.testbed.toxiproxy_url, f"{self.name}-{name}", port, host)
+        self.stack.callback(made.delete)
+        return made
+
+    def client_of(self, settings: WorkerSettings) -> Celery:
+        """Create a producer with these settings, configured as the application under test."""
+        made = Celery("repot-chaos", set_as_current=False)
+        self.app_config.apply(made, settings, Role.CLIENT)
+        self.stack.callback(made.close)
+        return made
+
+    def fault_context(self) -> FaultContext:
+        """Return what the fault may act on."""
+        return FaultContext(
+            link=self.link,
+            control_link=self.control_link,
+            results_link=self.results_link,
+            target=_TargetWorker(lambda: self.target),
+            test_broker=self.testbed.test_broker,
+            queue=self.queue,
+            tag=lambda: str(
+                next(self.observer.events_of(DELIVERED, self.target.name, self.observer.task_under_test.task)).details[
+                    "tag"
+                ]
+            ),
+            rng=self.rng,
+        )
+
+    def declare_queues(self) -> None:
+        """Declare both queues: a worker binds all queues for delayed delivery, but declares only those it consumes."""
+        with self.client.connection_for_write() as connection:
+            for queue in self.client.amqp.queues.values():
+                queue.bind(connection.default_channel).declare()
+
+    def start_both(self) -> None:
+        """Start both workers; return when they are ready.
+
+        Raises:
+            Interrupted: `stop` was set before.
+        """
+        if self.testbed.stop.is_set():
+            message = "interrupted before the workers were started"
+            raise Interrupted(message)
+        self.say("starting two workers")
+        results = self.testbed.results
+        over_target_links = self.settings.replace(
+            broker_url=self.testbed.test_broker.url_at(self.link.port),
+            result_backend=results.results_url.replace(f":{results.port}/", f":{self.results_link.port}/"),
+        )
+        self.target = self._start(TARGET, self.queue, over_target_links, processes=1)
+        # two processes, to run one task while another runs
+        self.control = self._start(CONTROL, self.settings.queue_names[1], self.settings, processes=2)
+        self.target.await_ready()
+        self.control.await_ready()
+
+    def _start(self, role: str, queue: str, settings: WorkerSettings, processes: int) -> WorkerProcess:
+        name = f"{role}@{self.name}"
+
+        def start() -> ReapedProcess:
+            options = ("--include", "repot.chaos.runner.task_under_test")
+            process = start_worker(name, queue, settings, self.directory, processes, options, home=self.testbed.home)
+            self.stack.callback(process.stop)
+            return process
+
+        return WorkerProcess(name, start, lambda: len(list(self.observer.events_of(READY, name))), self.testbed.stop)
+
+    # sending
+
+    def send(self, role: str, client: Celery | None = None) -> str:
+        """Send a companion task; return its id."""
+        sent = self._add_sent(role)
+        (client or self.client).send_task(companion(guard=self.case.guard), (0,), task_id=sent.task, queue=self.queue)
+        return sent.task
+
+    def send_task_under_test(self, task: str, client: Celery | None = None) -> None:
+        """Send the task under test and note the broker's reply; a sender that hangs is abandoned."""
+        scenario, target = self.case.scenario, self.testbed.target
+        sent = self._add_sent("under test", task)
+        args, kwargs = target.arguments(scenario)
+        options: dict[str, Any] = {"countdown": scenario.countdown_s} if scenario.countdown_s else {}
+        replies: list[tuple[Sending, str]] = []
+
+        def send() -> None:
+            try:
+                name = target.task_for(scenario, guard=self.case.guard)
+                (client or self.client).send_task(name, args, kwargs, task_id=task, queue=self.queue, **options)
+            except NOT_SENT as error:
+                replies.append((Sending.UNKNOWN, f"{type(error).__name__}: {masked(str(error))}"))
+            else:
+                replies.append((Sending.ACCEPTED, ""))
+
+        # with a countdown it may wait in queues that are not counted
+        self.observer.not_before = sent.at + scenario.countdown_s
+        sending = Thread(target=send, daemon=True, name="repot-sender")
+        sending.start()
+        sending.join(_SENT_WITHIN_S)
+        # a later reply does not count: the caller has given up
+        sent.sending, sent.error = (replies or [(Sending.UNKNOWN, f"no reply within {_SENT_WITHIN_S} s")])[0]
+
+    def _add_sent(self, role: str, task: str = "") -> Sent:
+        sent = Sent(role, task or self.new_id(), monotonic())
+        self.observer.sent.append(sent)
+        return sent
+
+    def new_id(self) -> str:
+        """Return a task id drawn from the seed."""
+        return str(UUID(int=self.rng.getrandbits(128), version=4))
+
+    # waiting
+
+    def say(self, text: str) -> None:
+        """Report a step."""
+        self.testbed.say(self.case, text)
+
+    def await_that(self, condition: Callable[[], object], what: str, within_s: float = STEP_WITHIN_S) -> None:
+        """Wait until a condition holds; `what` names it in an error."""
+        wait_until(condition, within_s=within_s, what=what, poll_s=0.05, stop=self.testbed.stop)
+
+    def await_event(self, kind: str, task: str, what: str, within_s: float = STEP_WITHIN_S) -> None:
+        """Wait until the journal has an event of the target worker and a task."""
+        self.await_that(lambda: any(self.observer.events_of(kind, self.target.name, task)), what, within_s)
+
+    def await_reached(self, phase: Phase, task: str) -> None:
+        """Wait until a task waits at the failpoint of a phase.
+
+        Raises:
+            NotApplicable: the task has ended without reaching it.
+        """
+
+        def reached() -> bool:
+            if any(one.details["phase"] == phase for one in self.observer.events_of(REACHED, self.target.name, task)):
+                return True
+            if phase is not Phase.BEFORE_ACK and any(self.observer.events_of(ENDED, self.target.name, task)):
+                message = f"the task never reached the phase {phase}"
+                raise NotApplicable(message)
+            return False
+
+        self.await_that(reached, f"the task under test reaches {phase}")
+
+    def start_control_consumer(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Make the control worker consume, by remote control; on Redis it gets no command while it reconnects.
+
+        `meanwhile` is called before each attempt.
+        """
+
+        def consumes() -> bool:
+            meanwhile()
+            # a connection of its own: one from the pool may lead to a broker that was killed meanwhile
+            with suppress(*NOT_SENT), self.client.connection_for_write() as connection:
+                return bool(
+                    self.client.control.add_consumer(
+                        self.queue, destination=[self.control.name], reply=True, timeout=2, connection=connection
+                    )
+                )
+            return False
+
+        self.await_that(consumes, "the control worker consumes")
+
+
+@dataclass(frozen=True, slots=True)
+class _TargetWorker:
+    """The target worker of a fault context, which is made before the worker is started."""
+
+    worker: Callable[[], WorkerProcess]
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it has
+        return getattr(self.worker(), name)

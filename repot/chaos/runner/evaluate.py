@@ -1,0 +1,142 @@
+"""Evaluate an experiment: from what was observed to its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from repot.chaos.instruments.journal import ALIVE, DELIVERED, NOTICED, READY
+from repot.chaos.report.result import CellVerdict, Notice, Result, TaskResult, Times, Window, WorkerOutcome
+from repot.chaos.runner.observer import Sent
+from repot.chaos.runner.verdict import Sending, Verdict, judge, task_history
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.chaos.runner.case import Case, Testbed
+    from repot.chaos.runner.observer import Observer
+
+#: Events that show that a worker's main thread is not blocked.
+_SIGNS_OF_LIFE = (ALIVE, DELIVERED, NOTICED, READY)
+#: From harmless to worst.
+_BADNESS = (
+    Verdict.OK, Verdict.REDELIVERED, Verdict.RECOVERED, Verdict.REFUSED, Verdict.PARKED,
+    Verdict.LEFT, Verdict.DUPLICATED, Verdict.UNEXPECTED, Verdict.LOST,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What was observed of an experiment beside its journal; instants are on the journal's clock.
+
+    Attributes:
+        target: and `control` are the names of the workers.
+        exits: workers that ended by themselves: when, which, and the exit code.
+        left: what was left at the deadline; empty for nothing.
+        steady_at: when the target worker ran another task; None if it never did.
+        stills_worker: whether the fault itself stops or ends the target worker.
+        effects: of the task under test, if a probe counted them.
+    """
+
+    target: str
+    control: str
+    windows: tuple[Window, ...]
+    exits: tuple[tuple[float, str, int | None], ...]
+    worker_outcome: WorkerOutcome
+    left: str
+    steady_at: float | None
+    stills_worker: bool
+    effects: int | None
+
+    @property
+    def fault_at(self) -> float | None:
+        """Return when the fault began; None without a fault."""
+        return self.windows[0].begun if self.windows else None
+
+
+def silence(observer: Observer, worker: str, since: float) -> float:
+    """Return the longest time without a sign of life, in seconds, from `since` until the worker's first warning.
+
+    After the warning the worker may wait between two attempts to connect.
+    """
+    signs = [one for one in observer.events if one.worker == worker and one.kind in _SIGNS_OF_LIFE and one.at > since]
+    noticed = min((one.at for one in signs if one.kind == NOTICED), default=float("inf"))
+    instants = [since, *sorted(one.at for one in signs if one.at <= noticed)]
+    return max((later - earlier for earlier, later in pairwise(instants)), default=0)
+
+
+def evaluate(case: Case, observer: Observer, observed: Observation, testbed: Testbed, *, took_s: float) -> Result:
+    """Return the result of an experiment, with a verdict for every task id."""
+    origin = observer.task_under_test.at
+    task_results = tuple(_task_results(observer, observed))
+    under_test = next(one for one in task_results if one.role == "under test")
+    others = max((one.verdict for one in task_results if one.role != "under test"), key=_BADNESS.index)
+    notices = tuple(sorted(_notices(observer, observed), key=lambda one: one.at))
+    verdict = CellVerdict(
+        under_test.verdict,
+        Verdict.OK if others.is_harmless else others,
+        observed.worker_outcome,
+        won_twice=sum(run.claimed and run.state == "SUCCESS" for run in under_test.history.runs) > 1,
+    )
+    return Result(
+        cell=case.cell,
+        number=case.number,
+        seed=testbed.seed,
+        product=observer.test_broker.product,
+        version=observer.test_broker.version,
+        verdict=verdict,
+        expected=_expected(verdict, testbed),
+        task_results=task_results,
+        windows=tuple(Window(one.what, one.begun - origin, one.ended - origin) for one in observed.windows),
+        notices=notices,
+        times=_times(observer, observed, under_test, notices),
+        left=observed.left,
+        lanes=(observed.target, observed.control),
+        command=case.command(testbed.seed, testbed.options),
+        took_s=took_s,
+    )
+
+
+def _expected(verdict: CellVerdict, testbed: Testbed) -> CellVerdict | None:
+    """Return the expected verdict; where several are possible, the one that occurred or else the likeliest."""
+    if not testbed.expected:
+        return None
+    return verdict if verdict in testbed.expected else testbed.expected[0]
+
+
+def _task_results(observer: Observer, observed: Observation) -> Iterator[TaskResult]:
+    events, origin, parked = observer.events, observer.task_under_test.at, observer.parked()
+    strangers = [Sent("stranger", task, origin, Sending.NEVER) for task in observer.strangers()]
+    for sent in (*observer.sent, *strangers):
+        history = task_history(sent.task, events, observer.died)
+        counted = observed.effects if sent.role == "under test" else None
+        verdict = judge(
+            history, sending=sent.sending, left=sent.task in observer.unfinished, parked=sent.task in parked,
+            effects=counted,
+        )  # fmt: skip
+        effects = len(history.effects) if counted is None else counted
+        yield TaskResult(sent.role, verdict, sent.sending, sent.error, sent.at - origin, effects, history.since(origin))
+
+
+def _notices(observer: Observer, observed: Observation) -> Iterator[Notice]:
+    origin = observer.task_under_test.at
+    for one in observer.events_of(NOTICED, observed.target):
+        yield Notice(one.at - origin, str(one.details["text"]))
+    for at, worker, code in observed.exits:
+        yield Notice(at - origin, f"{worker} ended by itself with {code}")
+
+
+def _times(observer: Observer, observed: Observation, under_test: TaskResult, notices: tuple[Notice, ...]) -> Times:
+    origin, deliveries = observer.task_under_test.at, under_test.history.deliveries
+    first = deliveries[0].at if deliveries else 0
+    since = first if observed.fault_at is None else observed.fault_at - origin
+    detected = [one.at for one in notices if one.at >= since]
+    steady = None if observed.steady_at is None else observed.steady_at - origin - since
+    silent_since = observed.windows[-1].ended if observed.windows and observed.stills_worker else observed.fault_at
+    return Times(
+        detected=detected[0] - since if detected else None,
+        redelivered=deliveries[1].at - since if deliveries[1:] else None,
+        steady=steady,
+        silent=0 if silent_since is None else silence(observer, observed.target, silent_since),
+    )

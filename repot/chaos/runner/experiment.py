@@ -1,0 +1,329 @@
+"""One experiment: two workers, a task under test and a fault, followed to the end.
+
+The *target* worker reaches its broker and its results through its own Toxiproxy links, the *control*
+worker and the producer through another. Each step waits for an event of the journal or an answer of
+the broker; only the duration of the fault is a fixed time.
+
+1. Both workers start. Only the target worker consumes; it runs a first task.
+2. The task under test is sent and waits at the failpoint of the scenario's phase, in the target
+   worker. Another task waits behind it.
+3. The control worker starts to consume as well.
+4. The fault is injected and the task released. Both tasks are followed until no run is open and the
+   queue is drained.
+5. The fault is undone. A worker that ended by itself is started again, as a supervisor does.
+6. The control worker stops, and one more task shows whether the target worker consumes. If it does
+   not, it is ended, and the broker delivers the messages that it had reserved again.
+7. Every task id gets its verdict.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from repot.chaos.instruments.failpoints import MAX_WAIT_S, Phase
+from repot.chaos.instruments.journal import DELIVERED, ENDED, NEVER_RELEASED, STARTED
+from repot.chaos.report.result import Window, WorkerOutcome
+from repot.chaos.runner.environment import NOT_SENT, STEP_WITHIN_S, RunEnvironment
+from repot.chaos.runner.evaluate import Observation, evaluate, silence
+from repot.chaos.runner.observer import POLL_S
+from repot.chaos.scenarios.scenario import Needs
+from repot.chaos.scenarios.scenario import SendTime as When
+from repot.errors import BrokerUnreachable, DeadlineExceeded, ExperimentFailed
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from repot.chaos.faults.context import FaultContext
+    from repot.chaos.report.result import Result
+    from repot.chaos.runner.case import Case, Testbed
+    from repot.chaos.runner.worker_process import WorkerProcess
+
+#: A worker that takes no task within this time does not consume.
+_CONSUMES_WITHIN_S = 15
+#: A main thread that is blocked in one call and logs nothing for so long hangs: four times the timeouts of an
+#: experiment.
+HUNG_AFTER_S = 8
+#: Redis replies to a waiting BRPOP at once; RabbitMQ's counts lag.
+_DELIVERED_WITHIN_S = 6
+_RESERVED_WITHIN_S = 5
+#: A task that no worker has by then is reserved by the frozen one.
+_TAKEN_WITHIN_S = 2
+
+
+def perform(case: Case, testbed: Testbed) -> Result:
+    """Run one case.
+
+    Raises:
+        ExperimentFailed: a step did not happen; there is no verdict.
+        NotApplicable: the case does not apply to this broker or this task.
+        Interrupted: `testbed.stop` was set.
+    """
+    with ExitStack() as stack:
+        try:
+            return _Experiment(RunEnvironment(case, testbed, stack)).perform()
+        except (DeadlineExceeded, BrokerUnreachable) as error:
+            message = f"{case.name}: {error.message}"
+            raise ExperimentFailed(message, hint=error.hint) from error
+        except NOT_SENT as error:
+            message = f"{case.name}: a server refused a message of the experiment: {error}"
+            raise ExperimentFailed(message) from error
+
+
+@dataclass
+class _Experiment:
+    environment: RunEnvironment
+    windows: list[Window] = field(default_factory=list)
+    exits: list[tuple[float, str, int | None]] = field(default_factory=list)
+    begun: float = field(default_factory=monotonic)
+
+    def __post_init__(self) -> None:
+        self.case, self.testbed = self.environment.case, self.environment.testbed
+        self.observer = self.environment.observer
+
+    def perform(self) -> Result:
+        scenario, target = self.case.scenario, self.testbed.target
+        context = self.environment.fault_context()
+        if scenario.fault:
+            self.environment.stack.enter_context(scenario.fault.prepared(context))
+        self.environment.declare_queues()
+        self.environment.say("waiting to start")
+        with self.testbed.starting:
+            self.environment.start_both()
+        self.environment.say("running a first task without a fault")
+        self.environment.await_event(ENDED, self.environment.send("before"), "the first task ends")
+        counted = target.effects("")
+        self._inject(context)
+        self.environment.say("following the tasks to their end")
+        self._restart_ended_workers()
+        left = self.observer.settle()
+        outcome, steady_at = self._try_target_worker()
+        if steady_at is not None:
+            left = self.observer.settle() or left
+        if outcome is WorkerOutcome.HUNG or left:
+            left = self._restart_target_worker()
+        self.observer.read_dead_letters(self.environment.settings.dead_letters_of(self.environment.queue))
+        observed = Observation(
+            target=self.environment.target.name,
+            control=self.environment.control.name,
+            windows=tuple(self.windows),
+            exits=tuple(self.exits),
+            worker_outcome=outcome,
+            left=left,
+            steady_at=steady_at,
+            stills_worker=scenario.stills_worker,
+            effects=None if counted is None else (target.effects(self.observer.task_under_test.task) or 0) - counted,
+        )
+        self._require_timely_release()
+        return evaluate(self.case, self.observer, observed, self.testbed, took_s=monotonic() - self.begun)
+
+    def _require_timely_release(self) -> None:
+        """Refuse a verdict on a task that was never released: the fault did not meet it at the scenario's phase."""
+        if any(one.kind == NEVER_RELEASED for one in self.observer.events):
+            message = f"{self.case.name}: the task waited {MAX_WAIT_S} s at its failpoint and was not released"
+            raise ExperimentFailed(message)
+
+    # the fault
+
+    def _inject(self, context: FaultContext) -> None:
+        """Send the task under test, inject the fault, and follow the tasks until the fault is undone."""
+        how = {
+            When.BEFORE: self._inject_into_task,
+            When.INTO_THE_FAULT: self._send_into_fault,
+            When.OVER_THE_TARGET_LINK: self._send_over_target_link,
+        }
+        how[self.case.scenario.sent](context, self.environment.new_id())
+
+    def _send_over_target_link(self, context: FaultContext, task: str) -> None:
+        self.environment.start_control_consumer()
+        producer = self.environment.proxy("producer", self.testbed.test_broker.port, self.testbed.test_broker.host)
+        client = self.environment.client_of(
+            self.environment.settings.replace(broker_url=self.testbed.test_broker.url_at(producer.port))
+        )
+        # a task before the fault opens its connection
+        sent = self.environment.send("before", client)
+        self.environment.await_that(
+            lambda: any(one.kind == ENDED and one.task == sent for one in self.observer.events),
+            "the task that the producer sends before the fault ends",
+        )
+        with self._fault(replace(context, link=producer)):
+            self.environment.send_task_under_test(task, client)
+            self._follow()
+
+    def _send_into_fault(self, context: FaultContext, task: str) -> None:
+        def injected() -> bool:
+            with self._fault(context):
+                self.environment.send_task_under_test(task)
+                if not self.observer.await_delivered(_DELIVERED_WITHIN_S):
+                    return False
+                self.environment.send("waiting")
+                self.environment.start_control_consumer()
+                self._follow()
+            return True
+
+        while not injected():
+            self.windows.clear()
+            task = self._take_back()
+
+    def _inject_into_task(self, context: FaultContext, task: str) -> None:
+        """Let the task under test wait at its phase, inject the fault, and release the task."""
+        phase = self.case.scenario.phase
+        if phase is Phase.BEFORE_RECEIVE:
+            while not self._inject_before_receive(context, task):
+                task = self._take_back()
+            return
+        if phase is None or phase is Phase.AFTER_ACK:
+            self.environment.send_task_under_test(task)
+            if phase and (left := self.observer.settle()):
+                message = f"the task did not end without a fault: {left}"
+                raise ExperimentFailed(message)
+            self._inject_and_release(context, lambda: None)
+            return
+        self.environment.failpoints.set(phase, task)
+        self.environment.send_task_under_test(task)
+        self.environment.await_reached(phase, task)
+        self._inject_and_release(context, lambda: self.environment.failpoints.clear(phase, task))
+
+    def _inject_before_receive(self, context: FaultContext, task: str) -> bool:
+        """Inject the fault while the message waits for a frozen worker; False if the broker did not deliver it."""
+        with ExitStack() as freeze:
+            freeze.enter_context(self.environment.target.frozen())
+            self.environment.send_task_under_test(task)
+            if not self.observer.await_delivered(_DELIVERED_WITHIN_S):
+                return False
+            self._inject_and_release(context, freeze.close)
+            return True
+
+    def _take_back(self) -> str:
+        """Turn a task under test that was not delivered into another first task; return the id of the next one.
+
+        On Redis a worker's BRPOP lasts a second: the worker may be frozen just when it has timed out.
+        """
+        sent = self.observer.task_under_test
+        sent.role = "before"
+        self.environment.await_event(ENDED, sent.task, "the task that was not delivered ends")
+        return self.environment.new_id()
+
+    def _inject_and_release(self, context: FaultContext, release: Callable[[], None]) -> None:
+        """Inject the fault while the task waits at its failpoint; call `release` to let it continue."""
+        scenario = self.case.scenario
+        if scenario.phase not in (Phase.RECEIVED, Phase.AFTER_ACK):
+            # at RECEIVED the main process would miss its heartbeats, at AFTER_ACK the worker would run the waiting task
+            self._send_waiting(can_reserve=scenario.phase is not Phase.BEFORE_RECEIVE)
+        # the control worker cannot start to consume at a broker that is down; the waiting tasks stay at the broker
+        broker_is_target = scenario.needs is not Needs.ANY
+        if not broker_is_target:
+            self.environment.start_control_consumer()
+            with suppress(DeadlineExceeded):
+                self.environment.await_that(
+                    self._all_delivered, "workers have taken all waiting tasks", _TAKEN_WITHIN_S
+                )
+        frozen = self.environment.target.frozen() if scenario.unseen else nullcontext()
+        if scenario.lasts_s == 0:
+            with frozen, self._fault(context):
+                pass
+            release()
+        else:
+            with self._fault(context):
+                release()
+                self._follow()
+        if broker_is_target:
+            # a worker takes seconds to end after a fatal error, and answers nothing meanwhile
+            self.environment.start_control_consumer(meanwhile=self._restart_ended_workers)
+
+    def _send_waiting(self, *, can_reserve: bool) -> None:
+        """Send the tasks that wait behind the task under test: those that the target worker reserves, and one more."""
+        scenario, reserves = self.case.scenario, self.case.profile.reserves(guard=self.case.guard)
+        crowded = scenario.crowded and scenario.needs is not Needs.ANY
+        first, *_ = [self.environment.send("waiting") for _ in range(reserves + 1 if crowded else 1)]
+        if reserves and can_reserve:
+            # a user's own application may reserve fewer tasks
+            with suppress(DeadlineExceeded):
+                self.environment.await_event(DELIVERED, first, "the target worker reserves a task", _RESERVED_WITHIN_S)
+
+    def _all_delivered(self) -> bool:
+        """Return whether workers have received all waiting tasks."""
+        taken = {one.task for one in self.observer.events if one.kind == DELIVERED}
+        return all(sent.task in taken for sent in self.observer.sent if sent.role == "waiting")
+
+    @contextmanager
+    def _fault(self, context: FaultContext) -> Iterator[None]:
+        fault = self.case.scenario.fault
+        if fault is None:
+            yield
+            return
+        self.environment.say(f"fault: {fault.description}")
+        begun = monotonic()
+        with fault.injected(context):
+            yield
+        self.windows.append(Window(fault.description, begun, monotonic()))
+
+    def _follow(self) -> None:
+        """Follow the tasks for as long as the fault lasts."""
+        lasts_s = self.case.scenario.lasts_s
+        if lasts_s is None:
+            self.observer.settle()
+            return
+        end = monotonic() + lasts_s
+
+        def is_over() -> bool:
+            self.observer.note_deaths()
+            return monotonic() >= end
+
+        wait_until(is_over, within_s=lasts_s + 5, what="the fault ends", poll_s=POLL_S, stop=self.testbed.stop)
+
+    # afterwards
+
+    def _restart_ended_workers(self) -> None:
+        for worker in (self.environment.target, self.environment.control):
+            if worker.has_ended:
+                self._start_again(worker)
+
+    def _start_again(self, worker: WorkerProcess) -> None:
+        self.exits.append((monotonic(), worker.name, worker.process.exit_code))
+        worker.start_again()
+
+    def _try_target_worker(self) -> tuple[WorkerOutcome, float | None]:
+        """Send a task that only the target worker can take; return the worker outcome and when the task started."""
+        self.environment.say("checking whether the target worker consumes")
+        self._restart_ended_workers()
+        self.environment.control.signal(signal.SIGTERM)
+        with suppress(DeadlineExceeded):
+            wait_until(
+                lambda: self.environment.control.has_ended,
+                within_s=STEP_WITHIN_S,
+                what="the control worker ends",
+                stop=self.testbed.stop,
+            )
+        self.environment.control.stop()
+        after = self.environment.send("after")
+        try:
+            self.environment.await_event(STARTED, after, "the target worker runs another task", _CONSUMES_WITHIN_S)
+        except DeadlineExceeded:
+            if not self.environment.target.has_ended:
+                return WorkerOutcome.HUNG, None
+            self._start_again(self.environment.target)
+            self.environment.await_event(STARTED, after, "the restarted worker runs another task")
+        at = monotonic()
+        if any(name == self.environment.target.name for _, name, _ in self.exits):
+            return WorkerOutcome.EXITED, at
+        return (WorkerOutcome.HUNG if self._hung() else WorkerOutcome.CONSUMES), at
+
+    def _hung(self) -> bool:
+        """Return whether the target worker was blocked and silent since the fault, and not by the fault itself."""
+        if not self.windows:
+            return False
+        since = self.windows[-1].ended if self.case.scenario.stills_worker else self.windows[0].begun
+        return silence(self.observer, self.environment.target.name, since) >= HUNG_AFTER_S
+
+    def _restart_target_worker(self) -> str:
+        """End the target worker, for the broker to deliver its reserved messages again; start it again to run them."""
+        self.environment.say("restarting the target worker")
+        self.environment.target.stop()
+        self.observer.note_deaths()
+        self.environment.target.start_again()
+        return self.observer.settle()

@@ -1,0 +1,238 @@
+"""Observe an experiment's tasks: the journal, processes that died, and what the broker holds."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import psutil
+
+from repot.brokers.browse import Keep
+from repot.chaos.instruments.journal import DELIVERED, PARKED, POSTPONED, STARTED, Follower, Journal
+from repot.chaos.runner.verdict import Sending, TaskHistory, task_history
+from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from threading import Event
+
+    from repot.brokers import Broker
+    from repot.brokers.browse import Decision
+    from repot.brokers.message import Message
+    from repot.brokers.port import Depth
+    from repot.chaos.instruments.journal import JournalEvent
+    from repot.testbed.test_broker import TestBroker
+
+SETTLED_WITHIN_S = 60
+#: The queue must stay drained this long beyond the age of the broker's counts: on Redis no
+#: key holds a message for a moment between BRPOP and the entry in `unacked`.
+_DRAINED_S = 0.5
+#: The same while a task is not completed: a retry, or a message that a guard sent again, waits for a second or two in
+#: queues that are not counted.
+_DRAINED_INCOMPLETE_S = 5
+POLL_S = 0.1
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message that the experiment sent; `at` is on the journal's clock."""
+
+    role: str
+    task: str
+    at: float
+    sending: Sending = Sending.ACCEPTED
+    error: str = ""
+
+
+@dataclass
+class Observer:
+    """Reads the journal, the process table and the broker of one experiment."""
+
+    journal: Journal
+    test_broker: TestBroker
+    queue: str
+    stop: Event
+    sent: list[Sent] = field(default_factory=list)
+    died: dict[int, float] = field(default_factory=dict)
+    #: The experiment is not settled before: a message waits in a queue that is not counted.
+    not_before: float = 0
+    #: Tasks that may not have ended at the last deadline of `settle`.
+    unfinished: set[str] = field(default_factory=set)
+    _dead_letters: set[str] = field(default_factory=set)
+    _broker: Broker | None = None
+
+    def __post_init__(self) -> None:
+        """Open the journal and a connection to the broker."""
+        self._follower = Follower(self.journal)
+        # the broker's counts may be this old
+        self.lag_s = self.broker.depth_lag_s
+
+    @property
+    def events(self) -> list[JournalEvent]:
+        """Return all events of the journal so far."""
+        return self._follower.read()
+
+    @property
+    def task_under_test(self) -> Sent:
+        """Return the message of the task that the fault is aimed at."""
+        return next(sent for sent in self.sent if sent.role == "under test")
+
+    def events_of(self, kind: str, worker: str, task: str = "") -> Iterator[JournalEvent]:
+        """Return the events of a kind and a worker, of one task if it is given."""
+        return (one for one in self.events if (one.kind, one.worker) == (kind, worker) and task in ("", one.task))
+
+    def histories(self) -> list[TaskHistory]:
+        """Return the history of each task that was sent, in the order of sending."""
+        events = self.events
+        return [task_history(sent.task, events, self.died) for sent in self.sent]
+
+    def strangers(self) -> list[str]:
+        """Return tasks that ran and that this experiment did not send."""
+        known = {sent.task for sent in self.sent}
+        return sorted({one.task for one in self.events if one.kind == STARTED and one.task not in known})
+
+    def parked(self) -> set[str]:
+        """Return tasks that a guard parked or that have a dead letter."""
+        return self._parked_by_guard() | self._dead_letters
+
+    def note_deaths(self) -> None:
+        """Note the time for each process with an open run that has died."""
+        for history in self.histories():
+            for run in history.runs:
+                if run.ended is None and _is_dead(run.pid):
+                    self.died.setdefault(run.pid, monotonic())
+
+    def settle(self, within_s: float = SETTLED_WITHIN_S) -> str:
+        """Wait until no run is open and the broker holds no message, for longer than its counts may lag.
+
+        Return a description of what is left at the deadline; empty if nothing is left.
+
+        Raises:
+            Interrupted: `stop` was set.
+        """
+        drained_since = monotonic()
+        deadline = drained_since + within_s
+
+        def settled() -> bool:
+            nonlocal drained_since
+            self.note_deaths()
+            due = self._due()
+            if due > deadline:
+                # a postponed task waits beyond the deadline
+                raise DeadlineExceeded(self._leftovers())
+            histories = self.histories()
+            waits = monotonic() < max(self.not_before, due)
+            if waits or any(one.is_open for one in histories) or not self.counts(lambda depth: depth.is_drained):
+                drained_since = monotonic()
+                return False
+            ended = all(one.completed or one.task in self._parked_by_guard() for one in histories)
+            return monotonic() - drained_since > self.lag_s + (_DRAINED_S if ended else _DRAINED_INCOMPLETE_S)
+
+        self.unfinished = set()
+        try:
+            wait_until(settled, within_s=within_s, what="all tasks are settled", poll_s=POLL_S, stop=self.stop)
+        except DeadlineExceeded:
+            return self._leftovers()
+        return ""
+
+    def _due(self) -> float:
+        """Return when the last postponed message is to be run; 0 if each has been delivered since."""
+        due = 0.0
+        for one in self.events:
+            if one.kind == POSTPONED:
+                delivered = any(
+                    later.kind == DELIVERED and later.task == one.task and later.at > one.at for later in self.events
+                )
+                due = due if delivered else max(due, float(one.details["due"]))
+        return due
+
+    def await_delivered(self, within_s: float) -> bool:
+        """Wait until the queue has no ready message: also a frozen worker counts as a receiver.
+
+        Raises:
+            Interrupted: `stop` was set.
+        """
+        since = monotonic()
+
+        def delivered() -> bool:
+            nonlocal since
+            if not self.counts(lambda depth: depth.ready == 0):
+                since = monotonic()
+            return monotonic() - since > self.lag_s + 0.2
+
+        try:
+            wait_until(delivered, within_s=within_s, what="the broker delivers the task under test", stop=self.stop)
+        except DeadlineExceeded:
+            return False
+        return True
+
+    def counts(self, condition: Callable[[Depth], bool]) -> bool:
+        """Return whether the queue's counts meet a condition; False while they are unknown."""
+        try:
+            return condition(self.broker.depth(self.queue))
+        except DepthUnknown:
+            return False
+        except BrokerUnreachable:
+            # the fault hit it as well; another server may be the primary by now
+            self.close()
+            return False
+
+    def read_dead_letters(self, queue: str) -> None:
+        """Note the tasks that have a dead letter in a queue, which may not exist."""
+
+        def note(message: Message) -> Decision:
+            self._dead_letters.add(str(message.headers.get("id")))
+            return Keep()
+
+        self.broker.browse(queue, note)
+
+    @property
+    def broker(self) -> Broker:
+        """Return the experiment's own connection to the broker.
+
+        Raises:
+            BrokerUnreachable: the broker does not answer.
+        """
+        if self._broker is None:
+            self._broker = self.test_broker.open(self.queue)
+        return self._broker
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._broker is not None:
+            self._broker.close()
+        self._broker = None
+
+    def _parked_by_guard(self) -> set[str]:
+        return {one.task for one in self.events if one.kind == PARKED}
+
+    def _leftovers(self) -> str:
+        histories, found = self.histories(), []
+        for history in histories:
+            if history.is_open:
+                self.unfinished.add(history.task)
+                found.append(f"task {history.task} still runs")
+        due_s = self._due() - monotonic()
+        if due_s > 0:
+            postponed = {one.task for one in self.events if one.kind == POSTPONED}
+            self.unfinished |= {one.task for one in histories if not one.completed and one.task in postponed}
+            found.append(f"a task waits to be run again in {due_s:.0f} s")
+        try:
+            depth = self.broker.depth(self.queue)
+            undrained = "" if depth.is_drained else f"{depth.ready} ready and {depth.unacked} unacknowledged"
+        except BrokerUnreachable as error:
+            undrained = f"the broker does not answer: {error.message}"
+        if undrained:
+            # the counts do not name tasks
+            self.unfinished |= {one.task for one in histories if not one.completed}
+            found.append(f"{undrained} in {self.queue}")
+        return "; ".join(found) or "no message, but the queue was not drained for long enough"
+
+
+def _is_dead(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    return True

@@ -1,0 +1,310 @@
+"""Turn command-line arguments into a plan, or into one error before any server starts."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from repot.chaos.instruments.failpoints import Phase
+from repot.chaos.runner.campaign import Plan, cases
+from repot.chaos.runner.target_task import Target
+from repot.chaos.scenarios import profiles as known
+from repot.chaos.scenarios.catalogue import ALL, SCENARIOS, SMOKE
+from repot.chaos.scenarios.expectations import cells
+from repot.chaos.scenarios.scenario import AT, Needs, Scenario
+from repot.config import BrokerUrl, load, refuse_overriding
+from repot.config.endpoints import endpoints
+from repot.errors import AppUnusable, ConfigInvalid
+from repot.testbed.external import ExternalBroker
+from repot.worker.app_loader import load_app
+from repot.worker.configure import configured_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from repot.chaos.runner.case import Case
+    from repot.chaos.scenarios.profiles import Profile
+    from repot.config.broker_kinds import BrokerKind
+
+#: The worst and the best settings on both brokers: all smoke scenarios run under them.
+_SMOKE_PROFILES = ("redis-stock", "redis-hardened", "amqp-quorum")
+#: Under other profiles the smoke selection has single scenarios, without the guard.
+_SMOKE_CELLS = {
+    "redis-late": ("dropped-ack", "killed-running", "child-killed"),
+    "amqp-late": ("dropped-ack", "killed-running", "child-killed"),
+    "amqp-classic": ("connection-reset", "killed-running"),
+}
+
+
+def plan(
+    *,
+    names: Sequence[str] = (),
+    profiles: Sequence[str] = (),
+    own_profiles: Path | None = None,
+    guards: Sequence[bool] | None = None,
+    target: Target | None = None,
+    brokers: Mapping[BrokerKind, ExternalBroker] | None = None,
+    seed: int = 0,
+    repeat: int = 1,
+) -> Plan:
+    """Return the plan of a campaign.
+
+    Without own profiles, without an own task and on private brokers, the cells are those of the table of
+    expectations, and are compared with it. The seed decides random amounts and task ids, not the order.
+
+    Raises:
+        ConfigInvalid: an argument is wrong; names it.
+        AppUnusable: the application cannot run under a named profile.
+    """
+    refuse_overriding()
+    target, brokers = target or Target(), brokers or {}
+    mine = known.from_file(own_profiles) if own_profiles else {}
+    chosen = [_profile(name, mine) for name in (profiles or mine or known.PROFILES)]
+    if brokers:
+        chosen = [one for one in chosen if one.kind in brokers]
+    if target.app:
+        chosen = _fitting(target.app, chosen, named=bool(profiles or mine))
+    scenarios = _scenarios(names)
+    if brokers:
+        scenarios = _harmless(scenarios, names)
+    wanted = tuple(guards) if guards is not None else ((True,) if target.app else (False, True))
+    found = cases(scenarios, chosen, wanted, repeat)
+    judged = not target.app
+    if judged and not profiles and not mine:
+        found = tuple(case for case in found if (case.profile.name, case.guard) in _known_cells(case))
+    if tuple(names) == (SMOKE,) and not profiles and not mine:
+        found = tuple(case for case in found if _is_smoke(case))
+    if not found:
+        message = "these scenarios, profiles and brokers leave nothing to run"
+        raise ConfigInvalid(message, hint="`repot chaos list` names scenarios and profiles.")
+    options = _options(target, own_profiles, brokers.values())
+    return Plan(found, seed=seed, target=target, external=dict(brokers), judged=judged, options=options)
+
+
+def _is_smoke(case: Case) -> bool:
+    """Return whether a case of a smoke scenario belongs to the smoke selection."""
+    single = case.scenario.name in _SMOKE_CELLS.get(case.profile.name, ()) and not case.guard
+    return single or case.profile.name in _SMOKE_PROFILES
+
+
+def _known_cells(case: Case) -> list[tuple[str, bool]]:
+    """Return the cells where the scenario applies; one that was moved to another phase applies to the same."""
+    return cells(case.scenario.name.partition(AT)[0])
+
+
+def _options(target: Target, own_profiles: Path | None, brokers: Iterable[ExternalBroker]) -> str:
+    """Return the command-line options common to all cases, to run one again; passwords are masked."""
+    words = ["--profiles", str(own_profiles)] if own_profiles else []
+    for broker in brokers:
+        words += ["--broker-url", str(broker.url)]
+        words += [
+            word
+            for server in endpoints(broker.url.servers)
+            if not server.is_local
+            for word in ("--allow-host", server.host)
+        ]
+    return f"{target.options} {shlex.join(words)}".strip()
+
+
+def _fitting(app: str, profiles: Sequence[Profile], *, named: bool) -> list[Profile]:
+    """Return the profiles under which an application can run: after `repot.configure`, those of repot's settings."""
+    bare = [one.name for one in profiles if one.settings is None]
+    if not bare or configured_with(load_app(app)) is None:
+        return list(profiles)
+    if named:
+        message = f"the application {app!r} calls repot.configure, so it cannot run under {', '.join(bare)}"
+        raise AppUnusable(message, hint="Choose profiles of repot's settings; `repot chaos list` names them.")
+    return [one for one in profiles if one.settings is not None]
+
+
+def _harmless(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenario]:
+    """Return the scenarios that do not harm the broker; refuse a named one that does."""
+    harmful = [one.name for one in scenarios if one.needs is not Needs.ANY and one.name in names]
+    if harmful:
+        message = f"{', '.join(harmful)} would harm the broker that --broker-url names"
+        raise ConfigInvalid(message, hint="Leave --broker-url out: a private broker is started for it.")
+    return [one for one in scenarios if one.needs is Needs.ANY]
+
+
+def scenario_called(name: str) -> Scenario:
+    """Return the scenario of a name; `NAME@PHASE` moves its fault to another phase.
+
+    Raises:
+        ConfigInvalid: there is no such scenario or phase, or the fault cannot be moved.
+    """
+    base, at, phase = name.partition(AT)
+    found = SCENARIOS.get(base)
+    if found is None:
+        raise _unknown([*SCENARIOS, ALL, SMOKE], what="scenario", name=base)
+    if not at or phase == found.phase:
+        return found
+    if phase not in list(Phase):
+        raise _unknown(list(Phase), what="phase", name=phase)
+    if not found.has_other_phases:
+        message = f"{base} has a fixed phase and cannot be moved to {phase!r}"
+        raise ConfigInvalid(message, hint=f"`repot chaos explain {base}` describes it.")
+    return found.moved_to(Phase(phase))
+
+
+def target(app: str | None, task: str | None, arguments: str | None, probe: str | None) -> Target:
+    """Return the target task: a user's or repot's own.
+
+    Raises:
+        ConfigInvalid: the options do not fit together.
+        AppUnusable: there is no such application.
+    """
+    if not app:
+        given = {"--task": task, "--args": arguments, "--probe": probe}
+        stray = [name for name, value in given.items() if value]
+        if stray:
+            message = f"{', '.join(stray)} without --app"
+            raise ConfigInvalid(message, hint="Name your application, as in --app shop.celery:app.")
+        return Target()
+    if not task:
+        message = "--app without --task"
+        raise ConfigInvalid(message, hint="Name the task under test, as in --task shop.tasks.charge.")
+    args, kwargs = _arguments(arguments)
+    return task_of(app, task, args, kwargs, probe or "")
+
+
+def task_of(app: str, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], probe: str) -> Target:
+    """Return a user's task.
+
+    Raises:
+        ConfigInvalid: the application has no such task.
+        AppUnusable: there is no such application.
+        ExperimentFailed: the probe fails.
+    """
+    found = load_app(app)
+    found.loader.import_default_modules()
+    if task not in found.tasks:
+        names = sorted(name for name in found.tasks if not name.startswith(("celery.", "repot.")))
+        raise _unknown(names, what="task", name=task)
+    made = Target(app, task, args, kwargs, probe)
+    # a wrong probe fails now, not after a minute
+    made.effects("")
+    return made
+
+
+def profile_for(app: str) -> str:
+    """Return the profile of an application's own settings and broker kind; without an application, repot's.
+
+    Raises:
+        AppUnusable: there is no such application.
+        ConfigInvalid: its URL does not name one kind of broker.
+    """
+    if not app:
+        return "redis-hardened"
+    found = load_app(app)
+    adopted = configured_with(found)
+    try:
+        url = adopted.read_url if adopted else BrokerUrl.parse(found.conf.broker_read_url or "amqp://")
+    except ValueError as error:
+        message = f"the application {app!r} does not name one kind of broker: {error}"
+        raise ConfigInvalid(message, hint="Name a profile; `repot chaos list` shows them.") from error
+    if url.is_serverless:
+        message = f"the application {app!r} uses {url}, which has no server that could fail"
+        raise ConfigInvalid(message, hint="Name a profile; `repot chaos list` shows them.")
+    queue_type = adopted.queue_type if adopted else None
+    fitting = (
+        profile.name
+        for profile in known.PROFILES.values()
+        if profile.kind == url.kind
+        and (profile.settings is None) == (adopted is None)
+        and (profile.settings or {}).get("queue_type", queue_type) == queue_type
+    )
+    return next(fitting)
+
+
+def require_known(scenarios: Iterable[str], profiles: Iterable[str]) -> None:
+    """Accept names of scenarios and profiles.
+
+    Raises:
+        ConfigInvalid: one does not exist.
+    """
+    for name in scenarios:
+        scenario_called(name)
+    for name in profiles:
+        _profile(name, {})
+
+
+def external(urls: Iterable[str], hosts: Iterable[str]) -> dict[BrokerKind, ExternalBroker]:
+    """Return external brokers, by kind.
+
+    Raises:
+        ConfigInvalid: a URL is wrong, or names a host beyond loopback that was not allowed by name.
+    """
+    found: dict[BrokerKind, ExternalBroker] = {}
+    for text in urls:
+        try:
+            url = BrokerUrl.parse(text)
+        except ValueError as error:
+            message = f"--broker-url {error}"
+            raise ConfigInvalid(message, hint="As in --broker-url redis://localhost:6379/0.") from error
+        if url.is_serverless or url.scheme == "redis+socket":
+            message = f"--broker-url is {url}, a link that cannot be cut"
+            raise ConfigInvalid(message, hint="Name the broker's host and port.")
+        for server in endpoints(list(url.servers)):
+            if not server.is_local and server.host not in hosts:
+                message = f"--broker-url names {server.host!r}, which is not on this machine"
+                raise ConfigInvalid(
+                    message,
+                    hint="An experiment cuts its own links and kills its own workers only, but sends tasks to that "
+                    f"broker. To allow that, add --allow-host {server.host}.",
+                )
+        assert url.kind is not None
+        found[url.kind] = ExternalBroker(url, _management_url())
+    return found
+
+
+def _management_url() -> str:
+    """Return the URL of RabbitMQ's management API from the environment; empty if it is not set."""
+    found = load().management_url
+    return found.reveal() if found else ""
+
+
+def _scenarios(names: Sequence[str]) -> list[Scenario]:
+    return list({one.name: one for name in names or (ALL,) for one in _called(name)}.values())
+
+
+def _called(name: str) -> list[Scenario]:
+    """Return the scenario of a name, or those of `all` or `smoke`; with a phase, those of them that can be moved."""
+    group, at, phase = name.partition(AT)
+    if group not in (ALL, SMOKE):
+        return [scenario_called(name)]
+    found = [one for one in SCENARIOS.values() if one.smoke or group == ALL]
+    return [scenario_called(f"{one.name}{AT}{phase}") for one in found if one.has_other_phases] if at else found
+
+
+def _profile(name: str, mine: Mapping[str, Profile]) -> Profile:
+    if name == known.ENVIRONMENT:
+        return known.from_environment()
+    found = mine.get(name) or known.PROFILES.get(name)
+    if found is None:
+        raise _unknown([*known.PROFILES, *mine, known.ENVIRONMENT], what="profile", name=name)
+    return found
+
+
+def _arguments(text: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if text is None:
+        return (), {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        message = f"--args is not JSON: {error}"
+        raise ConfigInvalid(message, hint="""As in --args '[1, "order-7"]' or --args '{"order": 7}'.""") from error
+    if isinstance(found, dict):
+        return (), found
+    if isinstance(found, list):
+        return tuple(found), {}
+    message = "--args is neither a JSON list nor an object"
+    raise ConfigInvalid(message, hint="""As in --args '[1, "order-7"]' or --args '{"order": 7}'.""")
+
+
+def _unknown(names: Sequence[str], *, what: str, name: str) -> ConfigInvalid:
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names) or 'none'}."
+    return ConfigInvalid(f"there is no {what} {name!r}", hint=hint)

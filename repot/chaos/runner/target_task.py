@@ -1,0 +1,100 @@
+"""The task that faults are aimed at: repot's own or a user's."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from repot.config import inherited_environment
+from repot.config.masking import masked
+from repot.errors import ExperimentFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from repot.chaos.scenarios.scenario import Scenario
+
+#: repot's own tasks: plain; guarded; guarded, and run again when the outcome is unknown.
+PLAIN, GUARDED, GUARDED_RERUN = "repot.under_test", "repot.guarded_under_test", "repot.guarded_under_test_rerun"
+
+_PROBED_WITHIN_S = 30
+#: Characters of a probe's output that an error shows.
+_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A task, its arguments, and how its effects are counted.
+
+    Attributes:
+        app: the user's application, as for `celery -A`; empty for repot's own task.
+        probe: a command that prints the number of effects so far; without one an effect is a run whose body
+            has returned.
+    """
+
+    app: str = ""
+    task: str = ""
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    probe: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name for reports; empty for repot's own task."""
+        return f"{self.app} {self.task}" if self.app else ""
+
+    @property
+    def options(self) -> str:
+        """Return the options of `repot chaos run` for this task; empty for repot's own."""
+        if not self.app:
+            return ""
+        given = json.dumps(dict(self.kwargs) or list(self.args), default=repr)
+        words = ["--app", self.app, "--task", self.task, "--args", given]
+        return shlex.join([*words, "--probe", self.probe] if self.probe else words)
+
+    def task_for(self, scenario: Scenario, *, guard: bool) -> str:
+        """Return the name of the task to send."""
+        return self.task or (GUARDED_RERUN if guard and scenario.reruns else companion(guard=guard))
+
+    def arguments(self, scenario: Scenario) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments to send."""
+        if self.task:
+            return self.args, dict(self.kwargs)
+        return (scenario.works_s, scenario.retries), {"deadly": scenario.deadly}
+
+    def effects(self, task_id: str) -> int | None:
+        """Return the number of effects that the probe counts now; None without a probe.
+
+        Raises:
+            ExperimentFailed: the probe fails, or does not print one number.
+        """
+        if not self.probe:
+            return None
+        environment = inherited_environment(without=("WORKER_",)) | {"REPOT_TASK_ID": task_id}
+        try:
+            found = subprocess.run(  # noqa: S603 - the user's own command
+                shlex.split(self.probe), env=environment, capture_output=True, text=True, check=True,
+                timeout=_PROBED_WITHIN_S,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            said = str(getattr(error, "stderr", None) or "").strip().rpartition("\n")[2]
+            why = f"{error} {said}".strip()
+            raise self._not_counted(why) from error
+        # `wc -l` also prints the file's name
+        numbers = [word for word in found.stdout.split() if word.isdecimal()]
+        if len(numbers) != 1:
+            why = f"it printed {found.stdout.strip()[:_SHOWN]!r}"
+            raise self._not_counted(why)
+        return int(numbers[0])
+
+    def _not_counted(self, why: str) -> ExperimentFailed:
+        message = f"the probe {self.probe!r} did not count the effects: {masked(why)}"
+        return ExperimentFailed(message, hint="It must end with 0 and print one whole number: all effects so far.")
+
+
+def companion(*, guard: bool) -> str:
+    """Return the name of repot's own task, which also runs beside a user's task."""
+    return GUARDED if guard else PLAIN

@@ -1,0 +1,62 @@
+"""Hooks around the body of a user's task: failpoints and effects; repot's own tasks contain them."""
+
+from __future__ import annotations
+
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+
+from celery import signals
+
+from repot.chaos.instruments.failpoints import Failpoints, Phase
+from repot.chaos.instruments.journal import EFFECT, Journal
+from repot.upstream.task_run import wrap_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+#: Prefixes of the names of tasks that are not the user's.
+_OTHER_TASKS = ("celery.", "repot.")
+
+
+def install_task_hooks(path: Path) -> None:
+    """Wrap the tasks of every worker that this process creates from now on.
+
+    A guard claims its lease before the body starts and records success after the body has returned: at
+    the failpoint `RUNNING` the task has its lease, at `AFTER_EFFECT` its success is not recorded yet.
+    """
+    hooks = _TaskHooks(Journal(path))
+    # at worker_init the tasks are registered, and no pool process has copied them
+    signals.worker_init.connect(hooks.install, weak=False, dispatch_uid="repot-task-hooks")
+
+
+class _TaskHooks:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._failpoints = Failpoints(journal)
+        self._running: set[str] = set()
+
+    def install(self, sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+        """Wrap the tasks of a worker that starts."""
+        for name, task in sender.app.tasks.items():
+            if not name.startswith(_OTHER_TASKS):
+                wrap_run(task, partial(self._wrapped, task))
+
+    def _wrapped(self, task: Any, body: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ANN401
+        @wraps(body)
+        def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            name, worker = task.request.id, task.request.hostname
+            if task.request.called_directly or name in self._running:
+                # called directly, from another task, or recursively
+                return body(*args, **kwargs)
+            self._running.add(name)
+            try:
+                self._failpoints.reach(Phase.RUNNING, name, worker)
+                found = body(*args, **kwargs)
+                self._journal.write(EFFECT, worker, name)
+                self._failpoints.reach(Phase.AFTER_EFFECT, name, worker)
+            finally:
+                self._running.discard(name)
+            return found
+
+        return run

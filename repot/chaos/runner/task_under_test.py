@@ -1,0 +1,83 @@
+"""The task under test, plain and guarded: it works, has its effect and returns."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from celery import shared_task
+
+from repot.chaos.instruments.failpoints import Failpoints, Phase
+from repot.chaos.instruments.journal import EFFECT, Journal
+from repot.chaos.instruments.synthetic_tasks import LONGEST_RUN_S
+from repot.chaos.runner.target_task import GUARDED, GUARDED_RERUN, PLAIN
+from repot.config import load
+from repot.idempotency import PARK, RERUN, TASK_ID, Backoff, IdempotentTask, Policy
+
+if TYPE_CHECKING:
+    from celery import Task
+
+#: Retries soon, and parks the task when the outcome is unknown.
+_PARKS = Policy(key=TASK_ID, on_unknown=PARK, wait=Backoff(base_s=0.5, cap_s=1))
+_RERUNS = replace(_PARKS, on_unknown=RERUN)
+
+#: The delay before a task whose process was killed runs again, if it does.
+_RETRY_DELAY_S = 1
+
+
+@shared_task(bind=True, name=PLAIN, time_limit=LONGEST_RUN_S, max_retries=2, default_retry_delay=_RETRY_DELAY_S)
+def plain(task: Task[..., Any], seconds: float = 0, retries: int = 0, *, deadly: bool = False) -> str:
+    """Retry `retries` times; work for `seconds`; record the effect.
+
+    With `deadly`, kill the process instead, as the kernel does when memory runs out.
+    """
+    return _work(task, seconds, retries, deadly=deadly)
+
+
+@shared_task(
+    bind=True,
+    base=IdempotentTask,
+    name=GUARDED,
+    time_limit=LONGEST_RUN_S,
+    max_retries=2,
+    default_retry_delay=_RETRY_DELAY_S,
+    idempotency=_PARKS,
+)
+def guarded(task: Task[..., Any], seconds: float = 0, retries: int = 0, *, deadly: bool = False) -> str:
+    """Do the same under a lease."""
+    return _work(task, seconds, retries, deadly=deadly)
+
+
+@shared_task(
+    bind=True,
+    base=IdempotentTask,
+    name=GUARDED_RERUN,
+    time_limit=LONGEST_RUN_S,
+    max_retries=2,
+    default_retry_delay=_RETRY_DELAY_S,
+    idempotency=_RERUNS,
+)
+def guarded_rerun(task: Task[..., Any], seconds: float = 0, retries: int = 0, *, deadly: bool = False) -> str:
+    """Do the same under a lease, and run again when the outcome is unknown."""
+    return _work(task, seconds, retries, deadly=deadly)
+
+
+def _work(task: Task[..., Any], seconds: float, retries: int, *, deadly: bool) -> str:
+    path = load().journal
+    assert path is not None, "the task under test runs only in experiments"
+    journal = Journal(Path(path))
+    failpoints = Failpoints(journal)
+    name, worker = str(task.request.id), str(task.request.hostname)
+    failpoints.reach(Phase.RUNNING, name, worker)
+    if task.request.retries < retries:
+        raise task.retry(countdown=0)
+    Event().wait(seconds)
+    if deadly:
+        os.kill(os.getpid(), signal.SIGKILL)
+    journal.write(EFFECT, worker, name)
+    failpoints.reach(Phase.AFTER_EFFECT, name, worker)
+    return name

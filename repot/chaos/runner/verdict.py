@@ -1,0 +1,186 @@
+"""The verdict on a task, from how it was sent, its history in the journal, and what is left at the broker.
+
+Modelled on Jepsen's total-queue checker: each message that is accepted must be processed, once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from repot.chaos.instruments.journal import CLAIMED, DELIVERED, EFFECT, ENDED, STARTED, JournalEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class Verdict(StrEnum):
+    """The verdict on one task id."""
+
+    #: Delivered once, completed, one effect.
+    OK = "ok"
+    #: Delivered more than once, one effect.
+    REDELIVERED = "redelivered"
+    #: The broker did not confirm it to its sender, but it was completed, with one effect.
+    RECOVERED = "recovered"
+    #: The broker did not confirm it to its sender, by an error or no reply, and it never ran.
+    REFUSED = "refused"
+    #: Not completed, but kept as a dead letter or a record for a person to decide.
+    PARKED = "parked"
+    #: Still at the broker at the deadline.
+    LEFT = "left"
+    #: Its effect happened more than once.
+    DUPLICATED = "duplicated"
+    #: Accepted by the broker, never completed, and no longer on the broker.
+    LOST = "lost"
+    #: It ran, but the experiment did not send it.
+    UNEXPECTED = "unexpected"
+
+    @property
+    def is_harmless(self) -> bool:
+        """Return whether the task was completed with one effect."""
+        return self in (Verdict.OK, Verdict.REDELIVERED, Verdict.RECOVERED)
+
+    @property
+    def is_bad(self) -> bool:
+        """Return whether work was lost or duplicated, ran unasked, or is stuck."""
+        return self in (Verdict.DUPLICATED, Verdict.LOST, Verdict.UNEXPECTED, Verdict.LEFT)
+
+
+class Sending(StrEnum):
+    """The broker's reply to the sender of a message."""
+
+    ACCEPTED = "accepted"
+    #: An error, or no reply in time: the broker may have accepted the message.
+    UNKNOWN = "unknown"
+    #: The experiment did not send it.
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One execution of a task by a process of a worker; `ended` is None if no end was seen."""
+
+    worker: str
+    pid: int
+    started: float
+    ended: float | None
+    state: str
+    #: Whether a guard claimed a lease for it.
+    claimed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One delivery of a message to a worker, and the broker's redelivered flag."""
+
+    worker: str
+    at: float
+    redelivered: bool
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One effect of a task, and the worker where it happened."""
+
+    worker: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskHistory:
+    """The events of one task, ordered by time. Instants are seconds of one clock."""
+
+    task: str
+    deliveries: tuple[Delivery, ...]
+    runs: tuple[Run, ...]
+    effects: tuple[Effect, ...]
+
+    @property
+    def completed(self) -> bool:
+        """Return whether a run has succeeded."""
+        return any(run.state == "SUCCESS" for run in self.runs)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a run has not ended."""
+        return any(run.ended is None for run in self.runs)
+
+    @property
+    def overlapped(self) -> bool:
+        """Return whether a run started before an earlier one had ended."""
+        ends = [run.ended for run in self.runs[:-1]]
+        return any(end is None or later.started < end for end, later in zip(ends, self.runs[1:], strict=True))
+
+    @property
+    def unmarked(self) -> bool:
+        """Return whether a redelivery came without the broker's redelivered flag."""
+        return any(not delivery.redelivered for delivery in self.deliveries[1:])
+
+    def since(self, instant: float) -> TaskHistory:
+        """Return the same history with instants relative to `instant`."""
+        return TaskHistory(
+            self.task,
+            tuple(replace(found, at=found.at - instant) for found in self.deliveries),
+            tuple(
+                replace(run, started=run.started - instant, ended=None if run.ended is None else run.ended - instant)
+                for run in self.runs
+            ),
+            tuple(replace(effect, at=effect.at - instant) for effect in self.effects),
+        )
+
+
+def task_history(task: str, events: Iterable[JournalEvent], died: Mapping[int, float] | None = None) -> TaskHistory:
+    """Return the history of one task from the journal's events.
+
+    `died` is the time at which a process was found dead, by its id: its last run ended then.
+    """
+    mine = [event for event in events if event.task == task]
+    return TaskHistory(
+        task,
+        deliveries=tuple(
+            Delivery(found.worker, found.at, bool(found.details["redelivered"]), str(found.details.get("tag", "")))
+            for found in mine
+            if found.kind == DELIVERED
+        ),
+        runs=tuple(_runs(mine, died or {})),
+        effects=tuple(Effect(found.worker, found.at) for found in mine if found.kind == EFFECT),
+    )
+
+
+def judge(history: TaskHistory, *, sending: Sending, left: bool, parked: bool, effects: int | None = None) -> Verdict:
+    """Return the verdict on a task without an open run.
+
+    `left` is whether the broker may still hold it, `parked` whether a guard parked it or it has a dead letter,
+    `effects` the number of its effects if a probe counted them instead of the journal.
+    """
+    happened = len(history.effects) if effects is None else effects
+    sent = sending is Sending.ACCEPTED
+    if sending is Sending.NEVER:
+        return Verdict.UNEXPECTED
+    if happened > 1:
+        return Verdict.DUPLICATED
+    if history.completed and happened:
+        again = Verdict.REDELIVERED if len(history.deliveries) > 1 else Verdict.OK
+        return again if sent else Verdict.RECOVERED
+    if parked or left:
+        return Verdict.PARKED if parked else Verdict.LEFT
+    return Verdict.LOST if sent or history.deliveries else Verdict.REFUSED
+
+
+def _runs(mine: Sequence[JournalEvent], died: Mapping[int, float]) -> Iterable[Run]:
+    """Pair each start with the end in the same process: a process runs one task at a time."""
+    for number, begun in enumerate(mine):
+        if begun.kind != STARTED:
+            continue
+        later = [one for one in mine[number + 1 :] if one.pid == begun.pid]
+        end = next((one for one in later if one.kind in (STARTED, ENDED)), None)
+        within = later if end is None else later[: later.index(end)]
+        claimed = any(one.kind == CLAIMED for one in within)
+        if end is not None and end.kind == ENDED:
+            yield Run(begun.worker, begun.pid, begun.at, end.at, str(end.details["state"]), claimed)
+        else:
+            state = "killed" if begun.pid in died else ""
+            yield Run(begun.worker, begun.pid, begun.at, died.get(begun.pid), state, claimed)

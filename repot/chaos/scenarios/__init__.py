@@ -1,0 +1,1 @@
+"""The scenarios, the profiles they run under, and what is expected of each cell."""

@@ -1,0 +1,124 @@
+"""The options of `repot dlq` that select queues and dead letters."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from repot.cli.durations import seconds
+from repot.deadletter.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from repot.config import WorkerSettings
+    from repot.deadletter.query import DeadLetterQuery, DlqHandle
+    from repot.deadletter.redaction import Redaction
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def refuse_blank(_context: click.Context, _parameter: click.Parameter, given: Any) -> Any:  # noqa: ANN401 - click's
+    """Refuse an empty value: as an id prefix it would select all dead letters, for example from an unset variable."""
+    if not all(one.strip() for one in ((given,) if isinstance(given, str) else given)):
+        message = "the value is empty; is a variable not set?"
+        raise click.BadParameter(message)
+    return given
+
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def queue_options(command: F) -> F:
+    """Add the options that select dead-letter queues."""
+    for option in (
+        click.option(
+            "--dead-queue",
+            "dead_queues",
+            multiple=True,
+            callback=refuse_blank,
+            help="A dead-letter queue, by its own name.",
+        ),
+        click.option(
+            "--queue",
+            "queues",
+            multiple=True,
+            callback=refuse_blank,
+            help="The dead-letter queue of this queue.  [default: WORKER_QUEUE_NAMES]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def filters(command: F) -> F:
+    """Add the options that select dead letters, and those that select queues."""
+    for option in (
+        click.option(
+            "--newer-than", "newer_than_s", callback=seconds, metavar="AGE", help="Only those that died since: 30m, 1d."
+        ),
+        click.option(
+            "--older-than", "older_than_s", callback=seconds, metavar="AGE", help="Only those that died before: 2h, 7d."
+        ),
+        click.option(
+            "--reason",
+            "reasons",
+            type=click.Choice([one.value for one in Reason]),
+            multiple=True,
+            help="Only with this reason.",
+        ),
+        click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task."),
+        click.option(
+            "--id", "ids", multiple=True, callback=refuse_blank, metavar="PREFIX", help="Only ids with this prefix."
+        ),
+        click.option("--limit", type=click.IntRange(min=1), help="Maximum number."),
+    ):
+        command = option(command)
+    return queue_options(command)
+
+
+@contextmanager
+def open_queues(given: dict[str, Any]) -> Iterator[tuple[WorkerSettings, list[DlqHandle]]]:
+    """Open the selected dead-letter queues on their brokers."""
+    from repot.config import load
+    from repot.deadletter.query import dlq_names, open_dlqs
+
+    settings = load()
+    queues = given["queues"] or (() if given["dead_queues"] else settings.queue_names)
+    names = dlq_names(settings, queues, given["dead_queues"])
+    if not names:
+        message = "there are no dead-letter queues: WORKER_DEAD_LETTER_QUEUE is empty"
+        raise click.UsageError(message)
+    with open_dlqs(settings, names, _options(settings)) as found:
+        yield settings, found
+
+
+def _options(settings: WorkerSettings) -> dict[str, Any] | None:
+    """Return the application's transport options, if WORKER_APP names one: on Redis they may set the key prefix."""
+    if "app" not in settings.model_fields_set:
+        return None
+    from repot.worker.app_loader import load_app
+
+    return dict(load_app(settings.app).conf.broker_transport_options or {})
+
+
+def query_of(given: dict[str, Any]) -> DeadLetterQuery:
+    """Return the query of the options."""
+    from repot.deadletter.query import DeadLetterQuery
+
+    return DeadLetterQuery(
+        ids=(*given["ids"], *given.get("ids_given", ())),
+        tasks=given["tasks"],
+        reasons=given["reasons"],
+        older_than_s=given["older_than_s"],
+        newer_than_s=given["newer_than_s"],
+    )
+
+
+def redaction_of(settings: WorkerSettings) -> Redaction:
+    """Return the redaction of the settings (WORKER_REDACT)."""
+    from repot.deadletter.redaction import Redaction
+
+    return Redaction.of(settings.redact)

@@ -1,0 +1,234 @@
+"""`repot leases`: list idempotency records, and decide on those with an unknown outcome."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from repot.cli.columns import columns
+from repot.cli.durations import seconds
+from repot.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from repot.idempotency.administration import RecordFilter
+    from repot.idempotency.lease_store import RedisLeaseStore
+    from repot.idempotency.records import Record
+    from repot.submission.job_store import ExpiredScope
+
+_STATES = ("running", "done", "failed", "released", "unknown")
+_DECISIONS = ("done", "failed", "run-again")
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, with whole keys.")
+_EXECUTE = click.option("--execute", is_flag=True, help="Make the change; without it, only show what would change.")
+_AS = click.option(
+    "--as",
+    "decision",
+    type=click.Choice(_DECISIONS),
+    required=True,
+    help="The run had its effect; it failed permanently; or it had no effect and may run again.",
+)
+
+
+@click.group()
+def leases() -> None:
+    """Inspect the leases of guarded tasks, and decide on unknown outcomes.
+
+    The idempotency records are in WORKER_LEASE_STORE, or else in the Redis of the result backend.
+    """
+
+
+def _filters(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option(
+            "--older-than",
+            "older_than_s",
+            callback=seconds,
+            metavar="AGE",
+            help="Only runs that started before: 2h, 7d.",
+        ),
+        click.option("--task", default="", help="Only this task, by name or id."),
+    ):
+        command = option(command)
+    return command
+
+
+@leases.command("list")
+@click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="Only records in this state.")
+@click.option("--unknown-outcome", is_flag=True, help="Only records whose run died or was interrupted.")
+@_filters
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of records.")
+@_JSON
+def list_(
+    states: tuple[str, ...], task: str, older_than_s: float | None, limit: int, *, unknown_outcome: bool, as_json: bool
+) -> None:
+    """List idempotency records, oldest run first."""
+    from repot.idempotency.administration import RecordFilter
+    from repot.idempotency.records import State
+
+    selected = RecordFilter(frozenset(map(State, states)), task, unknown_outcome, older_than_s or 0)
+    found = _found(_store(), selected)
+    listed = found[:limit]
+    if as_json:
+        click.echo(json.dumps([_data(record) for record in listed], indent=2))
+    else:
+        _table(listed)
+    if len(found) > limit:
+        click.echo(f"{len(found) - limit} more; raise --limit to see them", err=True)
+
+
+@leases.command()
+@click.argument("name", metavar="KEY")
+@_JSON
+def show(name: str, *, as_json: bool) -> None:
+    """Show one idempotency record. KEY is its key, a prefix of at least four characters, or the id of its task."""
+    from repot.idempotency.administration import find_record
+
+    record = find_record(_store(), name)
+    if as_json:
+        click.echo(json.dumps(_data(record), indent=2))
+        return
+    for label, value in _data(record).items():
+        click.echo(f"{label + ':':<12} {'' if value is None else sanitize(str(value))}")
+
+
+@leases.command()
+@click.argument("name", metavar="KEY")
+@_AS
+@click.option("--force", is_flag=True, help="Also take the key from a run whose lease is live.")
+@_EXECUTE
+def release(name: str, decision: str, *, force: bool, execute: bool) -> None:
+    """Record how a run ended, or release its key. KEY as for `show`.
+
+    A live lease is refused: its run goes on, and a second one would run beside it.
+    """
+    from repot.idempotency.administration import Decision, find_record
+    from repot.idempotency.administration import release as decide
+
+    settings, store = _settings_and_store()
+    record = find_record(store, name)
+    change = sanitize(f"{record.key[:12]} of {record.task}[{record.task_id}], {record.state.value}: {decision}")
+    if not execute:
+        click.echo(f"would be released: {change}\nnothing was changed; add --execute", err=True)
+        return
+    decide(store, record, Decision(decision), retention_s=settings.idempotency_retention, force=force)
+    click.echo(f"released: {change}", err=True)
+
+
+@leases.command()
+@_filters
+@_AS
+@_EXECUTE
+@_JSON
+def reap(task: str, older_than_s: float | None, decision: str, *, execute: bool, as_json: bool) -> None:
+    """Decide on all records with an unknown outcome: their runs died or were interrupted.
+
+    Live leases are never changed.
+    """
+    from repot.idempotency.administration import Decision, RecordFilter
+    from repot.idempotency.administration import reap as decide
+
+    settings, store = _settings_and_store()
+    selected = RecordFilter(task=task, unknown_outcome=True, older_than_s=older_than_s or 0)
+    found, skipped = _found(store, selected), 0
+    if execute:
+        found, skipped = decide(store, found, Decision(decision), retention_s=settings.idempotency_retention)
+    if as_json:
+        click.echo(json.dumps([_data(record) for record in found], indent=2))
+    else:
+        _table(found)
+    done = "released" if execute else "would be released; nothing was changed; add --execute"
+    click.echo(f"{len(found)} with an unknown outcome, as {decision}: {done}", err=True)
+    if skipped:
+        click.echo(f"{skipped} had changed in the meantime and were skipped", err=True)
+
+
+@leases.command()
+@_EXECUTE
+@_JSON
+def jobs(*, execute: bool, as_json: bool) -> None:
+    """List scopes whose job's lease has expired; --execute frees them.
+
+    The job is marked lost, and its scope is free. A new submission takes over such a
+    scope by itself; this command only brings the records up to date. Live leases are
+    never changed.
+    """
+    from repot.config import load
+    from repot.submission.job_store import JobStore
+
+    store = JobStore(load())
+    found = [_job(one) for one in (store.reap() if execute else store.expired())]
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        _print((tuple(one.values()) for one in found), ("JOB", "SCOPE", "TASK", "CREATED"))
+    done = "marked lost, scopes freed" if execute else "nothing was changed; --execute marks them lost"
+    click.echo(f"{len(found)} jobs with an expired lease: {done}", err=True)
+
+
+def _job(expired: ExpiredScope) -> dict[str, str]:
+    job = expired.job
+    if job is None:
+        return {"id": "(record expired)", "scope": expired.scope, "task": "", "created_at": ""}
+    return {"id": job.id, "scope": job.scope, "task": job.task, "created_at": _time(job.created_at) or ""}
+
+
+def _settings_and_store() -> tuple[Any, RedisLeaseStore]:
+    from repot.config import load
+    from repot.idempotency.lease_store import RedisLeaseStore
+
+    settings = load()
+    return settings, RedisLeaseStore(settings)
+
+
+def _store() -> RedisLeaseStore:
+    return _settings_and_store()[1]
+
+
+def _found(store: RedisLeaseStore, selected: RecordFilter) -> list[Record]:
+    from repot.idempotency.administration import find_records
+
+    return sorted(find_records(store, selected), key=lambda record: record.started_at)
+
+
+def _data(record: Record) -> dict[str, Any]:
+    from repot.config.masking import masked
+
+    found = asdict(record) | {"state": record.state.value, "remaining_s": round(record.remaining_s, 1)}
+    del found["owner"]
+    for name in ("started_at", "ended_at"):
+        found[name] = _time(found[name])
+    # the text of an exception may hold a password
+    return found | {"error": str(masked(record.error))}
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _table(records: Iterable[Record]) -> None:
+    rows = [
+        (
+            record.key[:12],
+            record.state.value + (", parked" if record.parked else ""),
+            record.task,
+            record.task_id,
+            record.worker,
+            _time(record.started_at) or "",
+            str(record.runs),
+            str(record.unknown_outcomes),
+            f"{record.remaining_s:.0f} s" if record.is_live else "",
+        )
+        for record in records
+    ]
+    _print(rows, ("KEY", "STATE", "TASK", "ID", "WORKER", "STARTED", "RUNS", "UNKNOWN OUTCOMES", "LEASE"))
+
+
+def _print(rows: Iterable[tuple[str, ...]], heads: tuple[str, ...]) -> None:
+    for line in columns(rows, heads):
+        click.echo(line)

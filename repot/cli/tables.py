@@ -1,0 +1,224 @@
+"""Tables on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from repot.chaos.report.matrix import counts, matrix, status
+from repot.cli import matrix_table
+from repot.config.masking import masked
+from repot.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from repot.chaos.report.matrix import Matrix
+    from repot.chaos.report.result import Campaign, Cell, CellVerdict, Result, Unmeasured
+    from repot.chaos.runner.case import Case
+    from repot.testbed import Server
+
+
+class Titled(Protocol):
+    """A scenario or a profile, or the description of one."""
+
+    @property
+    def name(self) -> str:
+        """The name that options and arguments take."""
+
+    @property
+    def title(self) -> str:
+        """A short description."""
+
+
+def addresses(servers: Iterable[Server]) -> dict[str, dict[str, str]]:
+    """Return the addresses of running servers as data."""
+    return {
+        server.name.lower(): {"version": server.version, "url": server.url, "management_url": server.management_url}
+        for server in servers
+    }
+
+
+def servers(running: Iterable[Server]) -> None:
+    """Print the running servers and their addresses."""
+    table = _table("server", "version", "address", "management", "started in")
+    for server in running:
+        started = f"{server.started_in_s:.1f} s"
+        table.add_row(server.name, server.version, server.url, server.management_url, started)
+    _data().print(table)
+
+
+def scenarios(known: Iterable[Titled]) -> None:
+    """Print a line for each scenario."""
+    _titles("scenario", known)
+
+
+def profiles(known: Iterable[Titled]) -> None:
+    """Print a line for each profile."""
+    _titles("profile", known)
+
+
+def expectations(expected: Mapping[Cell, tuple[CellVerdict, ...]]) -> None:
+    """Print the expected verdicts of a scenario, a line for each cell."""
+    lines = ((cell, status(verdicts[0]), " or ".join(map(str, verdicts))) for cell, verdicts in expected.items())
+    _data().print(matrix_table.lines(lines))
+
+
+def results(campaign: Campaign) -> None:
+    """Print the matrix if it fits the terminal, else a line for each cell; what needs attention comes last."""
+    console, laid_out = _data(), matrix(campaign)
+    table = matrix_table.side_by_side(laid_out)
+    if matrix_table.width(table) <= console.width:
+        console.print(table)
+    else:
+        for part in matrix_table.cell_by_cell(laid_out):
+            console.print(part)
+    console.print(matrix_table.legend(laid_out), style="dim")
+    for text in _summary(campaign, laid_out):
+        console.print(text)
+    for one in campaign.unmeasured:
+        if one.failed:
+            console.print(Text.assemble(("FAILED ", "bold red"), f"{one.cell.name}: {sanitize(one.why)}"))
+    for result in campaign.unexpected:
+        _unexpected(console, result)
+
+
+def repetitions(campaign: Campaign) -> None:
+    """Print how many repeated cells had the same verdict in every run, then the others."""
+    console = _data()
+    repeated = [summary for summary in matrix(campaign).known if len(summary.results) + len(summary.unmeasured) > 1]
+    if not repeated:
+        return
+    equal = sum(not summary.differs for summary in repeated)
+    console.print(f"{equal} of {len(repeated)} repeated cells had the same verdict in every run")
+    for summary in repeated:
+        if summary.differs:
+            failed = f"; {len(summary.unmeasured)} without a verdict" if summary.unmeasured else ""
+            console.print(Text.assemble(("DIFFERS ", "bold red"), f"{summary.cell.name}: {summary.text}{failed}"))
+
+
+class CampaignProgress:
+    """Show the current step of each case: a live table on a terminal, else a line for each step."""
+
+    def __init__(self, total: int, *, addresses: bool = False, quiet_steps: bool = False) -> None:
+        """Expect `total` cases.
+
+        With `addresses`, print each server's address as the value of a variable. With `quiet_steps`, show the steps
+        of cases on a terminal only.
+        """
+        self._console = Console(stderr=True)
+        self._begun = monotonic()
+        self._running: dict[str, str] = {}
+        self._done = 0
+        self._total = total
+        self._quiet_servers = not addresses
+        self._quiet_steps = quiet_steps
+        self._lock = Lock()
+        self._live = Live(console=self._console, get_renderable=self._picture, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Self:
+        """Start the live table on a terminal."""
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the live table."""
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def serves(self, product: str, version: str, variable: str, url: str) -> None:
+        """Print the address of a private server, and the variable that names such an address."""
+        self._line(f"{product} {version}: {variable}={masked(url)}", aside=True)
+
+    def step(self, case: Case, text: str) -> None:
+        """Show the step of a case."""
+        with self._lock:
+            self._running[case.name] = text
+        if not (self._console.is_terminal or self._quiet_steps):
+            self._line(f"{case.name}: {text}")
+
+    def result(self, result: Result | Unmeasured) -> None:
+        """Print the verdict of a case, or why it has none."""
+        with self._lock:
+            self._running.pop(result.cell.run(result.number), None)
+            self._done += 1
+        self._line(f"{result.cell.name}: {_in_brief(result)}")
+
+    def _line(self, text: str, *, aside: bool = False) -> None:
+        if aside and self._quiet_servers:
+            return
+        self._console.print(
+            f"{monotonic() - self._begun:6.1f} s  {masked(text)}", highlight=False, markup=False, soft_wrap=True
+        )
+
+    def _picture(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        with self._lock:
+            for name, text in self._running.items():
+                table.add_row(Text("   ...  ", style="dim"), name, Text(text, style="dim"))
+            table.add_row(
+                "", Text(f"{self._done} of {self._total} done, {monotonic() - self._begun:.0f} s", style="bold"), ""
+            )
+        return table
+
+
+def _titles(kind: str, known: Iterable[Titled]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(kind, no_wrap=True)
+    table.add_column("description")
+    for one in known:
+        table.add_row(sanitize(one.name), sanitize(one.title))
+    _data().print(table)
+
+
+def _summary(campaign: Campaign, laid_out: Matrix) -> Iterable[str]:
+    total = counts(laid_out)
+    yield ""
+    yield (
+        f"{total.cells} cells, {total.runs} runs: {total.unexpected} not as expected, {total.lost} with lost tasks, "
+        f"{total.duplicated} with duplicated tasks, {total.hung} with a hung worker"
+    )
+    if total.differing:
+        yield f"{total.differing} cells differ between runs"
+    if campaign.interrupted:
+        yield "The run was interrupted."
+
+
+def _unexpected(console: Console, result: Result) -> None:
+    number = f" #{result.number}" if result.number > 1 else ""
+    head = Text.assemble(("NOT AS EXPECTED ", "bold red"), (f"{result.cell.name}{number}", "bold"))
+    found = f"found {result.verdict}, expected {result.expected or 'nothing bad'}"
+    console.print(head)
+    console.print(Padding(Text(found), (0, 0, 0, 2), expand=False))
+    console.print(Padding(Text(sanitize(result.command), style="dim"), (0, 0, 0, 2), expand=False))
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in heads:
+        table.add_column(head)
+    return table
+
+
+def _data() -> Console:
+    console = Console()
+    # lines in a pipe or a file are not wrapped
+    return console if console.is_terminal else Console(width=200)
+
+
+def _in_brief(result: Result | Unmeasured) -> str:
+    from repot.chaos.report.result import Unmeasured
+
+    if isinstance(result, Unmeasured):
+        return f"no verdict: {result.why}" if result.failed else f"not applicable: {result.why}"
+    after = result.times.redelivered
+    again = f", again after {after:.2f} s" if after is not None else ""
+    return f"{result.verdict}{again}{'' if result.as_expected else '  NOT AS EXPECTED'}"

@@ -1,0 +1,122 @@
+"""Select dead letters, and open the dead-letter queues that hold them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from repot.brokers import open_broker
+from repot.brokers.browse import Keep
+from repot.config import Role, celery_config
+from repot.config.redis import with_tls
+from repot.deadletter.dead_letter import DeadLetter, read_dead_letter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from repot.brokers import Broker
+    from repot.brokers.browse import Browsed, Decision
+    from repot.config import WorkerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterQuery:
+    """Select dead letters; an empty field matches any. Ages are seconds since the death."""
+
+    ids: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    older_than_s: float | None = None
+    newer_than_s: float | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it selects every dead letter."""
+        return self == DeadLetterQuery()
+
+    def matches(self, dead_letter: DeadLetter, now: float) -> bool:
+        """Whether a dead letter is selected; one of unknown age is neither older nor newer than anything."""
+        if self.ids and not dead_letter.id.startswith(self.ids):
+            return False
+        if self.tasks and dead_letter.task not in self.tasks:
+            return False
+        if self.reasons and dead_letter.death.reason not in self.reasons:
+            return False
+        if self.older_than_s is None and self.newer_than_s is None:
+            return True
+        age_s = dead_letter.age_s(now)
+        if age_s is None:
+            return False
+        return age_s > (self.older_than_s or 0) and (self.newer_than_s is None or age_s < self.newer_than_s)
+
+
+@dataclass(frozen=True, slots=True)
+class DlqHandle:
+    """A dead-letter queue on an open broker; `source_queue` is assumed if a message does not name its queue."""
+
+    broker: Broker
+    address: str
+    name: str
+    source_queue: str = ""
+
+    def browse(self, decide: Callable[[DeadLetter], Decision]) -> Browsed:
+        """Decide about each of its dead letters; see `Broker.browse`."""
+        return self.broker.browse(
+            self.name, lambda message: decide(read_dead_letter(message, self.name, self.source_queue))
+        )
+
+    def read_all(self, visit: Callable[[DeadLetter], None]) -> Browsed:
+        """Call `visit` with every dead letter; change nothing."""
+
+        def decide(dead_letter: DeadLetter) -> Keep:
+            visit(dead_letter)
+            return Keep()
+
+        return self.browse(decide)
+
+
+@contextmanager
+def open_dlqs(
+    settings: WorkerSettings, names: Mapping[str, str], options: Mapping[str, Any] | None = None
+) -> Iterator[list[DlqHandle]]:
+    """Open the dead-letter queues `names` (with their source queues) on the broker; on both brokers of a bridge.
+
+    `options` are the application's `broker_transport_options`, which on Redis may set the key prefix.
+
+    Raises:
+        BrokerUnreachable: a broker does not answer.
+    """
+    config = celery_config(settings, Role.CLIENT)
+    management = settings.management_url.reveal() if settings.management_url else ""
+    found: list[DlqHandle] = []
+    try:
+        for url in dict.fromkeys((settings.read_url, settings.write_url)):
+            broker = open_broker(
+                with_tls(url, settings),
+                management_url=management,
+                tls=config.get("broker_use_ssl"),
+                transport_options=options or config.get("broker_transport_options"),
+                timeout_s=settings.socket_timeout,
+            )
+            found += [DlqHandle(broker, url.masked(), name, queue) for name, queue in names.items()]
+        yield found
+    finally:
+        for broker in {id(dlq.broker): dlq.broker for dlq in found}.values():
+            broker.close()
+
+
+def dlq_names(settings: WorkerSettings, queues: Iterable[str], named: Iterable[str]) -> dict[str, str]:
+    """Return the dead-letter queues of `queues` and those `named` directly, with the source queue of each.
+
+    The source queue is "" if several share the dead-letter queue, or it is unknown.
+    """
+    found: dict[str, str] = {}
+    for queue in queues:
+        name = settings.dead_letters_of(queue)
+        if name:
+            found[name] = "" if name in found else queue
+    known = {settings.dead_letters_of(queue): queue for queue in settings.queue_names}
+    for name in named:
+        found.setdefault(name, known.get(name, ""))
+    return found

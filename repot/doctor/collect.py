@@ -1,0 +1,281 @@
+"""Collect the facts of an application, all of them before the first rule runs."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from repot.brokers import inspect
+from repot.brokers.facts import Unknown
+from repot.config import BrokerUrl, ExplicitSettings, explain, load, overriding_variable
+from repot.config.endpoints import Endpoint, endpoints
+from repot.doctor import static_analysis
+from repot.doctor.deployment import read_deployment
+from repot.doctor.facts import Facts, Setting, Versions
+from repot.doctor.modules import loaded_modules, own_tasks
+from repot.doctor.queue_facts import read_queues
+from repot.doctor.task_facts import read_task, task_lines
+from repot.doctor.typos import spellings, unknown_settings
+from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError, StoreRefused
+from repot.idempotency import IdempotentTask
+from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, is_replica, missing_rights
+from repot.upstream.app_servers import forget_queues
+from repot.worker.app_loader import explained, load_app
+from repot.worker.configure import config_error_of, configure, configured_with
+from repot.worker.effective_config import APPLICATION, effective_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from celery import Celery
+
+    from repot.brokers import RabbitFacts, RedisFacts
+    from repot.config import WorkerSettings
+    from repot.doctor.config import DoctorConfig
+    from repot.doctor.rule import Location
+    from repot.worker.effective_config import EffectiveSetting
+
+_URLS = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorRequest:
+    """An application to judge; `target` puts it on another broker, `live` adds the facts of the running broker."""
+
+    app: str
+    target: str | None = None
+    live: bool = False
+    management_url: str = ""
+
+
+def collect_facts(request: DoctorRequest, config: DoctorConfig) -> Facts:
+    """Load an application and read it; with `live`, also read its broker.
+
+    Raises:
+        AppUnusable: the application cannot be imported or configured, or uses a broker that repot does not know.
+        BrokerUnreachable: the broker does not answer, or refuses the connection.
+    """
+    if request.app == ExplicitSettings().app:
+        # this module exits the process on an invalid environment; here it raises an error instead
+        load()
+    with _stdout_to_stderr():
+        app = load_app(request.app)
+    return collect_from(app, request, config)
+
+
+def collect_from(app: Celery, request: DoctorRequest, config: DoctorConfig) -> Facts:
+    """Return the facts of a loaded application; see `collect_facts`."""
+    target = _target(request.target) if request.target is not None else ()
+    with _stdout_to_stderr():
+        try:
+            address = app.conf.broker_read_url
+            if target:
+                assert request.target is not None
+                _apply_target(app, request.target)
+            facts = read_app(app, request.app, config, servers=target)
+        except RepotError:
+            raise
+        except (Exception, SystemExit) as error:
+            # any error of the user's modules and classes, or of Celery
+            message = f"the configuration of {request.app!r} cannot be read: {type(error).__name__}: {error}"
+            raise explained(error) or AppFailed(
+                message, hint=f"`celery -A {request.app} report` shows where."
+            ) from error
+    today: tuple[Endpoint, ...] = ()
+    if target:
+        # an unknown broker of today does not prevent judging another
+        with suppress(ValueError):
+            today = tuple(one for one in endpoints(address) if one.kind)
+        facts = replace(facts, moved_from=today[0].kind if today else None)
+    if request.live:
+        # an application that repot configured leaves a server that is not the primary
+        configured = configured_with(app) is not None
+        management_url = request.management_url or _management_url(app)
+        facts = _query_brokers(facts, today, management_url, passes_over_replicas=configured)
+        facts = replace(facts, store_rights=_store_rights(app), store_is_replica=_store_is_replica(app))
+    return facts
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect the application's output to standard error; standard output carries the report only."""
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+def _target(address: str) -> tuple[Endpoint, ...]:
+    try:
+        return endpoints(BrokerUrl.parse(address).reveal())
+    except ValueError as error:
+        message = f"--target: {error}"
+        hint = "Write it as redis://host:6379/0 or amqp://user:password@host:5672/vhost."
+        raise ConfigInvalid(message, hint=hint) from error
+
+
+def compare(applications: Sequence[Facts]) -> list[Facts]:
+    """Return the same facts, each with the other applications as siblings."""
+    return [replace(one, siblings=tuple(other for other in applications if other is not one)) for one in applications]
+
+
+def read_app(app: Celery, name: str, config: DoctorConfig, servers: tuple[Endpoint, ...] = ()) -> Facts:
+    """Read a loaded application without connecting to its broker; `servers` replace its own.
+
+    Raises:
+        AppFailed: a module with its tasks raises an error on import.
+        ConfigInvalid: a setting has a type that Celery cannot read.
+    """
+    try:
+        app.finalize(auto=True)
+        app.loader.import_default_modules()
+    except RepotError:
+        raise
+    except (Exception, SystemExit) as error:
+        # any error of a user's module
+        message = f"the tasks of {name!r} fail on import: {type(error).__name__}: {error}"
+        raise explained(error) or AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
+    refusal = config_error_of(app)
+    if refusal is not None:
+        # Celery suppresses the errors of signal receivers
+        raise refusal
+    tasks, library = own_tasks(app)
+    found = static_analysis.read(loaded_modules(app, tasks, config.root), config.root, task_lines(tasks))
+    own = {str(task.name) for task in tasks}
+    # treat a call of another application's task like a call of an unknown task
+    found = replace(found, calls=tuple(call if call.task in own else replace(call, task="") for call in found.calls))
+    effective = {one.key: one for one in effective_config(app)}
+    settings = {key: Setting(key, one.value, one.origin, _location(one, app, found)) for key, one in effective.items()}
+    unknown, old = unknown_settings(app)
+    judged = tuple(read_task(app, task, found, config.root) for task in tasks)
+    return Facts(
+        app=name,
+        # also correct if an environment variable of Celery overrides the configuration
+        servers=servers or _endpoints(settings["broker_read_url"].value),
+        write_servers=servers or _endpoints(settings["broker_write_url"].value),
+        result_servers=_results(settings["result_backend"].value),
+        settings=settings,
+        unknown_settings=unknown,
+        old_names=old,
+        tasks=judged,
+        library_tasks=library,
+        # last: routing creates missing queues
+        queues=read_queues(app),
+        versions=Versions(*(version(name) for name in Versions._fields)),
+        overriding={key: name for key in _URLS if (name := overriding_variable(key))},
+        deployment=read_deployment(config.root, config.worker),
+        bounds=config.bounds,
+        source=found,
+    )
+
+
+def _apply_target(app: Celery, target: str) -> None:
+    """Configure an application for another broker."""
+    settings = configured_with(app)
+    # cached for today's broker
+    forget_queues(app)
+    if settings is None:
+        app.conf.update(broker_url=target, broker_read_url=None, broker_write_url=None)
+        return
+    try:
+        configure(app, settings.replace(broker_url=target, broker_read_url=None, broker_write_url=None))
+    except ValidationError as error:
+        # sentinel:// without the name of its master, for example
+        message = "the settings are invalid with the address of --target:\n" + "\n".join(explain(error))
+        raise ConfigInvalid(message, hint="Set the missing variables in the environment.") from error
+
+
+def _query_brokers(
+    facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str, *, passes_over_replicas: bool
+) -> Facts:
+    given = facts["broker_use_ssl"]
+    # True is TLS without options
+    tls = given if isinstance(given, dict) else {} if given else None
+
+    def ask(servers: tuple[Endpoint, ...]) -> RedisFacts | RabbitFacts:
+        found: RedisFacts | RabbitFacts = inspect(
+            servers,
+            tls=tls,
+            management_url=management_url,
+            queues=[queue.name for queue in facts.queues],
+            key_prefix=facts.option("global_keyprefix"),
+            transport_options={name: facts.option(name) for name in ("master_name", "sentinel_kwargs")},
+            skip_replicas=passes_over_replicas,
+        )
+        return found
+
+    return replace(facts, live=ask(facts.servers), source_live=ask(source_servers) if source_servers else None)
+
+
+def _store_rights(app: Celery) -> tuple[str, ...] | Unknown | None:
+    """Return the rights that the lease store's user lacks for this application; None if no task needs the store."""
+    settings, guarded = _store_users(app)
+    if settings is None:
+        return None
+    needed = [GUARD]
+    if any(getattr(task, "keeps_jobs", False) for task in guarded):
+        needed.append(JOBS)
+    if settings.max_deliveries:
+        needed.append(DELIVERIES)
+    try:
+        return missing_rights(settings, *needed)
+    except StoreRefused as error:
+        # without the right to check
+        return (error.message,)
+    except RepotError as error:
+        return Unknown(error.message, error.hint)
+
+
+def _store_is_replica(app: Celery) -> bool | Unknown | None:
+    settings, _ = _store_users(app)
+    try:
+        return None if settings is None else is_replica(settings)
+    except RepotError as error:
+        return Unknown(error.message, error.hint)
+
+
+def _store_users(app: Celery) -> tuple[WorkerSettings | None, list[IdempotentTask]]:
+    """Return the settings that name the lease store, or None if no task needs it, and the guarded tasks."""
+    settings = configured_with(app)
+    guarded = [task for task in app.tasks.values() if isinstance(task, IdempotentTask)]
+    return (settings if settings is not None and settings.store_url and guarded else None), guarded
+
+
+def _management_url(app: Celery) -> str:
+    settings = configured_with(app)
+    return settings.management_url.reveal() if settings and settings.management_url else ""
+
+
+def _endpoints(address: object) -> tuple[Endpoint, ...]:
+    try:
+        found = endpoints(address)
+    except ValueError as error:
+        raise ConfigInvalid(
+            str(error), hint="`celery report` shows the address in use, without its password."
+        ) from error
+    for one in found:
+        if one.kind is None:
+            message = f"the broker's scheme is {one.scheme!r}; repot supports Redis and RabbitMQ"
+            raise AppUnusable(message, hint="--target amqp://... judges the application as if it ran on RabbitMQ.")
+    return found
+
+
+def _results(address: object) -> tuple[Endpoint, ...]:
+    """Return the servers of a result backend; none for a backend of another kind."""
+    try:
+        if isinstance(address, str) and ("://" in address or address == "redis"):
+            return tuple(one for one in endpoints(address) if one.kind)
+    except ValueError:
+        pass
+    return ()
+
+
+def _location(setting: EffectiveSetting, app: Celery, found: static_analysis.SourceFacts) -> Location | None:
+    """Return where the application sets a setting, under any of its names."""
+    if setting.origin != APPLICATION:
+        return None
+    name = setting.key.rpartition(".")[2]
+    return next((found.keys[spelling] for spelling in spellings(app, name) if spelling in found.keys), None)

@@ -1,0 +1,692 @@
+"""RPT1xx, duplicates: settings and calls that make a task run twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repot.config.capabilities import capabilities_of
+from repot.doctor.durations import seconds
+from repot.doctor.facts import CONSUMER_TIMEOUT_S
+from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
+from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.config.endpoints import Endpoint
+    from repot.doctor.facts import Delay, Facts, QueueFacts, TaskFacts
+
+#: A task that runs this long or longer makes the tasks behind it wait too long.
+LONG_S = 60
+
+#: Options that decide under which keys messages are stored; all clients of one database need the same.
+_STRUCTURAL = ("sep", "priority_steps", "fanout_prefix", "fanout_patterns", "unacked_key", "unacked_index_key")
+
+_PY_AMQP_USER_TIMEOUT_MS = 1000
+#: The interval that RabbitMQ proposes; the smaller of the two proposals applies.
+_RABBITMQ_HEARTBEAT_S = 60.0
+
+#: From here on only quorum queues have a consumer timeout.
+_RABBITMQ_4_3 = (4, 3)
+
+
+@rule(
+    "RPT101",
+    "A task can take longer than the visibility timeout",
+    ERROR,
+    brokers=REDIS,
+    fix="app.conf.broker_transport_options |= {'visibility_timeout': 7200}  # the same in every process on that Redis",
+    evidence=("docs/scenarios.md: visibility-timeout", "https://github.com/celery/celery/issues/5935"),
+)
+def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
+    """Redis delivers a message again if it stays unacknowledged for the visibility timeout.
+
+    The clock starts at delivery, so the time a task waits behind others or for its countdown counts. The second run
+    overlaps the first.
+    """
+    timeout = facts.option_number("visibility_timeout")
+    held_s = {task.name: held for task in facts.tasks if (held := facts.held_s(task)) is not None}
+    needed = max(
+        (held_s[task.name] + facts.countdown_s(task) for task in facts.tasks if task.name in held_s), default=0
+    )
+    for task in facts.tasks:
+        held = held_s.get(task.name)
+        countdown = facts.countdown_s(task)
+        if held is None or countdown >= timeout or held + countdown < timeout:
+            continue
+        waits = facts.wait_s
+        parts = [f"may run {facts.run_s(task):g} s"] if task.acks_late else []
+        parts += [f"waits up to {waits:g} s behind others"] if waits else []
+        parts += [f"is delayed up to {countdown:g} s"] if countdown else []
+        yield Finding(
+            f"{', '.join(parts)}; the visibility timeout is {timeout:g} s",
+            setting="broker_transport_options.visibility_timeout",
+            task=task.name,
+            fix=f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(needed)}}}",
+        )
+
+
+@rule(
+    "RPT102",
+    "A delay exceeds the visibility timeout",
+    ERROR,
+    brokers=REDIS,
+    fix="""
+    app.conf.broker_transport_options |= {'visibility_timeout': 43200}  # above the longest countdown, or
+    # send the task when it is due: store the due time in your database and let beat look it up
+    """,
+    evidence=("https://github.com/celery/kombu/issues/337", "kombu/transport/redis.py: QoS.restore_visible"),
+)
+def countdown_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
+    """A worker receives a delayed task at once and holds it unacknowledged until it is due.
+
+    Redis delivers another copy each time the visibility timeout passes, and every copy runs.
+    """
+    timeout = facts.option_number("visibility_timeout")
+    held = max((facts.held_s(task) or 0 for task in facts.tasks), default=0)
+    fix = f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(facts.longest_countdown_s() + held)}}}"
+    for delay in facts.delays():
+        if delay.seconds >= timeout:
+            yield Finding(
+                f"{_delayed(delay)}; the visibility timeout is {timeout:g} s",
+                setting="" if delay.task else _VISIBILITY,
+                task=delay.task,
+                fix=fix,
+                location=delay.location,
+            )
+
+
+@rule(
+    "RPT103",
+    "A task has no time limit",
+    WARNING,
+    fix="""
+    app.conf.task_time_limit = 1800       # seconds; a task that hangs is killed, not waited for
+    app.conf.task_soft_time_limit = 1740  # lets the task clean up before
+    """,
+    evidence=("docs/scenarios.md: visibility-timeout", "https://docs.celeryq.dev/en/stable/userguide/workers.html"),
+)
+def no_time_limit(facts: Facts) -> Iterator[Finding]:
+    """Redis delivers a task again after its visibility timeout, RabbitMQ after its consumer timeout.
+
+    Without a hard time limit no run is certain to end before that.
+    """
+    for task in facts.tasks:
+        if facts.run_s(task) is None and not (facts.limit_s(task) and facts.limits_are_ignored()):
+            yield Finding("has no hard time limit", setting="task_time_limit", task=task.name)
+
+
+@rule(
+    "RPT104",
+    "Applications on one Redis use different visibility timeouts",
+    ERROR,
+    brokers=REDIS,
+    fix="app.conf.broker_transport_options |= {'visibility_timeout': 7200}  # the same in each application and script",
+    evidence=(
+        "kombu/transport/redis.py: QoS.restore_visible",
+        "https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/redis.html",
+    ),
+)
+def visibility_timeouts_differ(facts: Facts) -> Iterator[Finding]:
+    """The visibility timeout is not stored in Redis: the process that sweeps applies its own to the messages of all.
+
+    The process with the shortest timeout makes the tasks of the others run a second time.
+    """
+    mine = facts.option_number("visibility_timeout")
+    for other in facts.siblings:
+        theirs = other.option_number("visibility_timeout")
+        if _share_keys(facts, other) and theirs != mine:
+            yield Finding(f"{facts.app} uses {mine:g} s, {other.app} uses {theirs:g} s", setting=_VISIBILITY)
+    results = facts["result_backend_transport_options.visibility_timeout"]
+    shared = {_database(server) for server in facts.result_servers} & {_database(server) for server in facts.servers}
+    if shared and results is not None and seconds(results) != mine:
+        yield Finding(
+            f"the broker has {mine:g} s, the result backend on the same database {results} s",
+            setting=_VISIBILITY,
+            fix=f"app.conf.result_backend_transport_options |= {{'visibility_timeout': {mine:g}}}",
+        )
+
+
+@rule(
+    "RPT105",
+    "Clients of one Redis use different transport options",
+    ERROR,
+    brokers=REDIS,
+    fix="from shop_settings import TRANSPORT_OPTIONS  # one place that every application imports",
+    evidence="kombu/transport/redis.py: Channel._q_for_pri, Channel.from_transport_options",
+)
+def transport_options_differ(facts: Facts) -> Iterator[Finding]:
+    """Separator, priority steps and key names decide which lists and hashes hold the messages.
+
+    Two clients that disagree do not see each other's messages, or restore them under other names.
+    """
+    for other in facts.siblings:
+        if not _share_keys(facts, other):
+            continue
+        for name in _STRUCTURAL:
+            if facts.option(name) != other.option(name):
+                yield Finding(
+                    f"{name} is {facts.option(name)!r} in {facts.app}, {other.option(name)!r} in {other.app}",
+                    setting=f"broker_transport_options.{name}",
+                )
+
+
+@rule(
+    "RPT106",
+    "Long late-ack tasks are prefetched",
+    WARNING,
+    fix="app.conf.worker_prefetch_multiplier = 1",
+    evidence="https://docs.celeryq.dev/en/stable/userguide/optimizing.html",
+)
+def prefetch_with_long_tasks(facts: Facts) -> Iterator[Finding]:
+    """Each process reserves that many messages while the first one runs, and the broker's timeout runs for all of them.
+
+    All of them are delivered again when the connection is lost, and no idle worker can take them before.
+    """
+    multiplier = facts.prefetch_multiplier
+    if multiplier == 1 or not facts.prefetches:
+        return
+    limit = "no limit at all" if multiplier == 0 else f"{multiplier} messages for each process"
+    by_command = any(worker.has("prefetch_multiplier") for worker in facts.deployment.workers)
+    fix = "celery -A shop worker --prefetch-multiplier 1" if by_command else ""
+    for task in facts.late_tasks():
+        run = facts.run_s(task)
+        if run is None or run >= LONG_S:
+            length = "without a time limit" if run is None else f"up to {run:g} s"
+            yield Finding(f"runs {length} with a prefetch of {limit}", "worker_prefetch_multiplier", task.name, fix)
+
+
+@rule(
+    "RPT107",
+    "The behaviour on connection loss is not set",
+    INFO,
+    fix="""
+    app.conf.worker_cancel_long_running_tasks_on_connection_loss = True   # kill them: they run again anyway, or
+    app.conf.worker_cancel_long_running_tasks_on_connection_loss = False  # let them finish, beside their second run
+    """,
+    evidence=("docs/scenarios.md: connection-reset", "https://github.com/celery/celery/issues/3430"),
+)
+def connection_loss_undecided(facts: Facts) -> Iterator[Finding]:
+    """A late-ack task that runs while the connection is lost is delivered again, and both runs overlap.
+
+    Celery 6 changes the default: instead of letting the first run finish, it kills it. Set the behaviour
+    explicitly.
+    """
+    key = "worker_cancel_long_running_tasks_on_connection_loss"
+    if facts.is_default(key) and any(facts.late_tasks()):
+        yield Finding("is not set, and tasks are acknowledged late", setting=key)
+
+
+@rule(
+    "RPT108",
+    "Deduplication has no stored results",
+    ERROR,
+    fix="""
+    app.conf.result_backend = 'redis://localhost:6379/1'
+    app.conf.task_ignore_result = False
+    """,
+    evidence=("celery/app/trace.py: build_tracer", "docs/scenarios.md: dropped-ack"),
+)
+def deduplication_without_results(facts: Facts) -> Iterator[Finding]:
+    """`worker_deduplicate_successful_tasks` looks a redelivered task up in the result backend.
+
+    Where no success is stored it finds none, and the task runs again.
+    """
+    if not facts["worker_deduplicate_successful_tasks"]:
+        return
+    if not facts.keeps_results:
+        yield Finding("is on, but no result backend keeps results", setting="worker_deduplicate_successful_tasks")
+        return
+    for task in facts.late_tasks():
+        if task.ignore_result:
+            yield Finding("ignores its result, so its success is not stored", task=task.name)
+
+
+@rule(
+    "RPT109",
+    "Results expire before a redelivery can arrive",
+    WARNING,
+    fix="app.conf.result_expires = 172800  # above visibility timeout plus the longest countdown",
+    evidence="celery/app/trace.py: build_tracer",
+)
+def results_expire_too_early(facts: Facts) -> Iterator[Finding]:
+    """Deduplication works only while the stored success exists.
+
+    A redelivery comes after a countdown and, on Redis, up to a visibility timeout later.
+    """
+    expires = facts.number("result_expires")
+    if not facts["worker_deduplicate_successful_tasks"] or not expires:
+        return
+    horizon = facts.redelivery_horizon_s()
+    if expires < horizon:
+        yield Finding(
+            f"results expire after {expires:g} s, a redelivery can come after {horizon:g} s",
+            setting="result_expires",
+            fix=f"app.conf.result_expires = {_above(horizon)}",
+        )
+
+
+@rule(
+    "RPT110",
+    "The soft shutdown is shorter than the tasks",
+    INFO,
+    fix="""
+    app.conf.worker_soft_shutdown_timeout = 15  # seconds; below two heartbeats on RabbitMQ, and below the grace period
+    # and REMAP_SIGTERM=SIGQUIT in the worker's environment, so that SIGTERM starts it
+    """,
+    evidence="https://docs.celeryq.dev/en/stable/userguide/workers.html",
+)
+def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
+    """On SIGQUIT a worker gives running tasks this long, then requeues them, and they start again.
+
+    Tasks acknowledged early are lost instead. On SIGTERM alone the worker waits for its tasks until the
+    orchestrator kills it.
+    """
+    timeout = facts.number("worker_soft_shutdown_timeout")
+    if timeout and facts.broker.has_heartbeats:
+        # longer than two heartbeats does more harm: RPT123
+        return
+    enough = int(facts.longest_run_s) + 1
+    fix = "" if facts.broker.has_heartbeats else f"app.conf.worker_soft_shutdown_timeout = {enough}"
+    for task in facts.tasks:
+        run = facts.run_s(task)
+        if run is not None and run > timeout:
+            then = "starts again" if task.acks_late else "is lost"
+            lasts = f"lasts {timeout:g} s" if timeout else "is off"
+            yield Finding(
+                f"may run {run:g} s, the soft shutdown {lasts}: {then} if the worker receives SIGQUIT before",
+                "worker_soft_shutdown_timeout",
+                task.name,
+                fix,
+            )
+
+
+@rule(
+    "RPT111",
+    "A solo worker misses heartbeats",
+    ERROR,
+    brokers=RABBITMQ,
+    fix="celery -A shop worker --pool prefork --concurrency 1",
+    evidence=(
+        "celery/worker/loops.py: asynloop",
+        "measured on RabbitMQ 3.10 and 4.0: a 40 s task with a heartbeat of 10 s ran again without end",
+    ),
+)
+def solo_pool_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
+    """A solo worker sends no heartbeat while a task runs, so RabbitMQ closes its connection after two to three.
+
+    The acknowledgement is lost and the task is delivered again, without end.
+    """
+    heartbeat = facts.number("broker_heartbeat")
+    if not heartbeat or not any("solo" in pool for pool in facts.pools()):
+        return
+    heartbeat = min(heartbeat, _RABBITMQ_HEARTBEAT_S)
+    for task in facts.late_tasks():
+        run = facts.bounds.longest_run_s or facts.limit_s(task)
+        if run is None or run > 2 * heartbeat:
+            length = "without a time limit" if run is None else f"up to {run:g} s"
+            yield Finding(f"runs {length} in a solo pool; two heartbeats are {2 * heartbeat:g} s", task=task.name)
+
+
+@rule(
+    "RPT112",
+    "One second of packet loss closes the connection",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="app.conf.broker_transport_options |= {'socket_settings': {socket.TCP_USER_TIMEOUT: 15000}}  # milliseconds",
+    evidence="amqp/transport.py: KNOWN_TCP_OPTS, DEFAULT_SOCKET_SETTINGS",
+)
+def tcp_user_timeout_of_one_second(facts: Facts) -> Iterator[Finding]:
+    """py-amqp closes a connection after 1000 ms without an answer from TCP.
+
+    All its unacknowledged messages are delivered again, so a moment of packet loss runs every running task twice.
+    """
+    given = facts.option("socket_settings")
+    # socket.TCP_USER_TIMEOUT is 18, and not every system has the name; 0 is the system's default
+    value = given.get(18) if isinstance(given, dict) else None
+    if value is None or 0 < seconds(value, "TCP_USER_TIMEOUT") <= _PY_AMQP_USER_TIMEOUT_MS:
+        shown = "is not set" if value is None else f"is {value} ms"
+        yield Finding(f"TCP_USER_TIMEOUT {shown}", setting="broker_transport_options.socket_settings")
+
+
+@rule(
+    "RPT113",
+    "A task can exceed RabbitMQ's consumer timeout",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="all queues up to RabbitMQ 4.2, quorum queues only from 4.3",
+    fix="""
+    consumer_timeout = 7200000  # in rabbitmq.conf, milliseconds; before workers start
+    # or from 3.12 on, in the only policy of the queue (only one applies, so dead-letter keys belong there as well):
+    rabbitmqctl set_policy celery '^celery$' '{"consumer-timeout": 7200000}' --apply-to queues
+    # and tell the doctor: [tool.repot.doctor] consumer-timeout = 7200
+    """,
+    evidence=("https://github.com/celery/celery/issues/6760", "https://www.rabbitmq.com/docs/consumers"),
+)
+def run_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ takes a delivery back if it is not acknowledged within the consumer timeout, by default 30 minutes.
+
+    Up to 4.2 the worker exits. From 4.3 the task runs again beside itself each time, and no delivery limit stops
+    it.
+    """
+    for task, queue in _consumed(facts):
+        held = facts.held_s(task)
+        timeout = _consumer_timeout_s(facts, queue)
+        if held is not None and timeout is not None and held >= timeout:
+            yield Finding(
+                f"may stay unacknowledged for {held:g} s; {_describe_timeout(facts, queue, timeout)}", task=task.name
+            )
+
+
+@rule(
+    "RPT114",
+    "A delay exceeds RabbitMQ's consumer timeout",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="all queues up to RabbitMQ 4.2, quorum queues only from 4.3",
+    fix=QUORUM_BEHIND_TOPIC,
+    evidence=("https://github.com/celery/celery/issues/6760", "kombu/transport/native_delayed_delivery.py"),
+)
+def countdown_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
+    """A worker holds a delayed task unacknowledged until it is due, while RabbitMQ's consumer timeout runs.
+
+    If the timeout ends first, the worker exits (up to 4.2) or receives the task again (4.3).
+    """
+    queues = {queue.name: queue for queue in facts.queues}
+    for delay in facts.delays():
+        for queue in [queues[delay.queue]] if delay.queue in queues else queues.values():
+            timeout = _consumer_timeout_s(facts, queue)
+            if timeout is not None and delay.seconds >= timeout and not facts.delays_natively(queue.name):
+                yield Finding(
+                    f"{_delayed(delay)}; {_describe_timeout(facts, queue, timeout)}",
+                    task=delay.task,
+                    location=delay.location,
+                )
+                break
+
+
+@rule(
+    "RPT115",
+    "Heartbeats are off",
+    ERROR,
+    brokers=RABBITMQ,
+    fix="app.conf.broker_heartbeat = 10",
+    evidence=("https://www.rabbitmq.com/docs/heartbeats", "measured: a silent peer was not noticed within 150 s"),
+)
+def heartbeat_off(facts: Facts) -> Iterator[Finding]:
+    """Without heartbeats neither side notices that the other is gone.
+
+    The tasks of a dead worker stay reserved for it, and a worker whose connection died waits for ever.
+    """
+    if not facts.number("broker_heartbeat"):
+        yield Finding(f"is {facts['broker_heartbeat']!r}", setting="broker_heartbeat")
+
+
+@rule(
+    "RPT116",
+    "The heartbeat interval is out of range",
+    INFO,
+    brokers=RABBITMQ,
+    fix="app.conf.broker_heartbeat = 10  # a dead peer is noticed after 20 to 30 s",
+    evidence=("https://www.rabbitmq.com/docs/heartbeats", "measured: 60 s means 140 to 175 s, 10 s means 18 to 23 s"),
+)
+def heartbeat_out_of_range(facts: Facts) -> Iterator[Finding]:
+    """A dead peer is noticed after two to three intervals: with 60 s and more, redelivery takes minutes.
+
+    Below 5 s a short pause counts as death, and all unacknowledged tasks run twice.
+    """
+    heartbeat = facts.number("broker_heartbeat")
+    if heartbeat and not 5 <= heartbeat <= 30:  # noqa: PLR2004 - the range of the title
+        used = ", which RabbitMQ lowers to 60" if heartbeat > 60 else ""  # noqa: PLR2004
+        yield Finding(f"is {heartbeat:g} s{used}; 5 to 30 s is useful", setting="broker_heartbeat")
+
+
+@rule(
+    "RPT117",
+    "The broker URL contains a heartbeat",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="amqp://user:password@host//  # without ?heartbeat=, and app.conf.broker_heartbeat = 10",
+    evidence=("celery/app/base.py: Celery.connection_for_write", "https://github.com/celery/celery/issues/7820"),
+)
+def heartbeat_in_url(facts: Facts) -> Iterator[Finding]:
+    """Options of the URL also apply to producers, and no code sends their heartbeats.
+
+    RabbitMQ closes an idle producer's connection, and its next publish fails.
+    """
+    for server in (*facts.servers, *facts.write_servers):
+        if "heartbeat" in server.options:
+            yield Finding(f"{server} holds ?heartbeat=", setting="broker_url")
+            return
+
+
+@rule(
+    "RPT118",
+    "The restore sweep is too rare for the visibility timeout",
+    INFO,
+    brokers=REDIS,
+    versions="kombu 5.7 and newer",
+    fix="app.conf.broker_transport_options |= {'unacked_restore_interval': 10, 'unacked_restore_throttle': 1}",
+    evidence=("https://github.com/celery/celery/issues/9339", "https://github.com/celery/kombu/pull/2558"),
+)
+def restore_sweep_too_rare(facts: Facts) -> Iterator[Finding]:
+    """Kombu looks for overdue messages every interval times throttle seconds, by default 100.
+
+    With a short visibility timeout, that is most of the time until the tasks of a lost worker run again.
+    """
+    timeout = facts.option_number("visibility_timeout")
+    sweep = facts.option_number("unacked_restore_interval") * facts.option_number("unacked_restore_throttle")
+    if timeout < 10 * sweep:
+        interval = max(1, int(timeout // 10))
+        yield Finding(
+            f"a sweep every {sweep:g} s with a visibility timeout of {timeout:g} s",
+            setting="broker_transport_options.unacked_restore_throttle",
+            fix="app.conf.broker_transport_options |= "
+            f"{{'unacked_restore_interval': {min(interval, 10)}, 'unacked_restore_throttle': 1}}",
+        )
+
+
+@rule(
+    "RPT119",
+    "retry_on_timeout can send a task twice",
+    WARNING,
+    brokers=REDIS,
+    fix="app.conf.broker_transport_options.pop('retry_on_timeout')  # task_publish_retry covers publishing",
+    evidence=(
+        "redis/connection.py: AbstractConnection.__init__",
+        "measured: a publish into a dead link took 36.7 s instead of 10.6 s",
+    ),
+)
+def retry_on_timeout(facts: Facts) -> Iterator[Finding]:
+    """It repeats a command whose reply did not arrive in time, although Redis may have executed it.
+
+    A repeated LPUSH puts the same task into the queue twice.
+    """
+    if facts.option("retry_on_timeout"):
+        yield Finding("is on", setting="broker_transport_options.retry_on_timeout")
+
+
+@rule(
+    "RPT120",
+    "A task that kills its process is requeued without limit",
+    ERROR,
+    versions="Celery 5.7 and newer have task_retry_on_worker_lost",
+    fix="""
+    app.conf.task_reject_on_worker_lost = False
+    app.conf.task_retry_on_worker_lost = True  # at most max_retries times, after default_retry_delay
+    """,
+    evidence=("https://github.com/celery/celery/issues/9082", "measured: 58 runs in 3 s"),
+)
+def reject_on_worker_lost_spins(facts: Facts) -> Iterator[Finding]:
+    """`reject_on_worker_lost` requeues the message each time the process dies, without a limit or a pause.
+
+    A task that runs out of memory ends worker after worker; only a quorum queue's delivery limit stops it.
+    """
+    for task in facts.late_tasks():
+        if task.reject_on_worker_lost and not task.retry_on_worker_lost and not _counts_deliveries(facts, task):
+            yield Finding("reject_on_worker_lost is on, and its queue does not limit deliveries", task=task.name)
+
+
+@rule(
+    "RPT121",
+    "A task that times out is requeued without limit",
+    ERROR,
+    fix="app.conf.task_acks_on_timeout = True",
+    evidence="celery/worker/request.py: Request.on_timeout",
+)
+def timed_out_task_spins(facts: Facts) -> Iterator[Finding]:
+    """With `acks_on_timeout` off, a task killed at its hard limit is requeued and starts again.
+
+    It reaches the limit again, and only a quorum queue on RabbitMQ 4 or newer counts the deliveries.
+    """
+    for task in facts.late_tasks():
+        if not task.acks_on_timeout and task.time_limit_s and not _counts_deliveries(facts, task):
+            yield Finding(f"is requeued each time it reaches {task.time_limit_s:g} s", task=task.name)
+
+
+@rule(
+    "RPT122",
+    "The pool ignores hard time limits",
+    WARNING,
+    fix="celery -A shop worker --pool prefork",
+    evidence=(
+        "https://docs.celeryq.dev/en/stable/userguide/workers.html",
+        "celery/concurrency/thread.py, solo.py, eventlet.py",
+    ),
+)
+def pool_ignores_time_limits(facts: Facts) -> Iterator[Finding]:
+    """Thread, solo and eventlet pools cannot interrupt a task, so its time limit has no effect.
+
+    A run that hangs outlasts every timeout of the broker.
+    """
+    if facts.limits_are_ignored():
+        for task in facts.tasks:
+            limit = facts.limit_s(task)
+            if limit:
+                yield Finding(f"has a limit of {limit:g} s that {_list(facts.pools())} ignores", task=task.name)
+
+
+@rule(
+    "RPT123",
+    "The soft shutdown is longer than two heartbeats",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="app.conf.worker_soft_shutdown_timeout = 15  # seconds; below two heartbeats",
+    evidence=(
+        "celery/worker/worker.py: WorkController.wait_for_soft_shutdown",
+        "measured: heartbeat 5 s, soft shutdown 25 s; a task that ended after 20 s was delivered again",
+    ),
+)
+def soft_shutdown_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
+    """A soft shutdown sends no heartbeats, and RabbitMQ closes a connection that is silent for two of them.
+
+    A task that ends during that time can no longer be acknowledged, and runs again.
+    """
+    timeout = facts.number("worker_soft_shutdown_timeout")
+    heartbeat = min(facts.number("broker_heartbeat"), _RABBITMQ_HEARTBEAT_S)
+    if heartbeat and timeout >= 2 * heartbeat and any(facts.late_tasks()):
+        yield Finding(
+            f"is {timeout:g} s; two heartbeats are {2 * heartbeat:g} s", setting="worker_soft_shutdown_timeout"
+        )
+
+
+@rule(
+    "RPT124",
+    "A topic exchange routes one message to several queues",
+    WARNING,
+    fix="""
+        # one queue, one key
+        exchange = Exchange('shop', type='topic')
+        app.conf.task_queues = [Queue(name, exchange, routing_key=name) for name in ('orders', 'reports')]
+    """,
+    evidence=(
+        "celery/app/amqp.py: Queues.__setitem__ gives a queue without a key the default one",
+        "kombu/transport/native_delayed_delivery.py: bind_queue_to_native_delayed_delivery_exchange",
+        "docs/routing.md",
+    ),
+)
+def queues_share_a_key(facts: Facts) -> Iterator[Finding]:
+    """Celery publishes to a topic exchange with a queue's routing key; each queue bound with that key runs the task.
+
+    A queue declared without a key gets that of the default queue. Where quorum queues delay ETA tasks, kombu binds
+    each of them a second time as `#.<key>`, which also matches any longer key with that suffix.
+    """
+    bound = [queue for queue in facts.queues if queue.exchange_type == "topic" and queue.routing_key]
+    every_broker_delays = all(capabilities_of(kind).delays_messages for kind in facts.kinds)
+    native = every_broker_delays and any(queue.is_quorum for queue in facts.queues)
+    for index, one in enumerate(bound):
+        if native and one.delayed is None and one.routing_key.startswith("#"):
+            yield Finding(f"{one.name!r} receives every delayed message of its virtual host", setting="task_queues")
+        for other in [queue for queue in bound[index + 1 :] if queue.exchange == one.exchange]:
+            keys = sorted((one.routing_key, other.routing_key), key=len)
+            if keys[0] == keys[1] or (native and keys[1].endswith(f".{keys[0]}")):
+                yield Finding(
+                    f"{one.name!r} and {other.name!r} both receive what is sent to {one.exchange!r} as {keys[1]!r}",
+                    setting="task_queues",
+                )
+
+
+_VISIBILITY = "broker_transport_options.visibility_timeout"
+
+
+def _above(seconds: float) -> int:
+    """Return a round number of seconds with a margin of 20 %."""
+    return int(-(-(seconds * 1.2) // 300) * 300)
+
+
+def _delayed(delay: Delay) -> str:
+    """Describe a delay."""
+    if delay.task:
+        return f"is delayed up to {delay.seconds:g} s"
+    return (
+        f"a task is sent with a delay of {delay.seconds:g} s" if delay.location else f"delays reach {delay.seconds:g} s"
+    )
+
+
+def _database(server: Endpoint) -> tuple[str, int, str]:
+    """Return the identity of a Redis database: host, port, database."""
+    return "localhost" if server.is_local else server.host, server.port or 6379, server.path or "0"
+
+
+def _share_keys(facts: Facts, other: Facts) -> bool:
+    """Return whether two applications store their messages under the same keys of one database."""
+    mine = {_database(server) for server in facts.servers}
+    same = other.kind is facts.kind and bool(mine & {_database(server) for server in other.servers})
+    return same and facts.option("global_keyprefix") == other.option("global_keyprefix")
+
+
+def _counts_deliveries(facts: Facts, task: TaskFacts) -> bool:
+    """Return whether the queue limits the deliveries of a message: a quorum queue from RabbitMQ 4 on."""
+    queue = facts.queue_of(task)
+    quorum = facts.broker.limits_deliveries and queue is not None and queue.is_quorum
+    return quorum and not facts.is_before_rabbitmq_4
+
+
+def _consumed(facts: Facts) -> Iterator[tuple[TaskFacts, QueueFacts]]:
+    """Yield each task with the queue it waits in; leave out tasks whose queue is unknown."""
+    for task in facts.tasks:
+        queue = facts.queue_of(task)
+        if queue is not None:
+            yield task, queue
+
+
+def _consumer_timeout_s(facts: Facts, queue: QueueFacts) -> float | None:
+    """Return the consumer timeout of a queue in seconds; None if it has none."""
+    release = facts.rabbitmq_release
+    if release and release >= _RABBITMQ_4_3 and not queue.is_quorum:
+        return None
+    # RabbitMQ applies the smallest of arguments and policies
+    given = [one.get("x-consumer-timeout") for one in (queue.arguments, queue.consumer_arguments)]
+    given += facts.set_by_known_policy(queue, "consumer-timeout")
+    milliseconds = [seconds(value, "x-consumer-timeout") for value in given if value is not None]
+    return min(milliseconds) / 1000 if milliseconds else facts.bounds.consumer_timeout_s or CONSUMER_TIMEOUT_S
+
+
+def _describe_timeout(facts: Facts, queue: QueueFacts, timeout: float) -> str:
+    """Describe the consumer timeout; RabbitMQ's API does not show the value of rabbitmq.conf."""
+    unless = ", unless raised" if timeout == CONSUMER_TIMEOUT_S and not facts.bounds.consumer_timeout_s else ""
+    return f"the consumer timeout of {queue.name!r} is {timeout:g} s{unless}"
+
+
+def _list(names: set[str]) -> str:
+    return ", ".join(sorted(names))

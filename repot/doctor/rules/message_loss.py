@@ -1,0 +1,452 @@
+"""RPT2xx, message loss: settings and calls that lose a task or the record of its failure."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from repot.brokers.facts import known
+from repot.config.capabilities import capabilities_of
+from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
+from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC, dead_letter_policy, setting_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.doctor.facts import Facts, QueueFacts
+
+#: The exchanges where delayed tasks enter and leave (`kombu/transport/native_delayed_delivery.py`).
+_DELAYED_ENTRY = "celery_delayed_27"
+_DELAYED_EXIT = "celery_delayed_delivery"
+
+#: RabbitMQ 4's default `max_message_size`.
+_LARGEST_MESSAGE_BYTES = 16 << 20
+
+
+@rule(
+    "RPT201",
+    "A late-ack task is lost when its process is killed",
+    ERROR,
+    fix="""
+    app.conf.task_retry_on_worker_lost = True  # Celery 5.7: at most max_retries times, after default_retry_delay
+    # before 5.7: task_reject_on_worker_lost = True, on a quorum queue with a delivery limit
+    """,
+    evidence=(
+        "celery/worker/request.py: Request.on_failure",
+        "https://docs.celeryq.dev/en/stable/userguide/configuration.html",
+    ),
+)
+def worker_lost_is_acknowledged(facts: Facts) -> Iterator[Finding]:
+    """If the kernel kills a task's process, Celery acknowledges the message, even with late acks.
+
+    The task is recorded as failed and never runs again.
+    """
+    for task in facts.late_tasks():
+        if not task.retry_on_worker_lost and not task.reject_on_worker_lost:
+            yield Finding(
+                "is neither retried nor requeued when its process is killed", "task_retry_on_worker_lost", task.name
+            )
+
+
+@rule(
+    "RPT202",
+    "A failed task leaves no record",
+    WARNING,
+    fix="""
+    app.conf.result_backend = 'redis://localhost:6379/1'
+    app.conf.task_store_errors_even_if_ignored = True
+    # or on RabbitMQ, with a dead-letter queue: app.conf.task_acks_on_failure = False
+    """,
+    evidence="celery/worker/request.py: Request.on_failure",
+)
+def failure_leaves_no_trace(facts: Facts) -> Iterator[Finding]:
+    """A late-ack task that raises is acknowledged all the same, so the message is gone.
+
+    If its failure is not stored either, only a log line records it.
+    """
+    dead_letters = facts.broker.has_dead_letter_exchanges
+    for task in facts.late_tasks():
+        queue = facts.queue_of(task)
+        kept = dead_letters and not task.acks_on_failure and queue is not None and _has_dead_letters(facts, queue)
+        stored = facts.keeps_results and (not task.ignore_result or task.store_errors)
+        if not kept and not stored:
+            what = "is acknowledged when it fails" if task.acks_on_failure else "is rejected when it fails, and dropped"
+            yield Finding(f"{what}; its failure is not stored", "task_acks_on_failure", task.name)
+
+
+@rule(
+    "RPT203",
+    "A task is acknowledged before it runs",
+    WARNING,
+    fix="""
+    app.conf.task_acks_late = True
+    # and for a task that may be lost: [tool.repot.doctor] may-be-lost = ["shop.metrics.*"] in pyproject.toml
+    """,
+    evidence="https://docs.celeryq.dev/en/stable/userguide/tasks.html",
+)
+def acknowledged_early(facts: Facts) -> Iterator[Finding]:
+    """If the worker ends while such a task runs, by a deployment, full memory or a power cut, the task is lost.
+
+    The broker has deleted the message, and no worker runs it again.
+    """
+    for task in facts.tasks:
+        if not task.acks_late and not any(fnmatch.fnmatch(task.name, one) for one in facts.bounds.may_be_lost):
+            yield Finding("is acknowledged before it runs", "task_acks_late", task.name)
+
+
+@rule(
+    "RPT204",
+    "Publisher confirms are off",
+    ERROR,
+    brokers=RABBITMQ,
+    publishing=True,
+    fix="app.conf.broker_transport_options |= {'confirm_publish': True, 'read_timeout': 15, 'write_timeout': 15}",
+    evidence=(
+        "https://github.com/celery/celery/issues/5410",
+        "measured: 52 of 104 messages of short-lived producers to a quorum queue were lost",
+    ),
+)
+def publisher_confirms_off(facts: Facts) -> Iterator[Finding]:
+    """Without confirms a task counts as sent when its bytes are written.
+
+    A lost connection, a broker that closes or a process that exits at once loses it without an error.
+    """
+    if not facts.option("confirm_publish"):
+        yield Finding("is not set", setting="broker_transport_options.confirm_publish")
+
+
+@rule(
+    "RPT205",
+    "A quorum queue has no dead-letter target",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="RabbitMQ 4.0 and newer",
+    fix="""
+    Queue('celery', queue_arguments={'x-queue-type': 'quorum',
+          'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': 'celery.dead'})
+    # or for an existing queue, in its only policy:
+    # rabbitmqctl set_policy celery '^celery$' \\
+    #   '{"dead-letter-exchange": "", "dead-letter-routing-key": "celery.dead"}' --apply-to queues
+    """,
+    evidence=(
+        "https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling",
+        "measured on 4.0.5 and 4.3.6: gone after the 21st delivery",
+    ),
+)
+def quorum_without_dead_letters(facts: Facts) -> Iterator[Finding]:
+    """A quorum queue drops a message after its delivery limit, by default 20; a worker's restart counts.
+
+    Without a dead-letter target nothing remains of it.
+    """
+    if facts.is_before_rabbitmq_4:
+        return
+    for queue in facts.queues:
+        limits = [queue.arguments.get("x-delivery-limit"), *facts.set_by_known_policy(queue, "delivery-limit")]
+        if not queue.is_quorum or -1 in limits or _has_dead_letters(facts, queue):
+            continue
+        yield Finding(
+            f"the quorum queue {queue.name!r} drops a message after its delivery limit",
+            setting=setting_of(facts, queue),
+            fix=_with_dead_letters(queue),
+        )
+
+
+@rule(
+    "RPT206",
+    "Reject(requeue=False) deletes the task on Redis",
+    ERROR,
+    brokers=REDIS,
+    fix="raise  # and store the failure: a result backend, or your own dead-letter queue",
+    evidence="kombu/transport/redis.py: QoS.reject",
+)
+def reject_deletes_on_redis(facts: Facts) -> Iterator[Finding]:
+    """On RabbitMQ a rejected message goes to the queue's dead-letter target.
+
+    Redis has none: kombu deletes the message.
+    """
+    for location in facts.source.rejects:
+        yield Finding("Reject without requeue", location=location)
+
+
+@rule(
+    "RPT207",
+    "Messages are larger than RabbitMQ 4 accepts",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="RabbitMQ 4.0 and newer",
+    live=True,
+    fix="""
+    # pass a reference (an id, an object-store key) instead of the data, or
+    max_message_size = 134217728  # in rabbitmq.conf, bytes
+    """,
+    evidence=(
+        "https://www.rabbitmq.com/docs/configure",
+        "measured: a 17 MiB message without confirms was sent without an error and lost",
+    ),
+)
+def messages_too_large(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ 4 accepts messages up to 16 MiB; older releases accept 128 MiB, and Redis has no such limit.
+
+    A larger message closes the channel; without confirms it is lost without an error.
+    """
+    if facts.source_live is None or facts.is_before_rabbitmq_4:
+        return
+    measured = getattr(facts.source_live, "largest_message_bytes", 0)
+    largest = known(measured)
+    if largest > _LARGEST_MESSAGE_BYTES:
+        yield Finding(f"a message of {largest} bytes waits in Redis; the limit is {_LARGEST_MESSAGE_BYTES}")
+
+
+@rule(
+    "RPT208",
+    "Quorum queues behind a direct exchange do not delay tasks",
+    WARNING,
+    brokers=RABBITMQ,
+    fix=QUORUM_BEHIND_TOPIC,
+    evidence=("kombu/transport/native_delayed_delivery.py", "celery/worker/consumer/delayed_delivery.py"),
+)
+def no_native_delay(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ delays the ETA tasks of quorum queues itself, but behind a direct exchange the worker holds them.
+
+    They block the prefetch on RabbitMQ 4, count a delivery at each restart and reach the consumer timeout.
+    """
+    quorum = any(queue.is_quorum for queue in facts.queues)
+    delays = {delay.queue for delay in facts.delays()} | {task.queue for task in facts.tasks if task.retries_itself}
+    for queue in facts.queues:
+        if quorum and not facts.delays_natively(queue.name) and not delays.isdisjoint({"", queue.name}):
+            kind = queue.exchange_type
+            yield Finding(f"{queue.name!r} is bound to the {kind} exchange {queue.exchange!r}, and tasks are delayed")
+
+
+@rule(
+    "RPT209",
+    "Delayed tasks are sent before the delay queues exist",
+    WARNING,
+    brokers=RABBITMQ,
+    live=True,
+    fix="celery -A shop worker  # once, before any process calls apply_async(countdown=...)",
+    evidence=(
+        "celery/worker/consumer/delayed_delivery.py",
+        "measured: a delayed task sent before that was lost, with a 404 on the next publish",
+    ),
+)
+def delay_queues_missing(facts: Facts) -> Iterator[Finding]:
+    """Only a worker declares the exchanges and queues in which RabbitMQ delays ETA tasks.
+
+    Until the first worker has started on this virtual host, a delayed task or a retry is lost. A process that repot
+    configured declares them itself.
+    """
+    own = all(queue.delayed is None for queue in facts.queues)
+    if own and facts.delays_natively() and _DELAYED_ENTRY not in known(facts.rabbitmq.exchanges):
+        yield Finding(f"the exchange {_DELAYED_ENTRY!r} does not exist on this virtual host")
+
+
+@rule(
+    "RPT210",
+    "Delayed tasks do not arrive",
+    ERROR,
+    brokers=RABBITMQ,
+    live=True,
+    fix="celery -A shop worker -Q {queue}  # a worker of this queue binds it on its start",
+    evidence="kombu/transport/native_delayed_delivery.py: bind_queue_to_native_delayed_delivery_exchange",
+)
+def delayed_tasks_stranded(facts: Facts) -> Iterator[Finding]:
+    """A delayed task leaves the delay queues through a binding for its own queue.
+
+    Without the binding it stays there, where no message count includes it, or is dropped.
+    """
+    exchanges = known(facts.rabbitmq.exchanges)
+    if not facts.delays_natively() or _DELAYED_EXIT not in exchanges:
+        return
+    bindings = known(facts.rabbitmq.bindings)
+    arrived_at = {binding.destination for binding in bindings if binding.source == _DELAYED_EXIT}
+    for queue in facts.queues:
+        if not facts.delays_natively(queue.name):
+            continue
+        if queue.exchange not in arrived_at and queue.name not in arrived_at:
+            yield Finding(
+                f"{queue.name!r} is not bound to {_DELAYED_EXIT!r}",
+                fix=f"celery -A {facts.app} worker -Q {queue.name}  # a worker of this queue binds it on its start",
+            )
+    stuck = [
+        one
+        for one in known(facts.rabbitmq.queues).values()
+        if one.name.startswith("celery_delayed") and one.held_for_dead_letter
+    ]
+    for one in stuck:
+        yield Finding(f"{one.held_for_dead_letter} delayed messages in {one.name!r} have no route")
+
+
+@rule(
+    "RPT211",
+    "Acknowledgements are switched off on Redis",
+    ERROR,
+    brokers=REDIS,
+    fix="app.conf.broker_transport_options.pop('ack_emulation')",
+    evidence="kombu/transport/redis.py: Channel.ack_emulation",
+)
+def ack_emulation_off(facts: Facts) -> Iterator[Finding]:
+    """Without `ack_emulation` kombu keeps no copy of a message that it delivers to a worker.
+
+    Every message that a worker holds when it ends is lost, with late acks as well.
+    """
+    if facts.option("ack_emulation") is False:
+        yield Finding("is False", setting="broker_transport_options.ack_emulation")
+
+
+@rule(
+    "RPT212",
+    "Results never expire",
+    WARNING,
+    fix="app.conf.result_expires = 86400  # seconds",
+    evidence=(
+        "https://docs.celeryq.dev/en/stable/userguide/configuration.html",
+        "celery/backends/redis.py: RedisBackend.set",
+    ),
+)
+def results_never_expire(facts: Facts) -> Iterator[Finding]:
+    """Every result stays in Redis until its memory is full.
+
+    Then every write fails: results and, on the same server, the messages of tasks.
+    """
+    kept = any(capabilities_of(server.kind).keeps_results_in_memory for server in facts.result_servers)
+    if kept and not facts.is_default("result_expires") and not facts.number("result_expires"):
+        yield Finding(f"is {facts['result_expires']!r}", setting="result_expires")
+
+
+@rule(
+    "RPT213",
+    "Results expire while other tasks wait for them",
+    WARNING,
+    fix="app.conf.result_expires = 86400  # seconds; above the longest chain, chord or wait",
+    evidence="celery/backends/redis.py: RedisBackend.on_chord_part_return",
+)
+def results_expire_while_awaited(facts: Facts) -> Iterator[Finding]:
+    """A chord counts its parts with keys that expire like results, and `get` reads one result.
+
+    If they expire first, the chord never calls back, and the wait never ends.
+    """
+    expires = facts.number("result_expires")
+    needed = facts.longest_run_s + facts.longest_countdown_s()
+    if facts.keeps_results and expires and expires < needed:
+        yield Finding(f"results expire after {expires:g} s, tasks take up to {needed:g} s", setting="result_expires")
+
+
+@rule(
+    "RPT214",
+    "Classic delay queues drop messages without a route",
+    WARNING,
+    brokers=RABBITMQ,
+    fix="app.conf.broker_native_delayed_delivery_queue_type = 'quorum'  # existing ones keep their type",
+    evidence="measured on 4.0.5 and 4.3.6: without a binding quorum delay queues keep a message, classic ones drop it",
+)
+def classic_delay_queues(facts: Facts) -> Iterator[Finding]:
+    """A classic delay queue drops a task whose own queue is not bound at the moment when the task is due.
+
+    A quorum delay queue keeps it and delivers it when the binding exists again.
+    """
+    if facts.delays_natively() and facts["broker_native_delayed_delivery_queue_type"] == "classic":
+        yield Finding("is 'classic'", setting="broker_native_delayed_delivery_queue_type")
+
+
+@rule(
+    "RPT215",
+    "Messages or queues do not survive a restart of RabbitMQ",
+    ERROR,
+    brokers=RABBITMQ,
+    fix="""
+    app.conf.task_default_delivery_mode = 2  # persistent
+    Queue('celery', durable=True)
+    """,
+    evidence="https://www.rabbitmq.com/docs/queues#durability",
+)
+def not_durable(facts: Facts) -> Iterator[Finding]:
+    """A transient message, or one in a queue that is not durable, is lost when RabbitMQ restarts.
+
+    Both are slightly faster, and neither is meant for work that matters.
+    """
+    if facts["task_default_delivery_mode"] in (1, "1", "transient"):
+        yield Finding("messages are transient", setting="task_default_delivery_mode")
+    for queue in facts.queues:
+        if not queue.durable:
+            yield Finding(
+                f"the queue {queue.name!r} is not durable", "task_queues", fix=f"Queue({queue.name!r}, durable=True)"
+            )
+        if not queue.exchange_durable:
+            yield Finding(
+                f"the exchange {queue.exchange!r} is not durable",
+                "task_queues",
+                fix=f"Exchange({queue.exchange!r}, durable=True)",
+            )
+
+
+@rule(
+    "RPT216",
+    "A task queue expires",
+    ERROR,
+    fix="Queue('shop')  # without expires, x-expires",
+    evidence=(
+        "https://www.rabbitmq.com/docs/ttl#queue-ttl",
+        "measured on Redis: the list was gone, with a task in it",
+    ),
+)
+def queue_expires(facts: Facts) -> Iterator[Finding]:
+    """Both brokers delete a queue with `x-expires` and the tasks in it after that time without a consumer.
+
+    An outage of the workers, or a long move, can last that long.
+    """
+    for queue in facts.queues:
+        if queue.arguments.get("x-expires"):
+            yield Finding(f"{queue.name!r} is deleted after {queue.arguments['x-expires']} ms", setting="task_queues")
+
+
+@rule(
+    "RPT217",
+    "Revocations are lost when a worker restarts",
+    INFO,
+    fix="celery -A shop worker --statedb /var/lib/shop/worker.state  # a file of its own for each worker",
+    evidence="https://docs.celeryq.dev/en/stable/userguide/workers.html",
+)
+def revocations_forgotten(facts: Facts) -> Iterator[Finding]:
+    """Workers keep the ids of revoked tasks in memory.
+
+    If all of them restart, a task that was revoked while it waited runs.
+    """
+    if not facts.source.revokes:
+        return
+    for worker in facts.workers():
+        if not worker.has("statedb"):
+            yield Finding("tasks are revoked, and a worker starts without --statedb", location=worker.location)
+
+
+@rule(
+    "RPT218",
+    "A periodic task is treated as a duplicate of its last run",
+    ERROR,
+    fix="@app.task(base=IdempotentTask, idempotency=Policy(key=TASK_ID))  # each message is new work",
+    evidence="docs/idempotency.md: Choosing the key",
+)
+def periodic_task_is_the_same_each_time(facts: Facts) -> Iterator[Finding]:
+    """A guarded task with the arguments of an earlier run gets that run's result and does not run.
+
+    A schedule sends the same arguments each time, so the task runs again only after WORKER_IDEMPOTENCY_RETENTION (7
+    days), when the record of its first run expires.
+    """
+    same = {task.name for task in facts.tasks if task.keyed_by_arguments}
+    for name, entry in (facts["beat_schedule"] or {}).items():
+        task = entry.get("task") if isinstance(entry, Mapping) else getattr(entry, "task", None)
+        if task in same:
+            yield Finding(f"{name!r} in beat_schedule sends it with the same arguments each time", task=task)
+
+
+def _has_dead_letters(facts: Facts, queue: QueueFacts) -> bool:
+    """Return whether a queue's arguments or its known policies name a dead-letter target."""
+    return queue.has_dead_letter_target or bool(facts.set_by_known_policy(queue, "dead-letter-exchange"))
+
+
+def _with_dead_letters(queue: QueueFacts) -> str:
+    target = f"'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': '{queue.name}.dead'"
+    return f"""Queue({queue.name!r}, queue_arguments={{'x-queue-type': 'quorum', {target}}})
+# or for an existing queue, in its only policy:
+{dead_letter_policy(queue.name)}"""

@@ -1,0 +1,465 @@
+"""Read an application's source: delays, priorities, rejections, waivers, and the locations of settings."""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+import operator
+import re
+import sys
+import tokenize
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery.app.task import Task
+
+from repot.doctor.config import rule_names
+from repot.doctor.modules import other_modules
+from repot.doctor.rule import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import ModuleType
+
+#: `# repot: ignore[RPT101, RPT203] reason`
+_WAIVER = re.compile(r"#\s*repot:\s*ignore\[([A-Za-z0-9,\s]*)\]\s*(.*)")
+
+#: A module that is not loaded is read only if this matches.
+_WORTH_READING = re.compile(r"\.(apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\(")
+#: Calls that send a task, or prepare one to be sent, with options.
+_SENDING = frozenset({"apply_async", "retry", "send_task", "set", "signature", "subtask", "s", "si"})
+
+#: Those of them whose names only Celery uses.
+_CELERYS_OWN = frozenset({"apply_async", "send_task", "subtask"})
+#: Methods that return a signature of a task.
+_SIGNATURES = frozenset({"s", "si", "signature", "subtask"})
+
+#: Arguments of Celery's constructor that name a setting differently.
+_CONSTRUCTOR = {"broker": "broker_url", "backend": "result_backend"}
+
+#: Operations in the expression of a delay.
+_OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+
+#: Methods that return the time of the call.
+_NOW = frozenset({"now", "utcnow", "today"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that sends a task with a delay or a priority.
+
+    Attributes:
+        task: the name of the task; empty if the source does not show it.
+        countdown_s: None if the source does not show the delay, or if the call gives no delay (not `delayed`).
+    """
+
+    name: str
+    location: Location
+    task: str = ""
+    countdown_s: float | None = None
+    priority: int | None = None
+    delayed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Misuse:
+    """A call whose arguments do not have the effect that they name."""
+
+    what: str
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class WaiverComment:
+    """A comment that waives rules; `last_line` is the last line that it applies to."""
+
+    rules: tuple[str, ...]
+    reason: str
+    location: Location
+    last_line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """The facts in the source of a project's modules.
+
+    Attributes:
+        keys: where a name is written.
+        rejects: where a Reject is raised; `revokes`: where a task is revoked.
+        extents: file and first line of a function, or of its class -> its first and last line.
+        complete: False if some modules were not read: too many, or unreadable.
+    """
+
+    calls: tuple[Call, ...] = ()
+    waivers: tuple[WaiverComment, ...] = ()
+    keys: Mapping[str, Location] = field(default_factory=dict)
+    rejects: tuple[Location, ...] = ()
+    misuses: tuple[Misuse, ...] = ()
+    revokes: tuple[Location, ...] = ()
+    extents: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    complete: bool = True
+
+
+@dataclass(slots=True)
+class _Found:
+    calls: list[Call] = field(default_factory=list)
+    waivers: list[WaiverComment] = field(default_factory=list)
+    keys: dict[str, Location] = field(default_factory=dict)
+    rejects: list[Location] = field(default_factory=list)
+    misuses: list[Misuse] = field(default_factory=list)
+    revokes: list[Location] = field(default_factory=list)
+    extents: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+
+
+def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[str, int], str]) -> SourceFacts:
+    """Read the source of loaded modules, and of other modules of the project that send tasks.
+
+    `task_names` maps file and first line of a function to the name of its task.
+    """
+    found = _Found()
+    loaded = set()
+    complete = True
+    for module in modules:
+        path = Path(str(vars(module).get("__file__") or ""))
+        if path.suffix != ".py" or not path.is_file():
+            continue
+        loaded.add(path.resolve())
+        tasks = {line: name for (file, line), name in task_names.items() if file == str(path)}
+        name = shorten(path, root)
+        complete &= _read_module(found, path, name, vars(module), tasks)
+        if name.startswith("/"):
+            # outside the project: its names are not settings of the application
+            found.keys = {name: location for name, location in found.keys.items() if location.file != name}
+    others, all_of_them = other_modules(root, loaded)
+    for path in others:
+        # a module that the application does not import cannot configure it
+        without_settings = replace(found, keys={}, extents={})
+        complete &= _read_module(without_settings, path, shorten(path, root), None, {})
+    complete &= all_of_them
+    return SourceFacts(
+        calls=tuple(found.calls),
+        waivers=tuple(found.waivers),
+        keys=found.keys,
+        rejects=tuple(found.rejects),
+        misuses=tuple(found.misuses),
+        revokes=tuple(found.revokes),
+        extents=found.extents,
+        complete=complete,
+    )
+
+
+def _read_module(
+    found: _Found, path: Path, shown: str, names: Mapping[str, Any] | None, tasks: Mapping[int, str]
+) -> bool:
+    """Collect the facts of one module; return whether it was readable. `names`: its globals; None if not loaded."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if names is None and not _WORTH_READING.search(text):
+            return True
+        tree = ast.parse(text)
+        _Reader(found, shown, _imported(tree, shown) if names is None else names, tasks).visit(tree)
+    except (SyntaxError, ValueError):
+        # not Python, for example a template
+        return True
+    except (OSError, RecursionError, MemoryError):
+        return False
+    found.waivers += _waivers(text, shown)
+    return True
+
+
+def _imported(tree: ast.Module, file: str) -> dict[str, Any]:
+    """Return the names that a module which is not loaded imports from loaded modules."""
+    names: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            source = vars(_loaded(node, file) or object)
+            names |= {one.asname or one.name: source[one.name] for one in node.names if one.name in source}
+        elif isinstance(node, ast.Import):
+            names |= {one.asname: sys.modules[one.name] for one in node.names if one.asname and one.name in sys.modules}
+    return names
+
+
+def _loaded(node: ast.ImportFrom, file: str) -> ModuleType | None:
+    """Return the loaded module that an import names; a relative import starts at the file."""
+    named = node.module.split(".") if node.module else []
+    if not node.level:
+        return sys.modules.get(".".join(named))
+    parts = [*file.split("/")[: -node.level], *named]
+    names = (".".join(parts[start:]) for start in range(len(parts)))
+    return next((sys.modules[name] for name in names if name in sys.modules), None)
+
+
+def shorten(path: Path, root: Path) -> str:
+    """Return a path relative to the project, or the absolute path outside it."""
+    try:
+        return path.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+class _Reader(ast.NodeVisitor):
+    """Visitor that collects the facts of one module."""
+
+    def __init__(self, found: _Found, file: str, names: Mapping[str, Any], tasks: Mapping[int, str]) -> None:
+        self._found = found
+        self._file = file
+        self._names = names
+        self._tasks = tasks
+        self._task = ""
+        self._self = ""
+        self._class: tuple[int, int] | None = None
+        self._caught: set[str] = set()
+        self._locals: dict[str, ast.expr] = {}
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        outer, self._class = self._class, (_first_line(node), node.end_lineno or node.lineno)
+        self.generic_visit(node)
+        self._class = outer
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        first = _first_line(node)
+        self._found.extents[self._file, first] = self._class or (first, node.end_lineno or node.lineno)
+        outer = self._task, self._self, self._class, self._locals
+        self._task = self._tasks.get(first, self._task)
+        self._self = node.args.args[0].arg if node.args.args else ""
+        self._class = None
+        self._locals = _assigned_once(node)
+        self.generic_visit(node)
+        self._task, self._self, self._class, self._locals = outer
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        outer = self._caught
+        self._caught = outer | {node.name} if node.name else outer
+        self.generic_visit(node)
+        self._caught = outer
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - ast's name
+
+    def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name):
+                self._key(target.id, node)
+            elif isinstance(target, ast.Attribute):
+                self._key(target.attr, node)
+            elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                self._key(str(target.slice.value), node)
+        self.generic_visit(node)
+
+    visit_AnnAssign = visit_Assign  # noqa: N815 - ast's name
+
+    def visit_Dict(self, node: ast.Dict) -> None:
+        for key in node.keys:
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                self._key(key.value, key)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        for keyword in node.keywords:
+            if keyword.arg:
+                self._key(_CONSTRUCTOR.get(keyword.arg, keyword.arg), keyword.value)
+        if called == "Reject" and getattr(self._object(node.func), "__module__", "") == "celery.exceptions":
+            requeue = next((word.value for word in node.keywords if word.arg == "requeue"), None)
+            requeue = requeue or (node.args[1] if len(node.args) > 1 else None)
+            if not (isinstance(requeue, ast.Constant) and requeue.value):
+                self._found.rejects.append(self._location(node))
+        if called == "revoke" and isinstance(node.func, ast.Attribute) and _last_name(node.func.value) == "control":
+            self._found.revokes.append(self._location(node))
+        if called in _SENDING and isinstance(node.func, ast.Attribute):
+            self._sending(called, node, node.func.value)
+        self.generic_visit(node)
+
+    def _sending(self, called: str, node: ast.Call, receiver: ast.expr) -> None:
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        # other objects have methods `retry` and `set`
+        retries = called == "retry"
+        if called not in _CELERYS_OWN and not self._is_task(receiver):
+            return
+        self._misused(called, node, keywords)
+        # `**options` may hold a delay
+        delayed = bool(keywords.keys() & {"countdown", "eta"}) or len(keywords) < len(node.keywords)
+        if not (retries or keywords.keys() & {"countdown", "eta", "priority"}):
+            return
+        self._found.calls.append(
+            Call(
+                name=called,
+                location=self._location(node),
+                task=self._receiver(called, node, receiver),
+                countdown_s=self._seconds(keywords.get("countdown")) or self._seconds(keywords.get("eta")),
+                priority=self._number(keywords.get("priority")),
+                delayed=delayed,
+            )
+        )
+
+    def _is_task(self, receiver: ast.expr) -> bool:
+        """Return whether a receiver is the bound task, or a name of a task or signature."""
+        while isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Attribute):
+            if receiver.func.attr in _SIGNATURES:
+                return True
+            receiver = receiver.func.value
+        itself = isinstance(receiver, ast.Name) and receiver.id == self._self and bool(self._task)
+        return itself or _is_celerys(self._object(receiver))
+
+    def _misused(self, called: str, node: ast.Call, keywords: Mapping[str, ast.expr]) -> None:
+        if called in ("retry", "apply_async") and "delay" in keywords:
+            effect = "waits the default 180 s" if called == "retry" else "runs at once"
+            self._found.misuses.append(Misuse(f"{called}(delay=...) {effect}; write countdown=", self._location(node)))
+        key = keywords.get("idempotency_key")
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and not key.value.strip():
+            self._found.misuses.append(Misuse(f"{called}(idempotency_key='') is refused", self._location(node)))
+        first = node.args[0] if node.args else None
+        if called == "retry" and isinstance(first, ast.Name) and first.id in self._caught:
+            wrong = f"retry({first.id}, ...) uses it as the task's arguments; write exc={first.id}"
+            self._found.misuses.append(Misuse(wrong, self._location(node)))
+
+    def _receiver(self, called: str, node: ast.Call, receiver: ast.expr) -> str:
+        """Return the name of the task that is sent; empty if the source does not show it."""
+        if called == "retry":
+            return self._task
+        if called == "send_task":
+            name = node.args[0] if node.args else None
+            return str(name.value) if isinstance(name, ast.Constant) else ""
+        # the task may be behind a signature, as in task.s(...).set
+        while isinstance(receiver, ast.Call):
+            receiver = receiver.func.value if isinstance(receiver.func, ast.Attribute) else ast.Name("")
+        found = self._object(receiver)
+        return str(getattr(found, "name", "") or "") if _is_celerys(found) else ""
+
+    def _object(self, node: ast.expr) -> Any:  # noqa: ANN401 - whatever the module holds
+        """Return the object behind a name, if that needs no user code; else None."""
+        if isinstance(node, ast.Name):
+            return self._names.get(node.id)
+        if isinstance(node, ast.Attribute):
+            try:
+                held = object.__getattribute__(self._object(node.value), "__dict__")
+            except AttributeError:
+                return None
+            return held.get(node.attr)
+        return None
+
+    def _seconds(self, node: ast.expr | None) -> float | None:
+        value = self._value(node)
+        return value.total_seconds() if isinstance(value, timedelta) else value
+
+    def _number(self, node: ast.expr | None) -> int | None:
+        value = self._value(node)
+        return int(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+    def _value(self, node: ast.expr | None) -> float | timedelta | None:
+        """Return the certain number or duration of an expression, else None; `now() + d` counts as d."""
+        match node:
+            case ast.Constant(value=int() | float() as value):
+                return value
+            case ast.Name() | ast.Attribute():
+                return self._named(node)
+            case ast.BinOp(left=left, op=operation, right=right):
+                return _combine(operation, self._value(left), self._value(right), at_now=_is_now(left))
+            case ast.Call(func=ast.Name(id="timedelta") | ast.Attribute(attr="timedelta")):
+                return self._duration(node)
+            case ast.Call(func=ast.Attribute(attr="total_seconds", value=value), args=[], keywords=[]):
+                return self._value(value)
+            case _:
+                return None
+
+    def _named(self, node: ast.Name | ast.Attribute) -> float | timedelta | None:
+        """Return the value of a local name that is assigned once, or of a global."""
+        if isinstance(node, ast.Name) and node.id in self._locals:
+            # removed meanwhile: two names may refer to each other
+            value = self._locals.pop(node.id)
+            found = self._value(value)
+            self._locals[node.id] = value
+            return found
+        known = self._object(node)
+        return known if type(known) in (int, float, timedelta) else None
+
+    def _duration(self, node: ast.Call) -> timedelta | None:
+        """Return the timedelta of a call with numbers, else None."""
+        given = {word.arg: self._value(word.value) for word in node.keywords if word.arg}
+        given |= dict(zip(("days", "seconds"), map(self._value, node.args), strict=False))
+        numbers = {name: value for name, value in given.items() if isinstance(value, int | float)}
+        try:
+            return timedelta(**numbers) if numbers and numbers.keys() == given.keys() else None
+        except (TypeError, ArithmeticError):
+            return None
+
+    def _key(self, name: str, node: ast.expr | ast.stmt) -> None:
+        self._found.keys.setdefault(name, self._location(node))
+
+    def _location(self, node: ast.expr | ast.stmt) -> Location:
+        return Location(self._file, node.lineno)
+
+
+def _assigned_once(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, ast.expr]:
+    """Return the local names that are assigned exactly once, with their values."""
+    parameters = [argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)]
+    stores = [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
+    assigned = {
+        one.targets[0].id: one.value
+        for one in ast.walk(node)
+        if isinstance(one, ast.Assign) and len(one.targets) == 1 and isinstance(one.targets[0], ast.Name)
+    }
+    return {name: value for name, value in assigned.items() if stores.count(name) == 1 and name not in parameters}
+
+
+def _is_celerys(found: object) -> bool:
+    """Return whether an object is a task or a proxy of one; by its type, because attributes may run user code."""
+    kind = type(found)
+    return issubclass(kind, Task) or kind.__module__.partition(".")[0] == "celery"
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return the last name of a dotted expression: `control` of `app.control`."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+    """Return the first line of a definition, including its decorators."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def _is_now(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in _NOW
+
+
+def _combine(
+    operation: ast.operator, left: float | timedelta | None, right: float | timedelta | None, *, at_now: bool
+) -> float | timedelta | None:
+    if at_now and isinstance(operation, ast.Add):
+        return right
+    if left is None or right is None:
+        return None
+    act = _OPERATIONS.get(type(operation))
+    try:
+        found: float | timedelta | None = act(left, right) if act else None
+    except (TypeError, ArithmeticError):
+        return None
+    return found
+
+
+def _waivers(text: str, file: str) -> Iterator[WaiverComment]:
+    """Yield the waivers in comments; a comment on its own line applies to the next line of code."""
+    pending: list[tuple[tuple[str, ...], str, int]] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            match = _WAIVER.search(token.string) if token.type == tokenize.COMMENT else None
+            if match:
+                rules = rule_names([match[1]])
+                if token.line[: token.start[1]].strip():
+                    yield WaiverComment(rules, match[2].strip(), Location(file, token.start[0]), token.start[0])
+                else:
+                    pending.append((rules, match[2].strip(), token.start[0]))
+            elif token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+                for rules, reason, line in pending:
+                    yield WaiverComment(rules, reason, Location(file, line), token.start[0])
+                pending.clear()
+    except (tokenize.TokenError, IndentationError):
+        return

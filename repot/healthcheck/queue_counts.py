@@ -1,0 +1,168 @@
+"""Count the messages on the worker's brokers, by the brokers' adapters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from repot.brokers import open_broker
+from repot.config import Role, celery_config
+from repot.config.endpoints import endpoints
+from repot.errors import BrokerUnreachable
+from repot.healthcheck.liveness import living_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from repot.brokers import Broker, Depth
+    from repot.config import BrokerUrl, WorkerSettings
+    from repot.worker.status_file import Link, WorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCount:
+    """The depth of one queue of one broker; None if the broker did not answer."""
+
+    broker: str
+    queue: str
+    depth: Depth | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTotal:
+    """The totals of one broker: delayed messages, tasks that its workers here hold, and whether it is drained.
+
+    None if the broker did not answer. `is_drained` stays false until the counts have been 0 for longer than they lag.
+    """
+
+    broker: str
+    delayed: int | None
+    held: int
+    is_drained: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A broker to count on: its label, its address, options, TLS and management API."""
+
+    label: str
+    url: BrokerUrl
+    options: Mapping[str, Any]
+    tls: Any
+    management_url: str
+
+
+class QueueCounter:
+    """Counts the queues of a worker's brokers: both sides of a bridge, and the other broker; belongs to one thread."""
+
+    def __init__(self, settings: WorkerSettings, timeout_s: float, other: BrokerUrl | None = None) -> None:
+        """Count with the worker's settings, and on `other`, the source broker of a move; connects on first use."""
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._other = other
+        config = celery_config(settings, Role.CLIENT)
+        self._tls = config.get("broker_use_ssl")
+        self._open: dict[str, Broker] = {}
+        self._options: Mapping[str, Any] = {}
+        self._empty_since: dict[str, float] = {}
+        self._lags_s: dict[str, float] = {}
+
+    def count(self, link: Link) -> list[QueueCount]:
+        """Count a worker's queues and their dead-letter queues on each of its brokers."""
+        if link.transport_options != self._options:
+            self.close()
+            self._options = link.transport_options
+        dead = (self._settings.dead_letters_of(queue) for queue in link.all_queues)
+        names = list(dict.fromkeys([*link.all_queues, *filter(None, dead)]))
+        return [count for side in self._sides(link) for count in self._on(side, names)]
+
+    def totals(self, found: WorkerStatus, counts: Iterable[QueueCount]) -> list[BrokerTotal]:
+        """Add up the counts of each broker; `found` is the status of the worker itself."""
+        depths: dict[str, list[Depth | None]] = {}
+        for one in counts:
+            depths.setdefault(one.broker, []).append(one.depth)
+        statuses = {one.node: one for one in living_in(self._settings.status_dir)} | {found.node: found}
+        # with early acknowledgement the broker does not count what a worker holds
+        held: Counter[str] = Counter()
+        for worker in statuses.values():
+            held[worker.link.url] += worker.pool.reserved
+        return [self._total(broker, found, held[broker]) for broker, found in depths.items()]
+
+    def close(self) -> None:
+        """Close the connections."""
+        for broker in self._open.values():
+            with suppress(BrokerUnreachable):
+                broker.close()
+        self._open.clear()
+
+    def _sides(self, link: Link) -> list[Side]:
+        """Return the brokers, each once; the label stays the same whichever server of a list is in use."""
+        settings = self._settings
+        address = settings.management_url.reveal() if settings.management_url else ""
+        reads = settings.read_url
+        sides = [Side(reads.masked(), reads.beginning_with(link.server), self._options, self._tls, address)]
+        if link.is_bridge:
+            sides.append(Side(settings.write_url.masked(), settings.write_url, self._options, self._tls, address))
+        if self._other:
+            config = celery_config(settings.replace(**_only(self._other)), Role.CLIENT)
+            options, tls = config.get("broker_transport_options", {}), config.get("broker_use_ssl")
+            # the one address of a management API is that of the worker's broker, if both are of one kind
+            both = any(side.url.kind == self._other.kind for side in sides)
+            sides.append(Side(self._other.masked(), self._other, options, tls, "" if both else address))
+        distinct: list[Side] = []
+        for side in sides:
+            if not any(_places(side.url) & _places(one.url) for one in distinct):
+                distinct.append(side)
+        return distinct
+
+    def _on(self, side: Side, queues: list[str]) -> Iterator[QueueCount]:
+        try:
+            broker = self._broker(side)
+            self._lags_s[side.label] = broker.depth_lag_s
+            for queue in queues:
+                yield QueueCount(side.label, queue, broker.depth(queue))
+                queues = queues[1:]
+        except BrokerUnreachable:
+            broken = self._open.pop(side.url.masked(), None)
+            if broken:
+                with suppress(BrokerUnreachable):
+                    broken.close()
+            yield from (QueueCount(side.label, queue, None) for queue in queues)
+
+    def _total(self, broker: str, depths: list[Depth | None], held: int) -> BrokerTotal:
+        known = [depth for depth in depths if depth is not None]
+        is_known = len(known) == len(depths)
+        if not is_known or held or not all(depth.is_drained for depth in known):
+            self._empty_since.pop(broker, None)
+        else:
+            self._empty_since.setdefault(broker, monotonic())
+        if not is_known:
+            return BrokerTotal(broker, None, held, None)
+        since = self._empty_since.get(broker)
+        drained = since is not None and monotonic() - since >= self._lags_s[broker]
+        return BrokerTotal(broker, max((depth.delayed for depth in known), default=0), held, drained)
+
+    def _broker(self, side: Side) -> Broker:
+        where = side.url.masked()
+        if where not in self._open:
+            self._open[where] = open_broker(
+                side.url,
+                management_url=side.management_url,
+                tls=side.tls,
+                transport_options=side.options,
+                timeout_s=self._timeout_s,
+            )
+        return self._open[where]
+
+
+def _only(url: BrokerUrl) -> dict[str, Any]:
+    """Return settings for this broker alone."""
+    return {"broker_url": url.reveal(), "broker_read_url": None, "broker_write_url": None}
+
+
+def _places(url: BrokerUrl) -> set[tuple[str, int | None, str]]:
+    """Return host, port and database or virtual host of each server of an address."""
+    return {(one.host, one.port or url.default_port, one.path or "/") for one in endpoints(url.reveal())}

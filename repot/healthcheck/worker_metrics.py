@@ -1,0 +1,172 @@
+"""The metrics of the worker itself, from its status file.
+
+A metric is one row of `GAUGES`, `TASK_COUNTERS` or `TASK_HISTOGRAMS`; docs/healthcheck.md, "Write a metric".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from repot.worker.task_outcomes import BUCKETS_S, OTHER, TaskDuration, TaskOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from repot.worker.status_file import WorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGauge:
+    """A number of the worker; `value` gets its status and the monotonic time, and returns None if it is unknown."""
+
+    name: str
+    help: str
+    value: Callable[[WorkerStatus, float], float | None]
+
+
+def _since(instant: float | None, now: float) -> float | None:
+    return None if instant is None else now - instant
+
+
+def _longest_running_s(found: WorkerStatus, now: float) -> float:
+    return now - found.pool.longest_running.started_at if found.pool.longest_running else 0
+
+
+GAUGES = (
+    WorkerGauge(
+        "repot_worker_status_age_seconds", "Age of the worker's status file.", lambda w, now: now - w.written_at
+    ),
+    WorkerGauge(
+        "repot_worker_start_time_seconds",
+        "When the worker started, since 1970.",
+        lambda w, now: time() - (now - w.started_at),
+    ),
+    WorkerGauge(
+        "repot_worker_pool_processes", "Processes (threads, greenlets) of its pool.", lambda w, _: w.pool.processes
+    ),
+    WorkerGauge("repot_worker_tasks_active", "Tasks that run.", lambda w, _: w.pool.active),
+    WorkerGauge(
+        "repot_worker_tasks_reserved",
+        "Tasks it holds that do not run yet.",
+        lambda w, _: w.pool.reserved - w.pool.active,
+    ),
+    WorkerGauge("repot_worker_tasks_scheduled", "Tasks it holds until their ETA.", lambda w, _: w.pool.scheduled),
+    WorkerGauge("repot_worker_oldest_task_seconds", "How long its longest running task has run.", _longest_running_s),
+    WorkerGauge(
+        "repot_worker_oldest_in_flight_seconds",
+        "How long it has had the oldest message it holds: running, reserved or scheduled.",
+        lambda w, now: _since(w.pool.oldest_received_at, now) or 0,
+    ),
+    WorkerGauge(
+        "repot_worker_last_received_age_seconds",
+        "Time since it last received a task.",
+        lambda w, now: _since(w.last_received_at, now),
+    ),
+    WorkerGauge(
+        "repot_worker_last_wait_seconds", "How long the last task received had waited.", lambda w, _: w.last_wait_s
+    ),
+    WorkerGauge(
+        "repot_broker_last_contact_age_seconds",
+        "Time since its broker last sent data.",
+        lambda w, now: _since(w.link.last_contact_at, now),
+    ),
+)
+
+#: By outcome: name and help. Each has the labels node and task.
+TASK_COUNTERS = {
+    TaskOutcome.RECEIVED: ("repot_tasks_received", "Deliveries received, by task."),
+    TaskOutcome.REDELIVERED: ("repot_tasks_redelivered", "Deliveries that the broker marked as redelivered, by task."),
+    TaskOutcome.SUCCEEDED: ("repot_tasks_succeeded", "Runs that succeeded, by task."),
+    TaskOutcome.FAILED: ("repot_tasks_failed", "Runs that failed, killed ones included, by task."),
+    TaskOutcome.RETRIED: ("repot_tasks_retried", "Runs that ended in a retry, by task."),
+    TaskOutcome.DEDUPLICATED: (
+        "repot_tasks_duplicates_prevented",
+        "Redeliveries skipped by Celery, because the task had succeeded, by task.",
+    ),
+    TaskOutcome.ACQUIRED: ("repot_guard_leases_acquired", "Runs that acquired the lease of their key, by task."),
+    TaskOutcome.PREVENTED: ("repot_guard_duplicates_prevented", "Runs skipped as their effect had happened, by task."),
+    TaskOutcome.WAITED: (
+        "repot_guard_waits",
+        "Messages sent again, because another run held their key or the store did not answer, by task.",
+    ),
+    TaskOutcome.LEASE_LOST: ("repot_guard_leases_lost", "Runs whose lease expired before they ended, by task."),
+    TaskOutcome.UNKNOWN_OUTCOME: (
+        "repot_guard_unknown_outcomes",
+        "Earlier runs found with an unknown outcome, by task.",
+    ),
+    TaskOutcome.PARKED: ("repot_guard_parked", "Keys parked for an operator, by task."),
+    TaskOutcome.MISMATCHED: ("repot_guard_mismatches", "Keys that came again with another payload, by task."),
+    TaskOutcome.UNGUARDED: ("repot_guard_unguarded", "Runs without a lease, as the store did not answer, by task."),
+    TaskOutcome.DEAD_LETTERED: ("repot_messages_dead_lettered", "Messages that were dead-lettered, by task."),
+}
+
+#: By kind of duration: name and help. Each has the labels node and task.
+TASK_HISTOGRAMS = {
+    TaskDuration.RUNTIME: (
+        "repot_task_runtime_seconds",
+        "From a task's start to its end, by task; without runs whose process was killed.",
+    ),
+    TaskDuration.QUEUE_WAIT: (
+        "repot_task_queue_wait_seconds",
+        "From sending, or from the ETA, to delivery, by task; without redeliveries.",
+    ),
+}
+
+
+def worker_metrics(found: WorkerStatus) -> Iterator[Metric]:
+    """Yield all metrics of a worker."""
+    yield from _gauges(found)
+    yield from _connection_counters(found)
+    yield from _task_counters(found)
+    yield from _task_histograms(found)
+
+
+def _gauges(found: WorkerStatus) -> Iterator[Metric]:
+    now = monotonic()
+    for gauge in GAUGES:
+        value = gauge.value(found, now)
+        if value is not None:
+            family = GaugeMetricFamily(gauge.name, gauge.help, labels=["node"])
+            family.add_metric([found.node], value)
+            yield family
+
+
+def _connection_counters(found: WorkerStatus) -> Iterator[Metric]:
+    errors = CounterMetricFamily(
+        "repot_broker_connection_errors",
+        "Lost connections to its broker and failed attempts, by the exception.",
+        labels=["node", "error"],
+    )
+    # present before the first error: Prometheus does not see the increase of a new series
+    for error, number in ({OTHER: 0} | found.link.connection_errors).items():
+        errors.add_metric([found.node, error], number)
+    yield errors
+    reconnects = CounterMetricFamily("repot_broker_reconnects", "Times it reached its broker again.", labels=["node"])
+    reconnects.add_metric([found.node], found.link.reconnects)
+    yield reconnects
+
+
+def _task_counters(found: WorkerStatus) -> Iterator[Metric]:
+    for outcome, (name, meaning) in TASK_COUNTERS.items():
+        if outcome is TaskOutcome.DEDUPLICATED and not found.counts_deduplicated:
+            continue
+        family = CounterMetricFamily(name, meaning, labels=["node", "task"])
+        for task, counts in found.counts.items():
+            family.add_metric([found.node, task], counts.get(outcome, 0))
+        yield family
+
+
+def _task_histograms(found: WorkerStatus) -> Iterator[Metric]:
+    for kind, (name, meaning) in TASK_HISTOGRAMS.items():
+        family = HistogramMetricFamily(name, meaning, labels=["node", "task"])
+        bounds = [*(str(float(bound)) for bound in BUCKETS_S[kind]), "+Inf"]
+        for task, (*counted, sum_s) in found.histograms.get(kind, {}).items():
+            family.add_metric([found.node, task], list(zip(bounds, accumulate(counted), strict=True)), sum_s)
+        yield family

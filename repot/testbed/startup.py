@@ -1,0 +1,103 @@
+"""Start a server, and wait until it serves."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from repot.config import inherited_environment
+from repot.errors import BrokerUnreachable, DeadlineExceeded, ServerFailed
+from repot.testbed.process import ReapedProcess
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from repot.brokers.port import Broker
+    from repot.testbed.process import ReapedDirectory
+
+LOOPBACK = "127.0.0.1"
+
+#: A port found free can be taken before the server binds it; then another is tried.
+ATTEMPTS = 3
+_START_WITHIN_S = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A server that is starting; `identify` returns product and version, or raises while it does not serve."""
+
+    process: ReapedProcess
+    port: int
+    url: str
+    identify: Callable[[], tuple[str, str]]
+    management_url: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def free_port() -> int:
+    """Return a loopback port that is free at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def start(
+    command: list[str],
+    directory: Path,
+    variables: Mapping[str, str] | None = None,
+    epmd_port: int | None = None,
+    *,
+    home: ReapedDirectory | None = None,
+) -> ReapedProcess:
+    """Run a server in `directory`, which is deleted with it, or with the `home` that it is in."""
+    environment = inherited_environment(without=("RABBITMQ_", "ERL_", "WORKER_", "CELERY_")) | dict(variables or {})
+    remove = None if home else directory
+    return ReapedProcess(
+        command,
+        log=directory / "server.log",
+        environment=environment,
+        directory=directory,
+        remove=remove,
+        epmd_port=epmd_port,
+        home=home,
+    )
+
+
+def wait_until_it_serves(name: str, launched: Launched) -> tuple[str, str]:
+    """Wait until a server answers; return its product and version.
+
+    Raises:
+        ServerFailed: it ended, or does not answer; with the last lines of its log.
+    """
+
+    def look() -> tuple[str, str] | None:
+        if launched.process.exit_code is not None:
+            message = f"{name} exited with {launched.process.exit_code} while starting"
+            raise ServerFailed(message, hint=f"Its last lines were:\n{launched.process.log_tail()}")
+        with suppress(OSError, BrokerUnreachable):
+            return launched.identify()
+        return None
+
+    try:
+        found = wait_until(look, within_s=_START_WITHIN_S, what=f"{name} serves", poll_s=0.05)
+    except DeadlineExceeded as error:
+        raise ServerFailed(error.message, hint=f"Its last lines were:\n{launched.process.log_tail()}") from error
+    assert found is not None
+    return found
+
+
+def if_ours(broker: Broker, identity: str) -> tuple[str, str]:
+    """Return product and version of the server that we started.
+
+    Raises:
+        ServerFailed: another answers on its port.
+    """
+    if broker.identity != identity:
+        message = f"another {broker.product} answers on the port meant for a private one"
+        raise ServerFailed(message)
+    return broker.product, broker.version

@@ -1,0 +1,73 @@
+"""A channel of py-amqp whose publisher confirms arrive as events.
+
+py-amqp has no asynchronous confirms: with `confirm_publish` it replaces `basic_publish` by a method that waits for each
+confirm, one round trip and one write to disk a message (`Channel.basic_publish_confirm`). A producer of kombu's calls
+the channel's `basic_publish`, so it is replaced here in the same way, on one channel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import amqp
+
+from repot.upstream.point import Failure, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BREAKS = "In a confirm window, messages count as confirmed or lost that are not."
+
+POINTS = (
+    Point(
+        "amqp.channel:Channel.__init__",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("self.events = defaultdict(set)", "self.basic_publish = self.basic_publish_confirm"),
+    ),
+    Point("amqp.channel:Channel._on_basic_ack", Failure.SILENT, _BREAKS, contains=("self.events['basic_ack']",)),
+    Point("amqp.channel:Channel._on_basic_nack", Failure.SILENT, _BREAKS, contains=("self.events['basic_nack']",)),
+    Point(
+        "amqp.channel:Channel._on_basic_return", Failure.SILENT, _BREAKS, contains=("self.events.get('basic_return')",)
+    ),
+    Point(
+        "kombu.messaging:Producer._publish",
+        Failure.SILENT,
+        "In a confirm window, each message waits for its own confirm.",
+        contains=("channel.basic_publish(",),
+    ),
+)
+
+
+class ConfirmListener(Protocol):
+    """What happens to messages that were published on a confirming channel."""
+
+    def confirmed(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
+        """Take the broker's confirm."""
+
+    def nacked(self, tag: int, multiple: bool) -> None:  # noqa: FBT001
+        """Take the broker's refusal."""
+
+    def returned(self, error: BaseException, exchange: str, key: str, message: Any) -> None:
+        """Take a message that no queue took; its confirm follows."""
+
+
+def open_confirming_channel(connection: Any, publish: Callable[..., None], listener: ConfirmListener) -> Any:
+    """Open a channel of `connection`, kombu's; its producers publish by `publish` and do not wait for confirms."""
+    channel = connection.channel()
+    channel.confirm_select()
+    channel.events["basic_ack"].add(listener.confirmed)
+    channel.events["basic_nack"].add(listener.nacked)
+    channel.events["basic_return"].add(listener.returned)
+    channel.basic_publish = publish
+    return channel
+
+
+def publish_unconfirmed(channel: amqp.Channel, message: Any, **options: Any) -> None:
+    """Publish a message without waiting for its confirm; options of `amqp.Channel.basic_publish`."""
+    amqp.Channel.basic_publish(channel, message, **options)
+
+
+def is_confirming(connection: Any) -> bool:
+    """Return whether a kombu connection is one of py-amqp's, whose broker confirms messages."""
+    return isinstance(connection.default_channel, amqp.Channel)

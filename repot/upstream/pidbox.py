@@ -1,0 +1,83 @@
+"""Control commands, sent as kombu's mailbox sends them, for a client that cannot wait as the mailbox does.
+
+`Mailbox._broadcast` (`kombu/pidbox.py`) declares and consumes the reply queue for each command, eight round trips to
+the broker for one reply, and publishes with `retry=True`, for ever. The format of command and reply is that of
+`Mailbox._publish` and `Mailbox._collect`.
+"""
+
+from __future__ import annotations
+
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from kombu import Consumer, Producer
+from kombu.pidbox import Mailbox
+
+from repot.upstream.point import Failure, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BREAKS = "Pings are not answered, and probes restart a worker that works."
+
+POINTS = (
+    Point(
+        "kombu.pidbox:Mailbox._publish",
+        Failure.SILENT,
+        _BREAKS,
+        contains=(
+            "message = {'method': type, 'arguments': arguments, 'destination': destination, 'pattern': pattern,",
+            "'matcher': matcher}",
+            "message.update(ticket=reply_ticket, reply_to={'exchange': self.reply_exchange.name,",
+            "'routing_key': self.oid})",
+            "headers={'clock': self.clock.forward(), 'expires': time() + timeout if timeout else 0},",
+        ),
+    ),
+    Point(
+        "kombu.pidbox:Mailbox._publish_reply",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("'ticket': ticket,",),
+    ),
+    Point(
+        "kombu.pidbox:Mailbox.__init__", Failure.LOUD, _BREAKS, contains=("self.reply_exchange =", "self.exchange =")
+    ),
+    Point("kombu.pidbox:Mailbox.reply_queue", Failure.LOUD, _BREAKS),
+    Point("kombu.pidbox:Mailbox.oid", Failure.LOUD, _BREAKS),
+    Point("kombu.pidbox:Mailbox.__call__", Failure.LOUD, _BREAKS, "(self, connection)"),
+)
+
+
+class CommandMailbox:
+    """Sends control commands and receives replies on one connection, whose reply queue is consumed all the time.
+
+    RabbitMQ removes the queue with the connection; kombu keeps its binding on Redis as long as the queue is consumed.
+    """
+
+    def __init__(self, connection: Any, control_exchange: str, on_reply: Callable[[str, Any], None]) -> None:
+        """Declare the exchange of the commands and the queue of the replies; `on_reply(ticket, body)` takes a reply."""
+        mailbox: Any = Mailbox(control_exchange, type="fanout", accept=["json"], serializer="json")
+        self._mailbox = mailbox(connection)
+        channel = connection.default_channel
+        self._mailbox.exchange(channel).declare()
+        self._producer = Producer(channel, auto_declare=False, serializer="json")
+        consumer = Consumer(channel, [self._mailbox.reply_queue], accept=["json"], no_ack=True)
+        consumer.register_callback(lambda body, message: on_reply(str(message.headers.get("ticket")), body))
+        consumer.consume()
+
+    def send(self, command: str, node: str, ticket: str, within_s: float) -> None:
+        """Send a command to one worker, once; errors of publishing are raised."""
+        self._producer.publish(
+            {
+                "method": command,
+                "arguments": {},
+                "destination": [node],
+                "pattern": None,
+                "matcher": None,
+                "ticket": ticket,
+                "reply_to": {"exchange": self._mailbox.reply_exchange.name, "routing_key": self._mailbox.oid},
+            },
+            exchange=self._mailbox.exchange.name,
+            headers={"clock": self._mailbox.clock.forward(), "expires": time() + within_s},
+            retry=False,
+        )

@@ -1,0 +1,115 @@
+"""The classes of the connections that kombu's Redis transport and Celery's Redis result backend open.
+
+Neither lets an application say which class of redis-py's connections it wants, nor tells a lost server from one that
+refuses a command: a failover that demotes a living Redis ends a worker, or leaves it with the old primary
+(celery/celery#7946). So a part of repot's is put before those classes; it reads each answer and the server's greeting.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from repot.upstream.point import Failure, Point
+from repot.upstream.wrapping import wrap_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BROKER = "A worker ends when its Redis is demoted, or stays with the old primary."
+_RESULTS = "A task that ran is called a failure while the Redis of its results refuses writes."
+
+POINTS = (
+    Point(
+        "kombu.transport.redis:Channel._connparams",
+        Failure.SILENT,
+        _BROKER,
+        contains=("self.connection_class_ssl", "connparams.get('connection_class') or self.connection_class"),
+    ),
+    Point("kombu.transport.redis:Channel.connection_class", Failure.LOUD, _BROKER),
+    Point("kombu.transport.redis:SentinelChannel.connection_class_ssl", Failure.LOUD, _BROKER),
+    Point("celery.backends.redis:RedisBackend._get_pool", Failure.LOUD, _RESULTS, "(self, **params)"),
+    Point("celery.backends.redis:RedisBackend._create_client", Failure.SILENT, _RESULTS, contains=("self._get_pool(",)),
+    Point(
+        "redis.connection:ConnectionPool.make_connection",
+        Failure.SILENT,
+        _RESULTS,
+        contains=("self.connection_class(",),
+    ),
+    Point(
+        "redis.connection:AbstractConnection.read_response",
+        Failure.SILENT,
+        _BROKER,
+        contains=("if isinstance(response, ResponseError):",),
+    ),
+    Point(
+        "redis.connection:AbstractConnection.on_connect_check_health",
+        Failure.SILENT,
+        "A worker connects to a replica and finds out with its first write.",
+        "(self, check_health: bool = True)",
+        ("self.handshake_metadata = self.read_response()",),
+    ),
+)
+
+#: Applications are configured in several threads.
+_CHANGING = Lock()
+
+
+class CheckedConnection:
+    """Base of what stands before a class of redis-py's connections."""
+
+    def on_refused(self, error: redis.ResponseError) -> None:
+        """Hook: the server answers with an error. An exception raised here is raised in its place."""
+
+    def on_greeting(self, greeting: dict[Any, Any]) -> None:
+        """Hook: the server has answered HELLO; empty with RESP2, which has no greeting."""
+
+    def read_response(self, *arguments: Any, **options: Any) -> Any:
+        """Read an answer."""
+        try:
+            return super().read_response(*arguments, **options)  # type: ignore[misc]
+        except redis.ResponseError as error:
+            self.on_refused(error)
+            raise
+
+    def on_connect_check_health(self, *arguments: Any, **options: Any) -> None:
+        """Greet the server."""
+        super().on_connect_check_health(*arguments, **options)  # type: ignore[misc]
+        self.on_greeting(getattr(self, "handshake_metadata", None) or {})
+
+
+def check_broker_connections(part: type[CheckedConnection]) -> None:
+    """Put `part` before the connections of kombu's Redis transport, in this process."""
+    from kombu.transport.redis import Channel, SentinelChannel
+
+    with _CHANGING:
+        for kind in (Channel, SentinelChannel):
+            for name in ("connection_class", "connection_class_ssl"):
+                connection = getattr(kind, name)
+                if connection is not None:
+                    setattr(kind, name, _with(part, connection))
+
+
+def check_result_connections(part: type[CheckedConnection]) -> None:
+    """Put `part` before the connections of Celery's Redis result backend, in this process.
+
+    Those of Sentinel leave a demoted server by themselves (`redis.sentinel.SentinelManagedConnection`).
+    """
+    from celery.backends.redis import RedisBackend
+
+    def checked(make: Callable[..., Any]) -> Callable[..., Any]:
+        def get_pool(backend: Any, **options: Any) -> Any:
+            pool = make(backend, **options)
+            pool.connection_class = _with(part, pool.connection_class)
+            return pool
+
+        return get_pool
+
+    wrap_once(RedisBackend, "_get_pool", checked)
+
+
+def _with(part: type, connection: type) -> type:
+    """Return a class of connections with a part before it, once."""
+    return connection if issubclass(connection, part) else type(connection.__name__, (part, connection), {})

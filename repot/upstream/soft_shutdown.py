@@ -1,0 +1,37 @@
+"""The beginning of a worker's soft shutdown.
+
+Celery sends its signal `worker_shutting_down` after `WorkController.wait_for_soft_shutdown`, and has none before; the
+wait sends no heartbeats (a bug of Celery's: RabbitMQ closes the connection after two missed ones).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from repot.upstream.point import Failure, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BREAKS = "A worker in its soft shutdown looks like one that still takes tasks."
+
+POINTS = (
+    Point("celery.worker.worker:WorkController.wait_for_soft_shutdown", Failure.LOUD, _BREAKS, "(self)"),
+    Point(
+        "celery.apps.worker:on_cold_shutdown",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("worker.wait_for_soft_shutdown()",),
+    ),
+)
+
+
+def before_soft_shutdown(worker: Any, call: Callable[[], None]) -> None:
+    """Call `call()` before a worker waits for its tasks, or goes on to a cold shutdown without a wait."""
+    wait = worker.wait_for_soft_shutdown
+
+    def call_and_wait() -> None:
+        call()
+        wait()
+
+    worker.wait_for_soft_shutdown = call_and_wait

@@ -1,0 +1,69 @@
+"""Load the Celery application that a command works on."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from celery import Celery
+from celery.app.utils import find_app
+
+from repot.errors import AppFailed, AppNotFound, AppUnusable, RepotError
+from repot.worker.configure import configured_with
+
+_EXAMPLE = "as in shop.celery:app, by an option or WORKER_APP."
+
+
+def load_app(name: str) -> Celery:
+    """Import the application `name`, as `celery -A` does, from the current directory or the path.
+
+    Raises:
+        AppNotFound: there is no such module, or no such name in it.
+        AppFailed: its import raises.
+        AppUnusable: it is not a Celery application.
+        ConfigInvalid: its environment is wrong.
+    """
+    try:
+        app = find_app(name)
+    except RepotError:
+        raise
+    except (Exception, SystemExit) as error:
+        # any exception of the user's module, and a module that exits
+        raise explained(error) or _unusable(name, error) from error
+    if not isinstance(app, Celery):
+        message = f"{name!r} is a {type(app).__name__}, not a Celery application"
+        raise AppUnusable(message, hint="Name it with a colon, as in shop.celery:app.")
+    return app
+
+
+def load_configured_app(name: str) -> Celery:
+    """Import an application that `repot.configure` has configured.
+
+    Raises:
+        AppUnusable: also if it never called `repot.configure`.
+    """
+    app = load_app(name)
+    if configured_with(app) is None:
+        message = f"the application {name!r} does not take its broker from WORKER_BROKER_URL"
+        raise AppUnusable(message, hint="Call repot.configure(app) in it, after app.config_from_object.")
+    return app
+
+
+def explained(error: BaseException) -> RepotError | None:
+    """Return the error of repot that caused `error`: Python up to 3.11 wraps errors raised while a class is made."""
+    return error.__cause__ if isinstance(error.__cause__, RepotError) else None
+
+
+def _unusable(name: str, error: BaseException) -> AppUnusable:
+    module = name.partition(":")[0]
+    first = error.__context__
+    if ":" in name and isinstance(error, ModuleNotFoundError) and error.name == name and first is not None:
+        # if a name is missing, Celery tries to import the whole name as a module
+        error = first
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        message = f"the application {name!r} was not found: no module named {error.name!r}"
+        return AppNotFound(message, hint=f"Run in the project's directory and name the module, {_EXAMPLE}")
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and error.obj.__name__ == module:
+        message = f"the application {name!r} was not found: {module!r} has no {error.name!r}"
+        return AppNotFound(message, hint=f"Name the variable that holds it, {_EXAMPLE}")
+    message = f"the application {name!r} fails on import: {type(error).__name__}: {error}"
+    return AppFailed(message, hint=f"`python -c 'import {module}'` shows the traceback.")

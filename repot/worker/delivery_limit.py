@@ -1,0 +1,96 @@
+"""Count the deliveries of a message to workers that died with it; neither broker counts them for every queue.
+
+RabbitMQ counts deliveries of quorum queues, graceful restarts of workers included, and
+not those of classic queues; Redis says only that a message is not delivered for the
+first time. So the lease store counts: one more for each delivery marked as redelivered,
+one less for each message that a living worker returned. A message that is delivered
+once costs nothing. The store keeps one number for each message, for a time that each
+delivery prolongs.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from repot.brokers.headers import REPLAY_HEADER
+from repot.errors import RepotError
+from repot.idempotency.connection import open_client
+from repot.idempotency.error_replies import ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from repot.config import WorkerSettings
+    from repot.idempotency.connection import Client
+
+log = logging.getLogger(__name__)
+
+#: A number is kept for a day, and longer where Redis redelivers a message later.
+_RETENTION_S = 86400
+#: A store that did not answer is not called for so long, because the event loop waits for it.
+_AWAY_S = 30.0
+#: Longer ids are not counted: they would fill the store.
+_LONGEST_ID = 255
+
+
+class Deliveries:
+    """Counts the deliveries of one worker's messages; belongs to its event loop."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Count if there is a limit and a store; connects with the first redelivery."""
+        self._settings = settings
+        self._limited = bool(settings.max_deliveries and settings.store_url)
+        self._retention_s = int(_RETENTION_S + 2 * settings.visibility_timeout)
+        self._away_until = 0.0
+        self._returned: list[str] = []
+
+    @cached_property
+    def _client(self) -> Client:
+        return open_client(self._settings)
+
+    def counts(self, message: Any) -> bool:  # noqa: ANN401 - kombu's Message
+        """Return whether there is a limit, and this delivery is not the first."""
+        return self._limited and bool((message.delivery_info or {}).get("redelivered"))
+
+    def beyond(self, message: Any) -> int:  # noqa: ANN401
+        """Count a redelivery; return by how many the limit is exceeded, 0 if it is not or the count is unknown."""
+        name = self._name(message)
+        if not name or monotonic() < self._away_until:
+            return 0
+        found = self._run(("incr", name), ("expire", name, self._retention_s))
+        # the first delivery was not counted
+        return max(found[0] + 1 - self._settings.max_deliveries, 0) if found else 0
+
+    def note_returned(self, messages: Iterable[Any]) -> None:
+        """Note messages that this worker returns alive; `record_returned` stores them."""
+        if self._limited:
+            self._returned += filter(None, map(self._name, messages))
+
+    def record_returned(self) -> None:
+        """Take the noted messages off the count; if the store does not answer now, they count as deaths."""
+        names, self._returned = self._returned, []
+        if names:
+            self._run(*(("decr", name) for name in names), *(("expire", name, self._retention_s) for name in names))
+
+    def _run(self, *commands: tuple[Any, ...]) -> list[Any]:
+        try:
+            with self._client.pipeline(transaction=False) as pipeline:
+                for command, *arguments in commands:
+                    getattr(pipeline, command)(*arguments)
+                return list(pipeline.execute())
+        except (*ERRORS, RepotError) as error:
+            self._away_until = monotonic() + _AWAY_S
+            log.warning("deliveries are not counted: %s", error, extra={"action": "deliveries_uncounted"})
+            return []
+
+    def _name(self, message: Any) -> str:  # noqa: ANN401
+        """Return the key of a message's count: one for each attempt of a task, and for each replay of a dead letter."""
+        headers = message.headers or {}
+        task_id = headers.get("id") or (message.properties or {}).get("correlation_id")
+        if not isinstance(task_id, str) or len(task_id) > _LONGEST_ID:
+            return ""
+        which = f"{headers.get('retries') or 0}:{headers.get(REPLAY_HEADER) or ''}"
+        return f"{self._settings.lease_prefix}:deliveries:{{{task_id}}}:{which}"

@@ -1,0 +1,101 @@
+"""List the effective configuration of an application, and the origin of each value."""
+
+from __future__ import annotations
+
+import enum
+import socket
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kombu import Queue
+
+from repot.config import overriding_variable, variable
+from repot.config.masking import masked
+from repot.errors import ConfigInvalid
+from repot.upstream.app_config import celery_options
+from repot.worker.configure import applied_entries, is_own
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery import Celery
+
+CELERY_DEFAULT = "Celery's default"
+APPLICATION = "application"
+
+#: Socket options are integers; their names are readable.
+_SOCKET_OPTIONS = {getattr(socket, name): name for name in dir(socket) if name.startswith("TCP_")}
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveSetting:
+    """One setting; `value` is the value that Celery uses, secrets included."""
+
+    key: str
+    value: Any = field(repr=False)
+    origin: str
+
+    @property
+    def masked_value(self) -> object:
+        """The value as plain data with secrets masked."""
+        return masked(_plain(self.value), self.key)
+
+
+def effective_config(app: Celery) -> Iterator[EffectiveSetting]:
+    """Yield every setting of an application in the order of the keys."""
+    for key, value in sorted(_flat(app), key=lambda found: found[0]):
+        yield EffectiveSetting(key, value, _origin(app, key, value))
+
+
+def _origin(app: Celery, key: str, value: object) -> str:
+    overriding = overriding_variable(key)
+    if overriding:
+        return f"{overriding} (environment)"
+    entry, given = applied_entries(app).get(key, (None, set()))
+    # task_queues may also contain the application's own
+    if entry is None or (value != entry.value and key != "task_queues"):
+        return APPLICATION if is_own(app, key) else CELERY_DEFAULT
+    if not entry.fields:
+        return "repot"
+    if given:
+        return f"{', '.join(variable(field) for field in entry.fields if field in given)} (environment)"
+    return f"{', '.join(map(variable, entry.fields))} (repot's default)"
+
+
+def _flat(app: Celery) -> Iterator[tuple[str, Any]]:
+    """Yield keys and values; a dictionary of options yields one key for each option."""
+    known = {key for key, option in celery_options().items() if not option.deprecate_by}
+    # Celery's list of deprecated names is not a setting
+    for key in known | set(app.conf.changes or {}) - {"deprecated_settings"}:
+        # as an attribute, because some settings default to others, broker_read_url to broker_url for example
+        value = getattr(app.conf, key)
+        if key.endswith("transport_options") and value:
+            if not isinstance(value, dict):
+                message = f"{key} is a {type(value).__name__}, not a dictionary"
+                raise ConfigInvalid(message, hint="Parse a string from the environment with json.loads.")
+            for name, inner in value.items():
+                yield f"{key}.{name}", inner
+        else:
+            yield key, value
+
+
+def _plain(value: object) -> object:
+    """Convert a value to data that JSON can hold."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, Queue):
+        return {
+            "name": value.name,
+            "exchange": value.exchange.name,
+            "exchange_type": value.exchange.type,
+            "routing_key": value.routing_key,
+            "arguments": value.queue_arguments or {},
+        }
+    if isinstance(value, dict):
+        # socket options, and other dictionaries of the application
+        return {_SOCKET_OPTIONS.get(key, str(key)): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return repr(value)

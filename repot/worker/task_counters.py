@@ -1,0 +1,199 @@
+"""Count the outcomes and durations of tasks, in every pool.
+
+A prefork child counts in memory that it shares with its worker, in a row of its own:
+nothing is sent, no process waits, and a killed child loses no counts. prometheus-client
+has a multiprocess mode as well, but one for the whole process, which would also apply
+to the application's own metrics.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_left
+from itertools import repeat
+from threading import Lock
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+
+from celery import signals
+from celery.states import SUCCESS
+
+from repot.deadletter import dead_letter_events
+from repot.idempotency.guard_events import guard_event
+from repot.upstream.failure_signal import on_task_failure
+from repot.upstream.pool_process import process_index
+from repot.upstream.skipped_tasks import on_skipped
+from repot.worker.task_outcomes import BUCKETS_S, OTHER, TaskDuration, TaskOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from celery import Celery
+
+#: Rows: the worker's own, and one for each child; children beyond this number share the last.
+_ROWS = 513
+_CELL_BYTES = 8
+
+_OUTCOMES = tuple(outcome.value for outcome in TaskOutcome)
+
+
+class TaskCounters:
+    """A table in memory that forked children share: one row for each process, columns for outcomes and buckets."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Allocate columns for these tasks."""
+        known = (*sorted(names), OTHER)
+        # the first column grows with every count of its row, so that unchanged rows need not be added up again
+        columns = [(name, outcome.value) for name in known for outcome in TaskOutcome]
+        self._column = {column: index for index, column in enumerate(columns, start=1)}
+        self._width = 1 + len(columns)
+        # a histogram has a column for each bucket, one for longer durations, and the sum in microseconds
+        self._first_bucket: dict[tuple[str, str], int] = {}
+        for name in known:
+            for kind, bounds in BUCKETS_S.items():
+                self._first_bucket[name, kind.value] = self._width
+                self._width += len(bounds) + 2
+        self._cells = memoryview(mmap.mmap(-1, _ROWS * self._width * _CELL_BYTES)).cast("Q")
+        self._sums = [0] * self._width
+        self._seen: dict[int, list[int]] = {}
+        self.in_child()
+
+    def in_child(self) -> None:
+        """Use the row of this process, and a new lock: a thread of the parent may have held the old one at the fork."""
+        self._lock = Lock()
+        self._row_begins = self._width * _row()
+
+    def add(self, name: str, outcome: str) -> None:
+        """Count one outcome; from any thread and any child."""
+        column = self._column.get((name, outcome)) or self._column[OTHER, outcome]
+        cells, begin = self._cells, self._row_begins
+        with self._lock:
+            cells[begin + column] += 1
+            cells[begin] += 1
+
+    def observe(self, name: str, kind: TaskDuration, seconds: float) -> None:
+        """Count a duration in a histogram; from any thread and any child."""
+        first = self._first_bucket.get((name, kind)) or self._first_bucket[OTHER, kind]
+        bounds = BUCKETS_S[kind]
+        cells, begin = self._cells, self._row_begins + first
+        microseconds = int(max(seconds, 0) * 1_000_000)
+        with self._lock:
+            cells[begin + bisect_left(bounds, seconds)] += 1
+            cells[begin + len(bounds) + 1] += microseconds
+            cells[self._row_begins] += 1
+
+    def totals(self, processes: int) -> dict[str, dict[str, int]]:
+        """Return the sums of all rows, by task and outcome; without tasks that were never seen."""
+        sums = self._added_up(processes)
+        found: dict[str, dict[str, int]] = {}
+        for (name, outcome), column in self._column.items():
+            if sums[column]:
+                found.setdefault(name, dict.fromkeys(_OUTCOMES, 0))[outcome] = sums[column]
+        return found
+
+    def histograms(self, processes: int) -> dict[str, dict[str, list[float]]]:
+        """Return by kind and task: the count of each bucket, of longer durations, and last the sum in seconds."""
+        sums = self._added_up(processes)
+        found: dict[str, dict[str, list[float]]] = {kind.value: {} for kind in BUCKETS_S}
+        for (name, kind), first in self._first_bucket.items():
+            *counted, microseconds = sums[first : first + len(BUCKETS_S[TaskDuration(kind)]) + 2]
+            if any(counted):
+                found[kind][name] = [*counted, microseconds / 1_000_000]
+        return found
+
+    def _added_up(self, processes: int) -> list[int]:
+        for row in range(min(max(processes + 1, len(self._seen)), _ROWS)):
+            begin = row * self._width
+            before = self._seen.get(row)
+            if self._cells[begin] != (before[0] if before else 0):
+                now = self._seen[row] = self._cells[begin : begin + self._width].tolist()
+                self._sums = [
+                    added + new - old for added, new, old in zip(self._sums, now, before or repeat(0), strict=False)
+                ]
+        return self._sums
+
+
+def _row() -> int:
+    """Return the row of this process: billiard gives a child that replaces another its index."""
+    index = process_index()
+    return 0 if index is None else min(index + 1, _ROWS - 1)
+
+
+def count_tasks(app: Celery) -> TaskCounters:
+    """Count the outcomes of the application's tasks from now on, in this process and its children."""
+    counts = TaskCounters(app.tasks)
+
+    def received(request: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+        counts.add(request.name, TaskOutcome.RECEIVED)
+        if request.delivery_info.get("redelivered"):
+            # the time of its first run does not count as waiting
+            counts.add(request.name, TaskOutcome.REDELIVERED)
+        elif (waited_s := _queue_wait_s(request)) is not None:
+            counts.observe(request.name, TaskDuration.QUEUE_WAIT, waited_s)
+
+    def retried(sender: Any, **_: Any) -> None:  # noqa: ANN401
+        counts.add(sender.name, TaskOutcome.RETRIED)
+
+    def failed(task: Any) -> None:  # noqa: ANN401
+        counts.add(task.name, TaskOutcome.FAILED)
+
+    # weak references would drop these local functions at once
+    signals.task_received.connect(received, weak=False, dispatch_uid=f"repot-count-received-{id(counts)}")
+    on_task_failure(failed, f"repot-count-failed-{id(counts)}")
+    signals.task_retry.connect(retried, weak=False, dispatch_uid=f"repot-count-retried-{id(counts)}")
+    signals.worker_process_init.connect(
+        lambda **_: counts.in_child(), weak=False, dispatch_uid=f"repot-count-child-{id(counts)}"
+    )
+    _time_runs(counts)
+    on_skipped(lambda name: counts.add(name, TaskOutcome.DEDUPLICATED))
+    _count_protected(counts)
+    return counts
+
+
+def _time_runs(counts: TaskCounters) -> None:
+    """Measure each run in its own process; the runs of a killed process are not measured.
+
+    Success is counted in the same receiver: each further signal costs an empty task one percent.
+    """
+    started_at: dict[str, float] = {}
+
+    def prerun(task_id: str, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+        started_at[task_id] = monotonic()
+
+    def postrun(sender: Any, task_id: str, state: str | None = None, **_: Any) -> None:  # noqa: ANN401
+        if state == SUCCESS:
+            counts.add(sender.name, TaskOutcome.SUCCEEDED)
+        begin = started_at.pop(task_id, None)
+        if begin is not None:
+            counts.observe(sender.name, TaskDuration.RUNTIME, monotonic() - begin)
+
+    signals.task_prerun.connect(prerun, weak=False, dispatch_uid=f"repot-count-begins-{id(counts)}")
+    signals.task_postrun.connect(postrun, weak=False, dispatch_uid=f"repot-count-ends-{id(counts)}")
+
+
+def _queue_wait_s(request: Any) -> float | None:  # noqa: ANN401 - celery's Request
+    """Return the seconds since a message was sent, or since its ETA, by the clocks of both machines; at least 0.
+
+    None if the message does not say when it was sent.
+    """
+    sent = request.message.properties.get("timestamp")
+    if not isinstance(sent, int | float):
+        return None
+    if request.eta is not None:
+        sent = max(sent, request.eta.timestamp())
+    return float(max(time() - sent, 0))
+
+
+def _count_protected(counts: TaskCounters) -> None:
+    """Count the events of guarded tasks and dead letters."""
+
+    def guarded(sender: str, event: str, **_: Any) -> None:  # noqa: ANN401 - the signals' arguments
+        counts.add(sender, event)
+
+    def dead_lettered(sender: str, **_: Any) -> None:  # noqa: ANN401
+        counts.add(sender, TaskOutcome.DEAD_LETTERED)
+
+    guard_event.connect(guarded, weak=False, dispatch_uid=f"repot-count-guard-{id(counts)}")
+    dead_letter_events.dead_lettered.connect(
+        dead_lettered, weak=False, dispatch_uid=f"repot-count-dead-letters-{id(counts)}"
+    )

@@ -1,0 +1,59 @@
+"""Read from the kernel when a broker last sent something; works for every broker."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from repot.config import BrokerUrl
+
+_DESCRIPTORS = Path("/proc/self/fd")
+#: `tcpi_last_data_recv` in `struct tcp_info` (linux/tcp.h): milliseconds since data came.
+_LAST_DATA = struct.Struct("=I")
+_LAST_DATA_AT = 52
+
+
+def addresses(url: BrokerUrl) -> frozenset[tuple[str, int]]:
+    """Return the resolved addresses of the servers, as sockets name them; without those that cannot be resolved."""
+    found = set()
+    for host, port in url.addresses:
+        # a socket file has no host
+        if not host:
+            continue
+        with suppress(OSError):
+            found |= {(str(answer[4][0]), port) for answer in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    return frozenset(found)
+
+
+def last_contact_at(peers: Iterable[tuple[str, int]]) -> float | None:
+    """Return the monotonic time at which any peer last sent data to this process; None if the system does not tell."""
+    wanted = frozenset(peers)
+    try:
+        descriptors = [int(entry.name) for entry in _DESCRIPTORS.iterdir()]
+    except OSError:
+        return None
+    silences = [silence for one in descriptors if (silence := _silence_s(one, wanted)) is not None]
+    return monotonic() - min(silences) if silences else None
+
+
+def _silence_s(descriptor: int, peers: frozenset[tuple[str, int]]) -> float | None:
+    """Return the seconds since data came on a connection to one of the peers; None for other descriptors."""
+    try:
+        with socket.socket(fileno=descriptor) as one:
+            try:
+                if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getpeername()[:2] not in peers:
+                    return None
+                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_AT + _LAST_DATA.size)
+            finally:
+                one.detach()
+        return float(_LAST_DATA.unpack_from(info, _LAST_DATA_AT)[0]) / 1000
+    except (OSError, struct.error, AttributeError):
+        # not a socket, not connected, or a system without TCP_INFO
+        return None

@@ -1,0 +1,187 @@
+"""`repot leases` on records in a real store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+
+from repot.cli.main import main
+from repot.cli.output import PIPE_CLOSED
+from repot.idempotency.fingerprint import Fingerprint
+from repot.idempotency.records import Acquired, Done, Ending, RunOutcome
+from repot.submission.job import Status
+from repot.submission.job_store import JobStore, Submission
+from repot.waiting import wait_until
+from support.leases import TimedRedis, lease_request
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from repot.testbed import Server
+
+
+class Desk:
+    """An operator with the command, and a store with records."""
+
+    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.timed = TimedRedis(server.url)
+        self.store = self.timed.store
+        monkeypatch.setenv("WORKER_LEASE_STORE", server.url)
+        monkeypatch.setenv("WORKER_LEASE_PREFIX", self.timed.settings.lease_prefix)
+
+    def acquire(self, task_id: str = "", **terms: Any) -> tuple[Fingerprint, Any]:
+        key, who = Fingerprint(uuid4().hex * 2), lease_request(task_id, **terms)
+        assert isinstance(self.store.acquire(key, who), Acquired)
+        return key, who
+
+    def run(self, *words: str) -> Result:
+        return CliRunner().invoke(main, ["leases", *words])
+
+    def listed(self, *words: str) -> list[dict[str, Any]]:
+        result = self.run("list", "--json", *words)
+        assert 0 == result.exit_code, result.output
+        found: list[dict[str, Any]] = json.loads(result.stdout)
+        return found
+
+
+@pytest.fixture
+def desk(redis: Server, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A desk with a live lease, an unknown outcome and a record that is done."""
+    found = Desk(redis, monkeypatch)
+    found.acquire("dead")
+    found.timed.advance(7200)
+    done, who = found.acquire("done")
+    found.store.finish(done.key, who.owner, Ending(RunOutcome.DONE, 864000, '"result"'))
+    # so that the order of beginning is one
+    found.timed.advance(1)
+    found.acquire("alive")
+    return found
+
+
+def test_records_are_listed_with_their_states(desk: Desk) -> None:
+    assert [("dead", "unknown"), ("done", "done"), ("alive", "running")] == [
+        (record["task_id"], record["state"]) for record in desk.listed()
+    ]
+    table = desk.run("list").stdout
+    assert 4 == len(table.splitlines())
+    assert "shop.charge" in table
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--unknown-outcome",), ["dead"]),
+        (("--state", "running", "--state", "done"), ["done", "alive"]),
+        (("--older-than", "1h"), ["dead"]),
+        (("--task", "alive"), ["alive"]),
+        (("--task", "shop.charge", "--limit", "1"), ["dead"]),
+        (("--task", "shop.other"), []),
+    ],
+)
+def test_filters(desk: Desk, words: tuple[str, ...], expected: list[str]) -> None:
+    assert expected == [record["task_id"] for record in desk.listed(*words)]
+
+
+def test_a_reader_that_leaves_is_no_error(desk: Desk) -> None:
+    assert desk.listed()
+    command = [sys.executable, "-m", "repot", "leases", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.close()
+        assert process.stderr
+        assert "" == process.stderr.read()
+    assert PIPE_CLOSED == process.returncode
+
+
+def test_a_name_cannot_steer_the_terminal(desk: Desk) -> None:
+    """Nor forge a line of the table."""
+    desk.acquire("evil\n\x1b[2Jid")
+    for words in (["list"], ["show", "evil\n\x1b[2Jid"]):
+        shown = desk.run(*words).stdout
+        assert "evil\\n\\x1b[2Jid" in shown
+        assert "\x1b" not in shown
+    assert 5 == len(desk.run("list").stdout.splitlines())
+
+
+def test_one_is_shown_by_key_its_beginning_or_its_task(desk: Desk) -> None:
+    key = desk.listed("--unknown-outcome")[0]["key"]
+    for name in (key, key[:6], "dead"):
+        assert json.loads(desk.run("show", name, "--json").stdout)["key"] == key
+    assert "unknown" in desk.run("show", "dead").stdout
+
+
+def test_a_record_that_is_not_there_is_an_error(desk: Desk) -> None:
+    result = desk.run("show", "missing")
+    assert 1 == result.exit_code
+    assert "there is no idempotency record 'missing'" in result.stderr
+
+
+def test_releasing_changes_nothing_without_execute(desk: Desk) -> None:
+    result = desk.run("release", "dead", "--as", "done")
+    assert 0 == result.exit_code
+    assert "nothing was changed" in result.stderr
+    assert ["dead"] == [record["task_id"] for record in desk.listed("--unknown-outcome")]
+
+
+def test_an_unknown_outcome_is_released_as_an_operator_decides(desk: Desk) -> None:
+    key = desk.listed("--unknown-outcome")[0]["key"]
+    assert 0 == desk.run("release", "dead", "--as", "done", "--execute").exit_code
+    assert isinstance(desk.store.acquire(Fingerprint(key), lease_request()), Done)
+
+
+def test_a_live_lease_is_refused_unless_by_force(desk: Desk) -> None:
+    result = desk.run("release", "alive", "--as", "run-again", "--execute")
+    assert 5 == result.exit_code
+    assert "is running under this lease" in result.stderr
+    assert 0 == desk.run("release", "alive", "--as", "run-again", "--force", "--execute").exit_code
+
+
+def test_what_is_done_cannot_be_released(desk: Desk) -> None:
+    """It would run a second time for certain."""
+    result = desk.run("release", "done", "--as", "run-again", "--force", "--execute")
+    assert 5 == result.exit_code
+    assert "had already ended" in result.stderr
+
+
+def test_the_reaper_changes_only_unknown_outcomes(desk: Desk) -> None:
+    """The flaw of a reaper that deletes live locks."""
+    assert "nothing was changed" in desk.run("reap", "--as", "run-again").stderr
+    result = desk.run("reap", "--as", "run-again", "--execute", "--json")
+    assert ["dead"] == [record["task_id"] for record in json.loads(result.stdout)]
+    assert ["released", "done", "running"] == [record["state"] for record in desk.listed()]
+
+
+def test_jobs_whose_worker_died_are_listed_and_freed(desk: Desk) -> None:
+    """A job of a process that died between its submission and its message."""
+    jobs = JobStore(desk.timed.settings)
+    submission = Submission("job", "t" * 64, "s" * 64, "project 7", "shop.render", "p", "", 0, 0.05)
+    jobs.submit(submission)
+    wait_until(lambda: list(jobs.expired()), within_s=5, what="its lease runs out")
+    result = desk.run("jobs")
+    assert ("project 7" in result.stdout, "nothing was changed" in result.stderr) == (True, True)
+    assert ["job"] == [one["id"] for one in json.loads(desk.run("jobs", "--execute", "--json").stdout)]
+    assert [] == json.loads(desk.run("jobs", "--json").stdout)
+    found = jobs.get("t" * 64, "job")
+    assert found is not None
+    assert Status.LOST is found.status
+
+
+def test_many_records_are_listed_in_pages(redis: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(redis, monkeypatch)
+    for _ in range(1200):
+        desk.acquire()
+    assert 1200 == len(desk.listed("--limit", "5000"))
+
+
+def test_a_store_that_is_away_is_no_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_LEASE_STORE", "redis://:hunter2@127.0.0.1:1/0")
+    result = CliRunner().invoke(main, ["leases", "list"])
+    assert 3 == result.exit_code
+    assert "did not answer" in result.stderr
+    assert "hunter2" not in result.output
