@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,12 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from repot.errors import ServerFailed
+from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _REAPER = Path(__file__).with_name("reaper.py")
 _STOP_WITHIN_S = 20
+#: A thread that is not stopped, not traced and not dead; its name, in parentheses, may hold anything (proc(5)).
+_RUNS = re.compile(r"\) [^TtZXx] [^)]*\Z")
 
 
 class ReapedDirectory:
@@ -137,10 +141,15 @@ class ReapedProcess:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop the command's process, not its children, for the duration of a `with`; they may be nested."""
+        """Stop the command's process, not its children, for the duration of a `with`; they may be nested.
+
+        Raises:
+            DeadlineExceeded: a thread of it still runs.
+        """
         self._freezes += 1
         self.signal(signal.SIGSTOP)
         try:
+            _await_stopped([self.pid])
             yield
         finally:
             self._freezes -= 1
@@ -149,9 +158,14 @@ class ReapedProcess:
 
     @contextmanager
     def all_frozen(self) -> Iterator[None]:
-        """Stop the command with its children for the duration of a `with`."""
+        """Stop the command with its children for the duration of a `with`.
+
+        Raises:
+            DeadlineExceeded: a thread of one still runs.
+        """
         self._signal_group(signal.SIGSTOP)
         try:
+            _await_stopped(_group(self.pid))
             yield
         finally:
             self._signal_group(signal.SIGCONT)
@@ -183,3 +197,30 @@ class ReapedProcess:
     def __exit__(self, *_: object) -> None:
         """Stop."""
         self.stop()
+
+
+def _await_stopped(pids: Sequence[int]) -> None:
+    """Wait until no thread runs: `kill` returns before a thread on another processor has stopped."""
+    wait_until(
+        lambda: not any(_RUNS.search(stat) for pid in pids for stat in _thread_states(pid)),
+        within_s=_STOP_WITHIN_S,
+        what=f"SIGSTOP stops the processes {', '.join(map(str, pids))}",
+        poll_s=0.001,
+    )
+
+
+def _thread_states(pid: int) -> Iterator[str]:
+    """Yield `/proc/PID/task/TID/stat` of each thread; nothing for a process that has ended."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield stat.read_text(errors="replace")
+
+
+def _group(leader: int) -> list[int]:
+    """Return the processes of a process group."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):
+            if os.getpgid(int(one.name)) == leader:
+                found.append(int(one.name))
+    return found

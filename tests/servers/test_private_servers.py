@@ -10,7 +10,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -24,7 +24,7 @@ from support.installed import require
 from support.leftovers import ours
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 #: Starts all three, says which processes run, and waits to be ended.
 CALLER = """
@@ -185,7 +185,7 @@ def test_a_process_stands_still_until_the_last_who_wants_it_has_left(tmp_path: P
         first, second = process.frozen(), process.frozen()
         first.__enter__()
         second.__enter__()
-        wait_until(lambda: _stands_still(process), within_s=5, what="it stands still")
+        assert _stands_still(process)
         first.__exit__(None, None, None)
         assert _stands_still(process)
         second.__exit__(None, None, None)
@@ -194,6 +194,30 @@ def test_a_process_stands_still_until_the_last_who_wants_it_has_left(tmp_path: P
 
 def _stands_still(process: ReapedProcess) -> bool:
     return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+
+
+#: Four threads that use a processor outside the interpreter's lock.
+BUSY = """
+import hashlib, threading
+def work():
+    while True:
+        hashlib.sha256(bytes(200_000)).digest()
+for _ in range(4):
+    threading.Thread(target=work).start()
+print("works", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [ReapedProcess.frozen, ReapedProcess.all_frozen])
+def test_no_thread_runs_once_a_process_is_frozen(tmp_path: Path, how: Callable[..., Any]) -> None:
+    command = [sys.executable, "-c", BUSY]
+    with ReapedProcess(command, log=tmp_path / "log", environment=dict(os.environ)) as process:
+        wait_until(process.log_tail, within_s=20, what="it works")
+        for _ in range(50):
+            with how(process):
+                threads = Path(f"/proc/{process.pid}/task").glob("*/status")
+                states = [line for one in threads for line in one.read_text().splitlines() if line.startswith("State")]
+                assert ["State:\tT (stopped)"] * 5 == states
 
 
 #: Makes files for a second, as a worker does that is ended a moment later than its server.
