@@ -2,9 +2,10 @@
 .DEFAULT_GOAL := help
 SHELL := bash
 BIN := .venv/bin
+SERVERS := tests/conformance tests/servers tests/upstream/test_bugs.py
 
 .NOTPARALLEL:
-.PHONY: help demo test check setup venv brokers browser lint types contract unit apps servers suite health chaos compose conformance lock docs clean
+.PHONY: help demo test check setup venv brokers browser lint types contract unit together apps servers suite health chaos compose conformance lock docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -12,7 +13,7 @@ help: ## List the targets
 demo: setup ## Show on both brokers how a task is run twice
 	@$(BIN)/repot demo
 
-test: check apps servers health chaos compose ## Every check: lint, types, import contract, all tests
+test: check together compose ## Every check: lint, types, import contract, all tests
 
 check: lint types contract unit ## The fast ones: no servers
 
@@ -41,20 +42,23 @@ contract: venv ## Which package may import which
 unit: venv ## Tests without servers
 	$(BIN)/pytest tests/unit tests/upstream --ignore tests/upstream/test_bugs.py --numprocesses 2
 
+together: setup suite browser ## The next four groups in one run: most of their time is waiting
+	$(BIN)/pytest tests/chaos tests/health $(SERVERS) tests/apps --numprocesses 6 --dist loadgroup
+
 apps: venv ## The doctor on whole projects, from tutorials and unusual ones
 	$(BIN)/pytest tests/apps --numprocesses 2
 
 servers: setup suite ## Tests on private servers, including a part of Celery's own
-	$(BIN)/pytest tests/servers tests/upstream/test_bugs.py tests/conformance --numprocesses 4
+	$(BIN)/pytest $(SERVERS) --numprocesses 6 --dist loadgroup
 
 suite: setup
 	@scripts/celery_tests
 
 health: setup ## Tests of the health sidecar, on workers whose brokers fail
-	$(BIN)/pytest tests/health --numprocesses 4
+	$(BIN)/pytest tests/health --numprocesses 6 --dist loadgroup
 
 chaos: setup browser ## Tests of the scenarios, and of their report in a browser
-	$(BIN)/pytest tests/chaos --numprocesses 2 --dist loadfile
+	$(BIN)/pytest tests/chaos --numprocesses 4 --dist loadgroup
 
 compose: setup ## Tests on Docker Compose, where an engine answers
 	$(BIN)/pytest tests/compose --numprocesses 2 --dist loadfile

@@ -26,6 +26,22 @@ settings.load_profile("repot")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests that share a fixture of their module to one process (`--dist loadgroup`): it is set up once."""
+    for item in items:
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str:
+    """Return the module of a test that uses a fixture of module scope, with the parameters of such fixtures."""
+    definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined] # pytest tells it to no plugin
+    shared = sorted(name for name, found in definitions.items() if found[-1].scope == "module")
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    of_shared = [str(parameters[name]) for name in shared if name in parameters]
+    return f"{item.nodeid.partition('::')[0]}[{'-'.join(of_shared)}]" if shared else ""
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:

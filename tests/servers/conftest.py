@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _apps() -> Iterator[None]:
     """Let workers import the applications of tests."""
     with pytest.MonkeyPatch.context() as patch:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 RIGHT, WRONG = "127.0.0.1", "127.0.0.2"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def authority() -> trustme.CA:
     return trustme.CA()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def certificate(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ca.pem, the server's cert.pem and key.pem, and another authority's other.pem."""
     folder = tmp_path_factory.mktemp("tls")
@@ -46,7 +46,7 @@ def certificate(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_port(certificate: Path) -> Iterator[int]:
     require(executables.REDIS)
     port = free_port()
@@ -57,7 +57,7 @@ def redis_port(certificate: Path) -> Iterator[int]:
         yield port
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rabbitmq_port(certificate: Path) -> Iterator[int]:
     require(executables.RABBITMQ)
     port = free_port()
