@@ -21,3 +21,14 @@ def probed(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> 
     with ProbedWorker(server, redis, toxiproxy, tmp_path) as found:
         found.await_ready()
         yield found
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def steady(
+    request: pytest.FixtureRequest, redis: Server, toxiproxy: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProbedWorker]:
+    """A worker that the tests of a module share and none harms."""
+    server = request.getfixturevalue(request.param)
+    with ProbedWorker(server, redis, toxiproxy, tmp_path_factory.mktemp("steady")) as found:
+        found.await_ready()
+        yield found

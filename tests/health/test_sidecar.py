@@ -66,7 +66,7 @@ def test_the_probe_answers_without_a_sidecar(probed: ProbedWorker) -> None:
     assert {"ready": False, "state": "gone"}.items() <= json.loads(found.stdout).items()
 
 
-def test_the_probe_of_liveness_needs_next_to_nothing(probed: ProbedWorker) -> None:
+def test_the_probe_of_liveness_needs_next_to_nothing(steady: ProbedWorker) -> None:
     """That makes it quick: neither pydantic, nor Celery, nor any other library but click."""
     program = """
 import sys
@@ -76,7 +76,7 @@ print(*{name.partition(".")[0] for name in sys.modules})
 """
     found = subprocess.run(
         [sys.executable, "-c", program],
-        env=child_environment(probed.settings) | SIDECAR,
+        env=child_environment(steady.settings) | SIDECAR,
         capture_output=True,
         text=True,
         check=True,
@@ -667,10 +667,10 @@ def test_a_broker_that_cannot_be_counted_is_unknown(
         assert probed.metric("repot_queue_messages_ready", queue=queue) is None
 
 
-def test_a_taken_port_is_said(probed: ProbedWorker) -> None:
-    found = _probe(probed, "serve", HEALTHCHECK_PORT=str(probed.port))
+def test_a_taken_port_is_said(steady: ProbedWorker) -> None:
+    found = _probe(steady, "serve", HEALTHCHECK_PORT=str(steady.port))
     assert 2 == found.returncode
-    assert f"cannot listen on 127.0.0.1, port {probed.port}" in found.stderr
+    assert f"cannot listen on 127.0.0.1, port {steady.port}" in found.stderr
     assert "HEALTHCHECK_PORT" in found.stderr
 
 
@@ -684,8 +684,8 @@ def test_a_taken_port_is_said(probed: ProbedWorker) -> None:
         ("WORKER_BROKER_URL", f"amqp://u:{PLANTED}/x@h//", "percent-encode"),
     ],
 )
-def test_wrong_settings_are_said(probed: ProbedWorker, name: str, value: str, said: str) -> None:
-    found = _probe(probed, "serve", **{name: value})
+def test_wrong_settings_are_said(steady: ProbedWorker, name: str, value: str, said: str) -> None:
+    found = _probe(steady, "serve", **{name: value})
     assert 2 == found.returncode
     assert said in found.stderr
     assert PLANTED not in found.stderr
