@@ -46,7 +46,7 @@ together: setup suite browser ## The next four groups in one run: most of their 
 	$(BIN)/pytest tests/chaos tests/health $(SERVERS) tests/apps --numprocesses 6 --dist loadgroup
 
 apps: venv ## The doctor on whole projects, from tutorials and unusual ones
-	$(BIN)/pytest tests/apps --numprocesses 2
+	$(BIN)/pytest tests/apps --numprocesses 2 --dist loadgroup
 
 servers: setup suite ## Tests on private servers, including a part of Celery's own
 	$(BIN)/pytest $(SERVERS) --numprocesses 6 --dist loadgroup
@@ -58,7 +58,7 @@ health: setup ## Tests of the health sidecar, on workers whose brokers fail
 	$(BIN)/pytest tests/health --numprocesses 6 --dist loadgroup
 
 chaos: setup browser ## Tests of the scenarios, and of their report in a browser
-	$(BIN)/pytest tests/chaos --numprocesses 4 --dist loadgroup
+	$(BIN)/pytest tests/chaos --numprocesses 2 --dist loadgroup
 
 compose: setup ## Tests on Docker Compose, where an engine answers
 	$(BIN)/pytest tests/compose --numprocesses 2 --dist loadfile

@@ -29,7 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the tests that share a fixture of their module to one process (`--dist loadgroup`): it is set up once."""
     for item in items:
-        if group := _group(item):
+        if not item.get_closest_marker("xdist_group") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
 
 

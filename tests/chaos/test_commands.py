@@ -17,6 +17,9 @@ from support.commands import processes_of, start
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: One process runs all campaigns but the matrix: each uses every processor.
+pytestmark = pytest.mark.xdist_group("campaigns")
+
 
 @pytest.fixture
 def own_directory() -> Iterator[Path]:

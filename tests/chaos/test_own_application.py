@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
+#: One process runs all campaigns but the matrix: each uses every processor.
+pytestmark = pytest.mark.xdist_group("campaigns")
+
 PLANTED = "planted-in-the-address"
 
 #: No server listens at its URLs: an experiment must not use them.
