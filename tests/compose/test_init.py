@@ -23,7 +23,7 @@ UP = "docker compose up --detach --wait"
 
 @pytest.fixture(params=BROKERS)
 def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
-    """A folder for each broker, with ports of its own; containers and volumes go with the test."""
+    """A directory for each broker, with ports of its own; containers and volumes go with the test."""
     made = Deployment(tmp_path, request.param)
     redis, rabbitmq, management = (str(free_port()) for _ in range(3))
     found = made.variables

@@ -37,24 +37,24 @@ _BOTH_BROKERS = [
     ("the other broker", 'repot_broker_drained{broker=~"redis:.+"} == 0'),
 ]
 
-#: An answer that nobody may see without the token.
+#: An answer that is refused without the token.
 _SECRET_PART = "details"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("stack")
 
 
 @pytest.fixture(scope="module")
-def stack(folder: Path, images: Images) -> Iterator[Stack]:
+def stack(directory: Path, images: Images) -> Iterator[Stack]:
     """compose.yaml alone; tests leave it healthy."""
-    with Stack(folder, images).running() as running:
+    with Stack(directory, images).running() as running:
         yield running
 
 
 def get(port: str, path: str, method: str = "GET", body: str = "", **headers: str) -> tuple[int, str]:
-    """Status and body of an HTTP answer; status 0 where nobody answers."""
+    """Status and body of an HTTP answer; status 0 without an answer."""
     connection = HTTPConnection("127.0.0.1", int(port), timeout=10)
     try:
         connection.request(method, path, body=body, headers=headers)
@@ -214,9 +214,9 @@ def test_a_wrong_password_is_said(stack: Stack) -> None:
     assert 0 == again.returncode, again.stderr
 
 
-def test_toxiproxy_stands_between(folder: Path, images: Images) -> None:
+def test_toxiproxy_stands_between(directory: Path, images: Images) -> None:
     """Without the broker the worker lives and is not ready; with it again, it is."""
-    with Stack(folder, images, "chaos").running() as stack:
+    with Stack(directory, images, "chaos").running() as stack:
         require_a_task_completes(stack)
         health, toxiproxy = stack.variables["HEALTHCHECK_PORT"], stack.variables["TOXIPROXY_PORT"]
         assert 200 == get(toxiproxy, "/proxies/rabbitmq", "POST", '{"enabled": false}')[0]
@@ -233,9 +233,9 @@ def test_toxiproxy_stands_between(folder: Path, images: Images) -> None:
         require_a_task_completes(stack)
 
 
-def test_a_cluster_loses_a_node(folder: Path, images: Images) -> None:
+def test_a_cluster_loses_a_node(directory: Path, images: Images) -> None:
     """Each queue has a copy on every node, and the worker goes on when the one that it is connected to dies."""
-    with Stack(folder, images, "cluster").running() as stack:
+    with Stack(directory, images, "cluster").running() as stack:
         require_a_task_completes(stack)
         listed = stack.inside("rabbitmq", "rabbitmqctl", "-q", "--formatter", "json", "list_queues", "name", "members")
         members = {queue["name"]: len(queue["members"]) for queue in json.loads(listed.stdout)}
@@ -250,14 +250,14 @@ def test_a_cluster_loses_a_node(folder: Path, images: Images) -> None:
         require_a_task_completes(stack)
 
 
-def test_a_cluster_grows_from_a_single_broker(folder: Path, images: Images) -> None:
+def test_a_cluster_grows_from_a_single_broker(directory: Path, images: Images) -> None:
     """The two new nodes join what is there, with the message that waits in it; `up` returns when they have."""
-    stack = Stack(folder, images)
+    stack = Stack(directory, images)
     nodes = ("rabbitmq", "rabbitmq2", "rabbitmq3")
     with stack.removed():
         assert 0 == stack.up("rabbitmq", "redis").returncode
         stack.send("repot.run", 0)
-        stack.add("cluster", folder)
+        stack.add("cluster", directory)
         done = stack.up(*nodes)
         assert 0 == done.returncode, done.stderr
         for node in nodes:
@@ -271,12 +271,12 @@ def test_a_cluster_grows_from_a_single_broker(folder: Path, images: Images) -> N
         assert {"name": "celery", "messages": 1} in json.loads(listed.stdout)
 
 
-def test_what_is_observed(folder: Path, images: Images) -> None:
+def test_what_is_observed(directory: Path, images: Images) -> None:
     """Prometheus, its rules, the dashboard's expressions, and Flower, each on a real worker's numbers.
 
     One task is left on the broker that the worker has left.
     """
-    with Stack(folder, images, "observe").running(*WITHOUT_GRAFANA) as stack:
+    with Stack(directory, images, "observe").running(*WITHOUT_GRAFANA) as stack:
         stack.rewrite(BROKER="redis")
         left = stack.send("repot.run", 0)
         stack.rewrite(BROKER="rabbitmq")
@@ -361,7 +361,7 @@ def _ask(port: str, expression: str) -> list[dict[str, Any]]:
 
 
 def _numbers(port: str, expression: str) -> list[str]:
-    """The values of an expression; the quantile of a histogram that nothing was added to is none."""
+    """The values of an expression; the quantile of an empty histogram is left out."""
     return [value for value in (found["value"][1] for found in _ask(port, expression)) if value != "NaN"]
 
 

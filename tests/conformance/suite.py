@@ -63,10 +63,10 @@ def run(
     """
     with ExitStack() as stack:
         # gone with this process, however that ends
-        folder = stack.enter_context(ReapedDirectory("repot-conformance-")).path
+        directory = stack.enter_context(ReapedDirectory("repot-conformance-")).path
         redis = stack.enter_context(redis_server())
         broker = redis if arm.broker == "redis" else stack.enter_context(rabbitmq_server())
-        record = folder / "record"
+        record = directory / "record"
         record.touch()
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("WORKER_", "CELERY_"))},
@@ -79,9 +79,9 @@ def run(
             "REDIS_HOST": LOOPBACK,
             "REDIS_PORT": str(redis.port),
             RECORD: str(record),
-            **(_ours(folder) if arm.is_configured else {}),
+            **(_ours(directory) if arm.is_configured else {}),
         }
-        with ReapedProcess(_command(tests), log=folder / "log", environment=environment, directory=SUITE) as pytest:
+        with ReapedProcess(_command(tests), log=directory / "log", environment=environment, directory=SUITE) as pytest:
 
             def has_ended() -> bool:
                 progress(len(outcomes(_lines(record))))
@@ -111,9 +111,9 @@ def outcomes(lines: Iterable[Mapping[str, Any]]) -> dict[str, Outcome]:
     return found
 
 
-def _ours(folder: Path) -> dict[str, str]:
+def _ours(directory: Path) -> dict[str, str]:
     """No setting but where its files go: what else repot changes is what is compared."""
-    status_dir = folder / "status"
+    status_dir = directory / "status"
     status_dir.mkdir()
     return {CONFIGURED: "1", "WORKER_STATUS_DIR": str(status_dir)}
 

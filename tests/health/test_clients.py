@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_flower_sees_the_worker_and_its_tasks(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
-    """By the events that nobody confirms; and the worker stays ready beside a second one who asks it."""
+    """By the events that RabbitMQ does not confirm; and the worker stays ready beside a second one who asks it."""
     with ProbedWorker(server, redis, toxiproxy, tmp_path, send_task_events=True) as probed:
         probed.await_ready()
         port = free_port()
@@ -54,6 +54,6 @@ def test_flower_sees_the_worker_and_its_tasks(server: Server, redis: Server, tox
         wait_until(
             lambda: probed.metric("repot_tasks_succeeded_total", task="repot.run") == 1,
             within_s=10,
-            what="the next beat counts it, too",
+            what="the next status file counts it",
         )
         assert (200, "ready") == probed.get("/ready").short

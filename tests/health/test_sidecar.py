@@ -87,7 +87,7 @@ print(*{name.partition(".")[0] for name in sys.modules})
 
 
 def test_a_sidecar_is_small_and_stops_at_once(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
-    """Also in the middle of a question that nobody answers."""
+    """Also in the middle of a question that has no answer."""
     variables = {"HEALTHCHECK_CACHE": "0", "HEALTHCHECK_PING_TIMEOUT": "10"}
     with ProbedWorker(server, redis, toxiproxy, tmp_path, sidecar=variables) as probed:
         probed.await_ready()
@@ -222,7 +222,9 @@ def test_many_who_ask_cost_one_ping_a_second(server: Server, redis: Server, toxi
         assert pings <= took + 2
 
 
-def test_half_sent_requests_take_the_sidecar_from_nobody(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+def test_half_sent_requests_take_the_sidecar_from_other_clients(
+    redis: Server, toxiproxy: Server, tmp_path: Path
+) -> None:
     """More than it has file descriptors for, each with a part of a request; and none of them stays."""
     with ProbedWorker(redis, redis, toxiproxy, tmp_path) as probed, ExitStack() as stack:
         probed.await_ready()
@@ -338,9 +340,9 @@ def test_a_sidecar_for_another_broker_says_so(probed: ProbedWorker) -> None:
         assert 200 == probed.get("/live").status
 
 
-def test_two_workers_in_a_folder_must_be_told_apart(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
-    folder = tmp_path / "both"
-    first, second = (ProbedWorker(redis, redis, toxiproxy, tmp_path, status_dir=folder) for _ in range(2))
+def test_two_workers_in_a_directory_must_be_told_apart(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+    directory = tmp_path / "both"
+    first, second = (ProbedWorker(redis, redis, toxiproxy, tmp_path, status_dir=directory) for _ in range(2))
     with first, second:
         first.await_state("/live", (503, "ambiguous"))
         for each in (first, second):
@@ -390,7 +392,7 @@ def test_other_pools_answer_in_mid_task(
 
 
 def test_a_solo_worker_in_its_task_is_busy(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
-    """It cannot beat meanwhile, says so, and is alive."""
+    """It cannot write its status file meanwhile, announces that, and is alive."""
     # two heartbeats must be longer than the task
     with ProbedWorker(server, redis, toxiproxy, tmp_path, options=("--pool", "solo"), heartbeat=30) as probed:
         probed.await_ready()
@@ -406,7 +408,7 @@ def test_a_solo_worker_in_its_task_is_busy(server: Server, redis: Server, toxipr
 
 
 def test_a_solo_task_past_its_hard_limit_is_stuck(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
-    """Celery cannot enforce the limit there; a restart does. Judged by the pulse, with its deadline set back."""
+    """Celery cannot enforce the limit there; a restart does. Judged by the status file, with its deadline set back."""
     with ProbedWorker(redis, redis, toxiproxy, tmp_path, options=("--pool", "solo")) as probed:
         probed.await_ready()
         probed.send("repot.run", 4, time_limit=1)
@@ -602,7 +604,7 @@ def test_redeliveries_and_prevented_duplicates_are_counted_by_name(
 def test_what_guards_and_dead_letters_do_is_counted_by_name(
     redis: Server, toxiproxy: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the children of a prefork pool; letters are written by the worker itself."""
+    """In the children of a prefork pool; dead letters are written by the worker itself."""
     monkeypatch.setenv("PYTHONPATH", APPS)
     with ProbedWorker(
         redis,

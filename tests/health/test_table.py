@@ -34,7 +34,7 @@ def broker(request: pytest.FixtureRequest) -> str:
 
 
 def _stays(probed: ProbedWorker, path: str, expected: tuple[int, str]) -> None:
-    """For longer than a pulse may be old."""
+    """For longer than a status file may be old."""
     until = monotonic() + STATUS_TIMEOUT_S + 2
 
     def over() -> bool:
@@ -61,7 +61,7 @@ def test_busy(probed: ProbedWorker) -> None:
 
 
 def test_stopped_by_a_signal(probed: ProbedWorker) -> None:
-    """SIGSTOP: at first it does not answer, and when its pulse is too old it is not alive."""
+    """SIGSTOP: at first it does not answer, and when its status file is too old it is not alive."""
     with probed.worker.frozen():
         probed.await_state("/ready", (503, "not_answering"))
         assert (200, "running") == probed.get("/live").short
@@ -85,7 +85,7 @@ def test_child_killed_for_memory(probed: ProbedWorker) -> None:
 
 @pytest.mark.parametrize(("number", "kind"), [(signal.SIGTERM, "warm"), (signal.SIGQUIT, "soft")])
 def test_shutting_down(probed: ProbedWorker, number: signal.Signals, kind: str) -> None:
-    """Not ready, and alive until the process has gone, though a soft shutdown sends no beats."""
+    """Not ready, and alive until the process has gone, though a soft shutdown does not update the status file."""
     probed.send("repot.run", STATUS_TIMEOUT_S + 3)
     wait_until(lambda: probed.status.pool.active, within_s=20, what="the task runs")
     probed.worker.signal(number)
@@ -143,7 +143,7 @@ def test_broker_killed_and_back(broker: str, redis: Server, toxiproxy: Server, t
                         probed.await_ready()
                     for probed in probed_workers:
                         assert 1 <= probed.status.link.reconnects
-                        # the connection that was lost, and at least one attempt that found nobody
+                        # the connection that was lost, and at least one attempt that found no server
                         errors = probed.status.link.connection_errors
                         assert 2 <= sum(errors.values())
                         for kind, number in errors.items():
@@ -231,7 +231,7 @@ def server_of(request: pytest.FixtureRequest) -> Callable[[str], Server]:
 
 
 def test_rabbitmq_under_a_disk_alarm(rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
-    """Nobody can publish, so a ping hears nothing; the worker works on, and must be left alone."""
+    """No client can publish, so a ping hears nothing; the worker works on, and must be left alone."""
 
     def succeeded(probed: ProbedWorker) -> int:
         return probed.status.counts.get("repot.run", {}).get("succeeded", 0)

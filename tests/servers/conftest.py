@@ -25,7 +25,7 @@ def _apps() -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=["redis", "rabbitmq"])
 def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A shop with a worker that every test of a module uses and nobody harms; the module's SHOP are its settings."""
+    """A shop with a worker that every test of a module uses and no test harms; the module's SHOP are its settings."""
     server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
     settings = {"visibility_timeout": 3600, **getattr(request.module, "SHOP", {})}
     found = Shop(server, redis, tmp_path_factory.mktemp("shop"), **settings)

@@ -1,4 +1,4 @@
-"""Every form of address that Celery takes, and Valkey's: a worker, its probe, the counting, the claims, the doctor."""
+"""Every form of address that Celery takes, and Valkey's: a worker, its probe, the counting, the leases, the doctor."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def _await_unacked(settings: ExplicitSettings, queue: str) -> None:
         wait_until(counted, within_s=20, what=f"one message of {queue} is in hand")
 
 
-def _look_live(app: Celery, folder: Path) -> None:
-    facts = collect_from(app, DoctorRequest("test", live=True), DoctorConfig(folder))
+def _look_live(app: Celery, directory: Path) -> None:
+    facts = collect_from(app, DoctorRequest("test", live=True), DoctorConfig(directory))
     assert facts.live is not None
     assert isinstance(facts.live, RedisFacts) is (app.conf.broker_url[:5] == "redis")
     assert PLANTED not in repr(facts.servers)

@@ -195,7 +195,7 @@ def test_a_key_that_is_no_list_is_no_queue_and_takes_no_message(redis: Server) -
 
 
 def test_what_is_no_message_is_shown_and_can_be_discarded(redis: Server) -> None:
-    """Somebody pushed onto the list by hand, not even text."""
+    """A user pushed onto the list by hand, not even text."""
     import redis as client
 
     name = f"browse-{uuid4()}"

@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 PLANTED = "hunter2-s3cret"
 
 
-class Post:
+class FailingApp:
     """One queue on one broker, `dead_app` behind it, and its dead letters."""
 
-    def __init__(self, server: Server, redis: Server, folder: Path, **changes: Any) -> None:
-        self.folder, self.server = folder, server
+    def __init__(self, server: Server, redis: Server, directory: Path, **changes: Any) -> None:
+        self.directory, self.server = directory, server
         self.queue = changes.get("queue_names", (f"q-{uuid4()}",))[0]
         defaults: dict[str, Any] = {
             "app": "support.dead_app",
@@ -64,7 +64,7 @@ class Post:
             "management_url": server.management_url,
             "result_backend": redis.results_url,
             "queue_names": (self.queue,),
-            "status_dir": folder / "status",
+            "status_dir": directory / "status",
             "heartbeat": 2,
         }
         self.settings = ExplicitSettings(**{**defaults, **changes})
@@ -76,7 +76,7 @@ class Post:
 
     def start(self, *options: str, processes: int = 2) -> ReapedProcess:
         name = f"w-{uuid4()}"
-        worker = start_worker(name, self.queue, self.settings, self.folder, processes, options)
+        worker = start_worker(name, self.queue, self.settings, self.directory, processes, options)
         self.workers.append(worker)
         return worker
 
@@ -121,7 +121,7 @@ class Post:
 
     def await_ok(self) -> None:
         """Whatever was sent before has been taken by one process."""
-        done = self.folder / f"ok-{uuid4()}"
+        done = self.directory / f"ok-{uuid4()}"
         self.send("dead.ok", str(done))
         wait_until(done.exists, within_s=30, what="a task runs")
 
@@ -152,10 +152,10 @@ class Post:
 
 
 @pytest.fixture(scope="module", params=["redis", "rabbitmq"])
-def post(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
+def failing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FailingApp]:
     """A worker that all tests of this module share and none harms."""
     server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
-    found = Post(server, redis, tmp_path_factory.mktemp("post"), redact=("card",))
+    found = FailingApp(server, redis, tmp_path_factory.mktemp("failing"), redact=("card",))
     found.start()
     found.await_ok()
     yield found
@@ -163,12 +163,12 @@ def post(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def opened(redis: Server, tmp_path: Path) -> Iterator[Callable[..., Post]]:
-    """A post of one's own, whose worker, if there is one, may be harmed."""
-    posts: list[Post] = []
+def opened(redis: Server, tmp_path: Path) -> Iterator[Callable[..., FailingApp]]:
+    """An application of the test's own, whose worker, if there is one, may be harmed."""
+    posts: list[FailingApp] = []
 
-    def begin(server: Server, **changes: Any) -> Post:
-        posts.append(Post(server, redis, tmp_path, **changes))
+    def begin(server: Server, **changes: Any) -> FailingApp:
+        posts.append(FailingApp(server, redis, tmp_path, **changes))
         return posts[-1]
 
     yield begin
@@ -203,26 +203,26 @@ def opened(redis: Server, tmp_path: Path) -> Iterator[Callable[..., Post]]:
     ids=lambda value: value if isinstance(value, str) else "+".join(value) if isinstance(value, dict) else "",
 )
 def test_a_task_that_is_dead_leaves_one_dead_letter(
-    post: Post, task: str, options: dict[str, Any], expected: tuple[str, str, str, int | None]
+    failing: FailingApp, task: str, options: dict[str, Any], expected: tuple[str, str, str, int | None]
 ) -> None:
-    found = post.find_dead_letter(post.send(task, **options))
+    found = failing.find_dead_letter(failing.send(task, **options))
     reason, exception, text, attempts = expected
     assert (reason, exception, attempts) == (found.death.reason, found.death.exception, found.death.attempts)
     assert text in found.death.message
-    assert (task, post.queue) == (found.task, found.death.queue)
+    assert (task, failing.queue) == (found.task, found.death.queue)
     assert found.death.worker.startswith("celery@w-")
     assert found.death.died_at is not None
-    post.await_ok()
-    assert 1 == sum(one.id == found.id for one in post.dead_letters())
+    failing.await_ok()
+    assert 1 == sum(one.id == found.id for one in failing.dead_letters())
 
 
 @pytest.mark.parametrize("task", ["dead.throws", "dead.ignored", "dead.left_out", "dead.ok", "dead.expired"])
-def test_what_is_expected_is_no_dead_letter(post: Post, task: str) -> None:
+def test_what_is_expected_is_no_dead_letter(failing: FailingApp, task: str) -> None:
     """`throws`, `Ignore`, `dead_letter = False`, success, and what another message did already."""
-    sent = post.send(task, **({"kwargs": {"own": False}} if task == "dead.expired" else {}))
+    sent = failing.send(task, **({"kwargs": {"own": False}} if task == "dead.expired" else {}))
     # a later one has its dead letter
-    post.find_dead_letter(post.send("dead.fail"))
-    assert sent not in {one.id for one in post.dead_letters()}
+    failing.find_dead_letter(failing.send("dead.fail"))
+    assert sent not in {one.id for one in failing.dead_letters()}
 
 
 BODY = b"[[], {}, {}]"
@@ -249,7 +249,7 @@ BODY = b"[[], {}, {}]"
     ],
 )
 def test_a_message_that_cannot_run_goes_whole(
-    post: Post, body: bytes, content_type: str, headers: dict[str, Any], reason: str
+    failing: FailingApp, body: bytes, content_type: str, headers: dict[str, Any], reason: str
 ) -> None:
     """Celery acknowledges or drops these, and some end the worker, and then the next one."""
     mark = str(uuid4())
@@ -257,13 +257,13 @@ def test_a_message_that_cannot_run_goes_whole(
     sent = Message(
         body, content_type, "utf-8", headers, {"priority": 0, "correlation_id": mark, "expiration": "600000"}
     )
-    post.raw(sent)
+    failing.raw(sent)
 
     def arrived() -> list[DeadLetter]:
-        return [one for one in post.dead_letters() if one.message.headers.get("mark") == mark]
+        return [one for one in failing.dead_letters() if one.message.headers.get("mark") == mark]
 
     found = wait_until(arrived, within_s=20, what="the dead letter")[0]
-    assert (reason, post.queue, "600000") == (found.death.reason, found.death.queue, found.death.ttl_ms)
+    assert (reason, failing.queue, "600000") == (found.death.reason, found.death.queue, found.death.ttl_ms)
     without = {name: value for name, value in found.message.headers.items() if name != dead_letter.HEADER}
     assert (body, content_type, "utf-8", headers) == (
         found.message.body,
@@ -272,13 +272,13 @@ def test_a_message_that_cannot_run_goes_whole(
         without,
     )
     assert {"priority": 0, "correlation_id": mark, "delivery_mode": 2} == found.message.properties
-    post.await_ok()
+    failing.await_ok()
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
 @pytest.mark.parametrize("depth", [480, 900])
 def test_arguments_nested_too_deeply_go_whole_and_their_caller_gets_the_error(
-    post: Post, protocol: int, depth: int
+    failing: FailingApp, protocol: int, depth: int
 ) -> None:
     """Celery's worker ends when it passes them to its pool, and then the next worker."""
     task, nested = str(uuid4()), "[" * depth + "]" * depth
@@ -287,14 +287,14 @@ def test_arguments_nested_too_deeply_go_whole_and_their_caller_gets_the_error(
     else:
         body, headers = f"[[{nested}], {{}}, {{}}]", {"task": "dead.ok", "id": task}
     sent = Message(body.encode(), "application/json", "utf-8", headers, {"priority": 0, "correlation_id": task})
-    post.raw(sent)
-    assert Reason.UNDECODABLE == post.find_dead_letter(task).death.reason
-    wait_until(lambda: post.client.backend.get_state(task) == "FAILURE", within_s=10, what="the caller hears of it")
-    post.await_ok()
+    failing.raw(sent)
+    assert Reason.UNDECODABLE == failing.find_dead_letter(task).death.reason
+    wait_until(lambda: failing.client.backend.get_state(task) == "FAILURE", within_s=10, what="the caller hears of it")
+    failing.await_ok()
 
 
 def _lose_links(server: Server, link: Proxy) -> None:
-    """Reset a worker's connections so that it can give its messages back at once."""
+    """Reset a worker's connections, and let it give its messages back at once."""
     if server.url.startswith("redis"):
         Redis.from_url(server.url).client_kill_filter(_type="normal")
     else:
@@ -312,267 +312,279 @@ SOON: dict[str, Any] = {"max_deliveries": 1, "visibility_timeout": 2, "restore_i
 
 
 @pytest.mark.parametrize("task", ["dead.never_starts", "dead.kills"])
-def test_what_kills_its_worker_is_dead_the_next_time(server: Server, opened: Callable[..., Post], task: str) -> None:
+def test_what_kills_its_worker_is_dead_the_next_time(
+    server: Server, opened: Callable[..., FailingApp], task: str
+) -> None:
     """Before its task starts, or with all processes while it runs; on either broker."""
-    post = opened(server, **SOON)
-    sent = post.send(task)
-    worker = post.start(processes=1)
+    failing = opened(server, **SOON)
+    sent = failing.send(task)
+    worker = failing.start(processes=1)
     wait_until(partial(_has_left, worker), within_s=30, what="it kills its worker")
-    post.workers.remove(worker)
+    failing.workers.remove(worker)
     worker.stop()
-    post.start(processes=1)
-    found = post.find_dead_letter(sent)
+    failing.start(processes=1)
+    found = failing.find_dead_letter(sent)
     assert (Reason.DELIVERY_LIMIT, "repot.errors.DeliveryLimitReached") == (
         found.death.reason,
         found.death.exception,
     )
-    wait_until(lambda: post.client.backend.get_state(sent) == "FAILURE", within_s=10, what="the caller hears of it")
-    post.await_ok()
-    post.await_settled()
+    wait_until(lambda: failing.client.backend.get_state(sent) == "FAILURE", within_s=10, what="the caller hears of it")
+    failing.await_ok()
+    failing.await_settled()
 
 
 def test_workers_that_leave_or_lose_their_link_do_not_count(
-    server: Server, toxiproxy: Server, opened: Callable[..., Post], tmp_path: Path
+    server: Server, toxiproxy: Server, opened: Callable[..., FailingApp], tmp_path: Path
 ) -> None:
     """A message requeued three times, with a limit of one delivery, is not a dead letter."""
     link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", server.port)
     begun = tmp_path / "begun"
-    post = opened(server, **SOON | {"visibility_timeout": 60, "soft_shutdown_timeout": 0, "socket_timeout": 2})
-    through = post.settings.replace(broker_url=server.url_at(link.port))
-    sent = post.send("dead.runs_long", str(begun))
+    failing = opened(server, **SOON | {"visibility_timeout": 60, "soft_shutdown_timeout": 0, "socket_timeout": 2})
+    through = failing.settings.replace(broker_url=server.url_at(link.port))
+    sent = failing.send("dead.runs_long", str(begun))
 
     def runs(number: int) -> bool:
         return begun.exists() and len(begun.read_text().split()) >= number
 
     try:
-        worker = start_worker(f"w-{uuid4()}", post.queue, through, post.folder, 1)
-        post.workers.append(worker)
+        worker = start_worker(f"w-{uuid4()}", failing.queue, through, failing.directory, 1)
+        failing.workers.append(worker)
         wait_until(partial(runs, 1), within_s=30, what="it runs")
         worker.signal(signal.SIGQUIT)
         wait_until(partial(_has_left, worker), within_s=30, what="it leaves")
         # each run goes on in its process, so that the next needs another
-        post.workers.append(start_worker(f"w-{uuid4()}", post.queue, through, post.folder, 4))
+        failing.workers.append(start_worker(f"w-{uuid4()}", failing.queue, through, failing.directory, 4))
         for number in (2, 3, 4):
             wait_until(partial(runs, number), within_s=30, what="it runs again")
             _lose_links(server, link)
-        assert sent not in {one.id for one in post.dead_letters()}
+        assert sent not in {one.id for one in failing.dead_letters()}
     finally:
         link.delete()
 
 
-def test_a_compressed_task_stays_compressed(post: Post) -> None:
-    sent = post.send("dead.fail", "x" * 500, compression="gzip")
-    found = post.find_dead_letter(sent)
+def test_a_compressed_task_stays_compressed(failing: FailingApp) -> None:
+    sent = failing.send("dead.fail", "x" * 500, compression="gzip")
+    found = failing.find_dead_letter(sent)
     assert "application/x-gzip" == found.message.headers["compression"]
     assert len(found.message.body) < 200
-    post.run("replay", sent, "--execute")
+    failing.run("replay", sent, "--execute")
     wait_until(
-        lambda: [one for one in post.dead_letters() if (one.id, one.death.replays) == (sent, 1)],
+        lambda: [one for one in failing.dead_letters() if (one.id, one.death.replays) == (sent, 1)],
         within_s=20,
         what="it was run again, and failed again",
     )
 
 
-def test_dead_letters_leave_nothing_behind_in_the_queue(post: Post) -> None:
+def test_dead_letters_leave_nothing_behind_in_the_queue(failing: FailingApp) -> None:
     """Every message is acknowledged once its dead letter is confirmed."""
     for name in ("dead.fail", "dead.reject", "dead.early", "dead.unregistered"):
-        post.find_dead_letter(post.send(name))
-    post.await_settled()
+        failing.find_dead_letter(failing.send(name))
+    failing.await_settled()
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
-def test_other_pools(server: Server, opened: Callable[..., Post], pool: str) -> None:
-    post = opened(server)
-    post.start("--pool", pool)
-    found = [post.find_dead_letter(post.send(name)).death.reason for name in ("dead.fail", "dead.reject", "dead.retry")]
+def test_other_pools(server: Server, opened: Callable[..., FailingApp], pool: str) -> None:
+    failing = opened(server)
+    failing.start("--pool", pool)
+    found = [
+        failing.find_dead_letter(failing.send(name)).death.reason for name in ("dead.fail", "dead.reject", "dead.retry")
+    ]
     assert [Reason.FAILED, Reason.REJECTED, Reason.RETRIES_EXHAUSTED] == found
-    post.await_settled()
+    failing.await_settled()
 
 
-def test_what_rabbitmq_put_aside_itself(rabbitmq: Server, opened: Callable[..., Post]) -> None:
+def test_what_rabbitmq_put_aside_itself(rabbitmq: Server, opened: Callable[..., FailingApp]) -> None:
     """A message that was delivered too often, and one that was rejected."""
-    post = opened(rabbitmq)
-    with post.channel() as channel:
-        DeadLetterQueue(post.dead, "quorum")(channel).declare()
-        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": post.dead, "x-queue-type": "quorum"}
-        work = Queue(post.queue, queue_arguments={**arguments, "x-delivery-limit": 1})(channel)
+    failing = opened(rabbitmq)
+    with failing.channel() as channel:
+        DeadLetterQueue(failing.dead, "quorum")(channel).declare()
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": failing.dead, "x-queue-type": "quorum"}
+        work = Queue(failing.queue, queue_arguments={**arguments, "x-delivery-limit": 1})(channel)
         work.declare()
         for number, (mark, requeue) in enumerate((("poison", True), ("no", False)), 1):
-            publish(channel, Message(BODY, "application/json", "utf-8", {"task": "t", "id": mark}), post.queue)
+            publish(channel, Message(BODY, "application/json", "utf-8", {"task": "t", "id": mark}), failing.queue)
 
             def dies(requeue: bool = requeue, number: int = number) -> bool:
                 message: Any = work.get()
                 if message is not None:
                     message.reject(requeue=requeue)
-                return len(post.dead_letters()) == number
+                return len(failing.dead_letters()) == number
 
             wait_until(dies, within_s=10, what=f"{mark} is dead")
-    reasons = {one.id: one.death.reason for one in post.dead_letters()}
+    reasons = {one.id: one.death.reason for one in failing.dead_letters()}
     assert {"poison": Reason.DELIVERY_LIMIT, "no": Reason.REJECTED} == reasons
-    assert {post.queue} == {one.death.queue for one in post.dead_letters()}
-    post.run("replay", "--to", post.queue, "--execute")
-    assert [] == post.dead_letters()
-    assert [None, None] == [one.message.headers.get("x-death") for one in post.dead_letters(post.queue)]
+    assert {failing.queue} == {one.death.queue for one in failing.dead_letters()}
+    failing.run("replay", "--to", failing.queue, "--execute")
+    assert [] == failing.dead_letters()
+    assert [None, None] == [one.message.headers.get("x-death") for one in failing.dead_letters(failing.queue)]
 
 
 @pytest.mark.parametrize(
     ("queue", "exchange", "key"), [("dead-listed", SEVERAL, "a"), ("dead-media", TOPIC, "media.x")]
 )
 def test_a_queue_that_is_not_called_like_the_routing_key(
-    server: Server, opened: Callable[..., Post], queue: str, exchange: Exchange, key: str
+    server: Server, opened: Callable[..., FailingApp], queue: str, exchange: Exchange, key: str
 ) -> None:
     """Several bindings, or a topic: dead letters and replays go by the queue, not by the routing key."""
-    post = opened(server, app="support.dead_routes_app", queue_names=(queue,))
-    worker = post.start(processes=1)
+    failing = opened(server, app="support.dead_routes_app", queue_names=(queue,))
+    worker = failing.start(processes=1)
     wait_until(lambda: " ready." in worker.log_tail(100), within_s=20, what="it consumes")
-    sent = [_send_through(post, exchange, key, "dead.fail") for _ in range(4)]
-    assert {queue} == {post.find_dead_letter(one).death.queue for one in sent}
-    post.await_settled()
-    post.run("replay", "--execute")
-    wait_until(lambda: [1] * 4 == [one.death.replays for one in post.dead_letters()], within_s=20, what="all ran again")
+    sent = [_send_through(failing, exchange, key, "dead.fail") for _ in range(4)]
+    assert {queue} == {failing.find_dead_letter(one).death.queue for one in sent}
+    failing.await_settled()
+    failing.run("replay", "--execute")
+    wait_until(
+        lambda: [1] * 4 == [one.death.replays for one in failing.dead_letters()], within_s=20, what="all ran again"
+    )
 
 
 def test_a_task_that_fails_while_its_worker_of_a_topic_leaves(
-    server: Server, opened: Callable[..., Post], tmp_path: Path
+    server: Server, opened: Callable[..., FailingApp], tmp_path: Path
 ) -> None:
     """Its consumer is gone by then, and with it whatever it could say of the queue."""
-    post, go = opened(server, app="support.dead_routes_app", queue_names=("dead-media",)), tmp_path / "go"
-    worker = post.start(processes=1)
+    failing, go = opened(server, app="support.dead_routes_app", queue_names=("dead-media",)), tmp_path / "go"
+    worker = failing.start(processes=1)
     wait_until(lambda: " ready." in worker.log_tail(100), within_s=20, what="it consumes")
-    sent = _send_through(post, TOPIC, "media.y", "dead.held", str(go))
+    sent = _send_through(failing, TOPIC, "media.y", "dead.held", str(go))
     wait_until((tmp_path / "go-runs").exists, within_s=10, what="it runs")
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "Warm shutdown" in worker.log_tail(100), within_s=10, what="the worker leaves")
     go.touch()
     wait_until(lambda: worker.exit_code is not None, within_s=20, what="the worker is gone")
     worker.stop()
-    post.workers.clear()
-    assert "dead-media" == post.find_dead_letter(sent).death.queue
+    failing.workers.clear()
+    assert "dead-media" == failing.find_dead_letter(sent).death.queue
 
 
 # What happens when the dead letter cannot be published
 
 
-def test_a_broker_alarm_does_not_stop_the_loop(rabbitmq: Server, opened: Callable[..., Post], tmp_path: Path) -> None:
+def test_a_broker_alarm_does_not_stop_the_loop(
+    rabbitmq: Server, opened: Callable[..., FailingApp], tmp_path: Path
+) -> None:
     """RabbitMQ confirms nothing then: the dead letter waits, other tasks run, and it is written once in the end."""
-    post = opened(rabbitmq)
-    post.start()
+    failing = opened(rabbitmq)
+    failing.start()
     go, done = tmp_path / "go", tmp_path / "done"
-    post.await_ok()
-    sent = post.send("dead.held", str(go))
+    failing.await_ok()
+    sent = failing.send("dead.held", str(go))
     for _ in range(20):
-        post.send("dead.ok", str(done))
+        failing.send("dead.ok", str(done))
     with _disk_alarm(rabbitmq):
         go.touch()
         wait_until(lambda: done.exists() and 20 == len(done.read_text().split()), within_s=20, what="the others ran")
         # longer than two heartbeats, after which a connection would be given up
         with suppress(DeadlineExceeded):
-            wait_until(post.dead_letters, within_s=8, what="a dead letter, which there must not be")
-        assert [] == post.dead_letters()
-    assert Reason.FAILED == post.find_dead_letter(sent).death.reason
-    post.await_settled()
-    assert [sent] == [one.id for one in post.dead_letters()]
+            wait_until(failing.dead_letters, within_s=8, what="a dead letter, which there must not be")
+        assert [] == failing.dead_letters()
+    assert Reason.FAILED == failing.find_dead_letter(sent).death.reason
+    failing.await_settled()
+    assert [sent] == [one.id for one in failing.dead_letters()]
 
 
 def test_a_dead_letter_is_safe_when_the_broker_has_confirmed_it_and_not_before(
-    rabbitmq: Server, opened: Callable[..., Post], tmp_path: Path
+    rabbitmq: Server, opened: Callable[..., FailingApp], tmp_path: Path
 ) -> None:
     """With any WORKER_PUBLISHER_CONFIRMS: an unconfirmed dead letter whose message is acknowledged can be lost."""
-    post = opened(rabbitmq, publisher_confirms=False)
-    worker = post.start()
+    failing = opened(rabbitmq, publisher_confirms=False)
+    worker = failing.start()
     go = tmp_path / "go"
-    post.await_ok()
-    sent = post.send("dead.held", str(go))
+    failing.await_ok()
+    sent = failing.send("dead.held", str(go))
     with _disk_alarm(rabbitmq):
         go.touch()
         wait_until(lambda: "raised unexpected" in worker.log_tail(200), within_s=20, what="the task fails")
         with suppress(DeadlineExceeded):
             wait_until(lambda: "is a dead letter" in worker.log_tail(200), within_s=3, what="what must not be said")
         assert "is a dead letter" not in worker.log_tail(200)
-    assert Reason.FAILED == post.find_dead_letter(sent).death.reason
-    post.await_settled()
+    assert Reason.FAILED == failing.find_dead_letter(sent).death.reason
+    failing.await_settled()
 
 
 def test_a_dead_letter_that_is_refused_gives_its_message_back(
-    server: Server, opened: Callable[..., Post], tmp_path: Path
+    server: Server, opened: Callable[..., FailingApp], tmp_path: Path
 ) -> None:
     """The dead-letter queue refuses messages; once it accepts them, the task has run again and is dead-lettered."""
-    post = opened(server)
-    with post.channel() as channel, _refusing(post, channel):
-        post.start()
-        sent = post.send("dead.repaired", str(tmp_path / "never"))
-        log = post.workers[0]
+    failing = opened(server)
+    with failing.channel() as channel, _refusing(failing, channel):
+        failing.start()
+        sent = failing.send("dead.repaired", str(tmp_path / "never"))
+        log = failing.workers[0]
         wait_until(lambda: "is requeued" in log.log_tail(200), within_s=40, what="it is requeued")
-    assert Reason.FAILED == post.find_dead_letter(sent).death.reason
-    post.await_settled()
+    assert Reason.FAILED == failing.find_dead_letter(sent).death.reason
+    failing.await_settled()
 
 
-def test_a_worker_that_leaves_with_a_dead_letter_in_its_hand(server: Server, opened: Callable[..., Post]) -> None:
+def test_a_worker_that_leaves_with_a_dead_letter_in_its_hand(server: Server, opened: Callable[..., FailingApp]) -> None:
     """It is not written, so the message is not acknowledged: the next worker has it."""
-    post = opened(server)
-    with post.channel() as channel, _refusing(post, channel):
-        first = post.start()
-        sent = post.send("dead.fail")
+    failing = opened(server)
+    with failing.channel() as channel, _refusing(failing, channel):
+        first = failing.start()
+        sent = failing.send("dead.fail")
         wait_until(lambda: "next attempt" in first.log_tail(200), within_s=20, what="it is refused")
         first.signal(signal.SIGTERM)
         wait_until(lambda: first.exit_code is not None, within_s=30, what="the worker leaves")
         assert 0 == first.exit_code
     first.stop()
-    post.workers.clear()
-    post.start()
-    assert Reason.FAILED == post.find_dead_letter(sent).death.reason
-    post.await_settled()
+    failing.workers.clear()
+    failing.start()
+    assert Reason.FAILED == failing.find_dead_letter(sent).death.reason
+    failing.await_settled()
 
 
-def test_a_signal_is_sent_for_each_confirmed_dead_letter(server: Server, opened: Callable[..., Post]) -> None:
+def test_a_signal_is_sent_for_each_confirmed_dead_letter(server: Server, opened: Callable[..., FailingApp]) -> None:
     """The signal that metrics count by."""
-    post = opened(server)
+    failing = opened(server)
     heard: list[tuple[str, ...]] = []
     settled: list[bool] = []
 
     def hear(sender: str, **said: Any) -> None:
         heard.append((sender, said["reason"], said["queue"], said["task_id"]))
 
-    publisher = DeadLetterPublisher(post.client, post.settings)
-    dead_lettered.connect(hear, dispatch_uid=post.queue)
+    publisher = DeadLetterPublisher(failing.client, failing.settings)
+    dead_lettered.connect(hear, dispatch_uid=failing.queue)
     try:
         for name in ("one", "two"):
-            written = dead_letter.make_dead_letter(_message(name), Death(Reason.FAILED, post.queue))
+            written = dead_letter.make_dead_letter(_message(name), Death(Reason.FAILED, failing.queue))
             publisher.publish_later(
-                PendingDeadLetter(written, post.dead, settled.append, "dead.ok", name, Reason.FAILED, post.queue)
+                PendingDeadLetter(written, failing.dead, settled.append, "dead.ok", name, Reason.FAILED, failing.queue)
             )
         wait_until(lambda: not publisher.pending, within_s=10, what="both are written")
     finally:
-        dead_lettered.disconnect(hear, dispatch_uid=post.queue)
+        dead_lettered.disconnect(hear, dispatch_uid=failing.queue)
         publisher.close()
-    assert [("dead.ok", Reason.FAILED, post.queue, name) for name in ("one", "two")] == heard
+    assert [("dead.ok", Reason.FAILED, failing.queue, name) for name in ("one", "two")] == heard
     assert [True, True] == settled
-    assert ["one", "two"] == [one.id for one in post.dead_letters()]
+    assert ["one", "two"] == [one.id for one in failing.dead_letters()]
 
 
-def test_a_dead_letter_that_cannot_be_written_stops_no_other(rabbitmq: Server, opened: Callable[..., Post]) -> None:
+def test_a_dead_letter_that_cannot_be_written_stops_no_other(
+    rabbitmq: Server, opened: Callable[..., FailingApp]
+) -> None:
     """A header from Redis that AMQP has no form for: refused for its time, and the next one is written."""
-    post = opened(rabbitmq)
+    failing = opened(rabbitmq)
     settled: list[tuple[str, bool]] = []
-    publisher = DeadLetterPublisher(post.client, post.settings)
+    publisher = DeadLetterPublisher(failing.client, failing.settings)
     for name, headers in (("odd", {"big": 2**80}), ("good", {})):
-        written = dead_letter.make_dead_letter(_message(name, headers), Death(Reason.FAILED, post.queue))
+        written = dead_letter.make_dead_letter(_message(name, headers), Death(Reason.FAILED, failing.queue))
         settle = partial(_note, settled, name)
         publisher.publish_later(
-            PendingDeadLetter(written, post.dead, settle, "dead.ok", name, Reason.FAILED, post.queue)
+            PendingDeadLetter(written, failing.dead, settle, "dead.ok", name, Reason.FAILED, failing.queue)
         )
     wait_until(lambda: not publisher.pending, within_s=40, what="both are settled")
     publisher.close()
     assert [("odd", False), ("good", True)] == settled
-    assert ["good"] == [one.id for one in post.dead_letters()]
+    assert ["good"] == [one.id for one in failing.dead_letters()]
 
 
-def test_a_task_that_fails_while_its_worker_leaves(server: Server, opened: Callable[..., Post], tmp_path: Path) -> None:
+def test_a_task_that_fails_while_its_worker_leaves(
+    server: Server, opened: Callable[..., FailingApp], tmp_path: Path
+) -> None:
     """A warm shutdown waits for the task, and then for its dead letter; nothing is delivered again."""
-    post, go = opened(server), tmp_path / "go"
-    worker = post.start()
-    post.await_ok()
-    sent = post.send("dead.held", str(go))
+    failing, go = opened(server), tmp_path / "go"
+    worker = failing.start()
+    failing.await_ok()
+    sent = failing.send("dead.held", str(go))
     wait_until((tmp_path / "go-runs").exists, within_s=10, what="it runs")
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "Warm shutdown" in worker.log_tail(100), within_s=10, what="the worker leaves")
@@ -580,105 +592,105 @@ def test_a_task_that_fails_while_its_worker_leaves(server: Server, opened: Calla
     wait_until(lambda: worker.exit_code is not None, within_s=20, what="the worker is gone")
     assert 0 == worker.exit_code
     worker.stop()
-    post.workers.clear()
-    assert [sent] == [one.id for one in post.dead_letters()]
-    assert [] == post.dead_letters(post.queue)
+    failing.workers.clear()
+    assert [sent] == [one.id for one in failing.dead_letters()]
+    assert [] == failing.dead_letters(failing.queue)
 
 
 # Commands on dead letters
 
 
-def test_thirty_looks_do_not_consume(post: Post) -> None:
-    sent = post.send("dead.fail")
-    post.find_dead_letter(sent)
+def test_thirty_looks_do_not_consume(failing: FailingApp) -> None:
+    sent = failing.send("dead.fail")
+    failing.find_dead_letter(sent)
     for _ in range(30):
-        assert any(one.id == sent for one in post.dead_letters())
-    assert any(one["id"] == sent for one in json.loads(post.run("list", "--json").stdout))
+        assert any(one.id == sent for one in failing.dead_letters())
+    assert any(one["id"] == sent for one in json.loads(failing.run("list", "--json").stdout))
 
 
-def test_replay_keeps_the_id_and_says_that_it_is_one(post: Post, tmp_path: Path) -> None:
+def test_replay_keeps_the_id_and_says_that_it_is_one(failing: FailingApp, tmp_path: Path) -> None:
     """The task sees `repot_replay` in its headers, and its retries from the beginning."""
     path = tmp_path / "repaired"
-    sent = post.send("dead.repaired", str(path))
-    post.find_dead_letter(sent)
-    post.run("replay", sent, "--execute")
+    sent = failing.send("dead.repaired", str(path))
+    failing.find_dead_letter(sent)
+    failing.run("replay", sent, "--execute")
     wait_until(
-        lambda: [one for one in post.dead_letters() if (one.id, one.death.replays) == (sent, 1)],
+        lambda: [one for one in failing.dead_letters() if (one.id, one.death.replays) == (sent, 1)],
         within_s=20,
         what="again",
     )
     path.touch()
     asked_at = int(time() * 1000)
-    dry = post.run("replay", sent)
+    dry = failing.run("replay", sent)
     assert sent in dry.stdout
     assert "nothing was changed" in dry.stderr
-    assert any(one.id == sent for one in post.dead_letters())
-    post.run("replay", sent[:13], "--execute")
+    assert any(one.id == sent for one in failing.dead_letters())
+    failing.run("replay", sent[:13], "--execute")
     task, replay, retries = wait_until(path.read_text, within_s=20, what="the task runs").split()
     assert (sent, "0") == (task, retries)
     assert asked_at <= int(replay) <= int(time() * 1000)
-    wait_until(lambda: "SUCCESS" == post.client.backend.get_state(sent), within_s=10, what="it succeeds")
-    assert sent not in {one.id for one in post.dead_letters()}
+    wait_until(lambda: "SUCCESS" == failing.client.backend.get_state(sent), within_s=10, what="it succeeds")
+    assert sent not in {one.id for one in failing.dead_letters()}
 
 
-def test_replay_refuses_what_would_vanish(server: Server, opened: Callable[..., Post]) -> None:
+def test_replay_refuses_what_would_vanish(server: Server, opened: Callable[..., FailingApp]) -> None:
     """An expired task, and a message that no worker could read, unless it is selected."""
-    post = opened(server)
-    expired = _dead_letter("expired", post.queue, headers={"expires": "2020-01-01T00:00:00+00:00"})
-    garbage = _dead_letter("garbage", post.queue, reason=Reason.UNDECODABLE)
-    with post.channel() as channel:
-        for name in (post.queue, post.dead):
+    failing = opened(server)
+    expired = _dead_letter("expired", failing.queue, headers={"expires": "2020-01-01T00:00:00+00:00"})
+    garbage = _dead_letter("garbage", failing.queue, reason=Reason.UNDECODABLE)
+    with failing.channel() as channel:
+        for name in (failing.queue, failing.dead):
             Queue(name)(channel).declare()
     for one in (expired, garbage):
-        post.raw(one, post.dead)
-    refused = post.run("replay", "--execute")
+        failing.raw(one, failing.dead)
+    refused = failing.run("replay", "--execute")
     assert "0 replayed" in refused.stderr
     assert "1 skipped: the task has expired" in refused.stderr
-    assert 2 == len(post.dead_letters())
-    post.run("replay", "--forget-expiry", "--execute")
-    assert ["garbage"] == [one.id for one in post.dead_letters()]
-    post.run("replay", "--reason", "undecodable", "--execute")
-    assert [] == post.dead_letters()
-    back = {one.id: one.message for one in post.dead_letters(post.queue)}
+    assert 2 == len(failing.dead_letters())
+    failing.run("replay", "--forget-expiry", "--execute")
+    assert ["garbage"] == [one.id for one in failing.dead_letters()]
+    failing.run("replay", "--reason", "undecodable", "--execute")
+    assert [] == failing.dead_letters()
+    back = {one.id: one.message for one in failing.dead_letters(failing.queue)}
     assert {"expired", "garbage"} == back.keys()
     assert back["expired"].headers["expires"] is None
     assert (BODY, 1) == (back["garbage"].body, back["garbage"].headers[dead_letter.REPLAYS_HEADER])
 
 
-def test_discard_takes_a_filter(server: Server, opened: Callable[..., Post]) -> None:
-    post = opened(server)
-    with post.channel() as channel:
-        Queue(post.dead)(channel).declare()
+def test_discard_takes_a_filter(server: Server, opened: Callable[..., FailingApp]) -> None:
+    failing = opened(server)
+    with failing.channel() as channel:
+        Queue(failing.dead)(channel).declare()
     for name in ("one", "two", "three"):
-        post.raw(_dead_letter(name, post.queue, headers={"task": f"task.{name}"}), post.dead)
-    post.run("discard", "--execute", code=2)
-    post.run("discard", "--id", "", "--execute", code=2)
-    post.run("discard", "--all")
-    assert 3 == len(post.dead_letters())
+        failing.raw(_dead_letter(name, failing.queue, headers={"task": f"task.{name}"}), failing.dead)
+    failing.run("discard", "--execute", code=2)
+    failing.run("discard", "--id", "", "--execute", code=2)
+    failing.run("discard", "--all")
+    assert 3 == len(failing.dead_letters())
     # their age is unknown
-    post.run("discard", "--task", "task.one", "--older-than", "1h", "--execute")
-    assert 3 == len(post.dead_letters())
-    post.run("discard", "--task", "task.one", "--execute")
-    post.run("discard", "two", "--execute")
-    assert ["three"] == [one.id for one in post.dead_letters()]
-    counted = json.loads(post.run("stats", "--json").stdout)
+    failing.run("discard", "--task", "task.one", "--older-than", "1h", "--execute")
+    assert 3 == len(failing.dead_letters())
+    failing.run("discard", "--task", "task.one", "--execute")
+    failing.run("discard", "two", "--execute")
+    assert ["three"] == [one.id for one in failing.dead_letters()]
+    counted = json.loads(failing.run("stats", "--json").stdout)
     assert [("failed", "task.three", 1)] == [(one["reason"], one["task"], one["count"]) for one in counted]
-    post.run("show", "one", code=1)
-    post.run("discard", "--all", "--execute")
-    assert [] == post.dead_letters()
+    failing.run("show", "one", code=1)
+    failing.run("discard", "--all", "--execute")
+    assert [] == failing.dead_letters()
 
 
 def test_a_reader_that_leaves_is_no_error_and_no_broker_that_is_away(
-    server: Server, opened: Callable[..., Post]
+    server: Server, opened: Callable[..., FailingApp]
 ) -> None:
-    post = opened(server)
-    with post.channel() as channel:
-        DeadLetterQueue(post.dead, "quorum")(channel).declare()
+    failing = opened(server)
+    with failing.channel() as channel:
+        DeadLetterQueue(failing.dead, "quorum")(channel).declare()
         for number in range(3):
-            publish(channel, _dead_letter(f"one-{number}", post.queue), post.dead)
+            publish(channel, _dead_letter(f"one-{number}", failing.queue), failing.dead)
     for words in (["list"], ["replay"]):
         with subprocess.Popen(
-            post.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=post.environment
+            failing.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=failing.environment
         ) as process:
             assert process.stdout
             process.stdout.close()
@@ -686,157 +698,161 @@ def test_a_reader_that_leaves_is_no_error_and_no_broker_that_is_away(
             said = process.stderr.read()
         assert PIPE_CLOSED == process.returncode, said
         assert "error" not in said
-    assert 3 == len(post.dead_letters())
+    assert 3 == len(failing.dead_letters())
 
 
-def test_a_broker_that_is_away_is_not_empty(server: Server, opened: Callable[..., Post]) -> None:
-    post = opened(server, broker_url=server.url_at(1), management_url="http://127.0.0.1:1")
+def test_a_broker_that_is_away_is_not_empty(server: Server, opened: Callable[..., FailingApp]) -> None:
+    failing = opened(server, broker_url=server.url_at(1), management_url="http://127.0.0.1:1")
     for words in (("list",), ("stats",), ("replay", "--execute")):
-        assert "" == post.run(*words, code=3).stdout
+        assert "" == failing.run(*words, code=3).stdout
 
 
-def test_a_replay_killed_half_way_loses_none(server: Server, opened: Callable[..., Post]) -> None:
+def test_a_replay_killed_half_way_loses_none(server: Server, opened: Callable[..., FailingApp]) -> None:
     """`repot dlq replay` under SIGKILL at random moments: every id is in the queue of work or of dead letters."""
-    post, number = opened(server), 200
+    failing, number = opened(server), 200
     random = Random(20)  # noqa: S311 - the same moments each time
-    with post.channel() as channel:
-        for name in (post.queue, post.dead):
+    with failing.channel() as channel:
+        for name in (failing.queue, failing.dead):
             Queue(name)(channel).declare()
         for place in range(number):
-            publish(channel, _dead_letter(f"{place}", post.queue), post.dead)
+            publish(channel, _dead_letter(f"{place}", failing.queue), failing.dead)
         sent_back = 0
         for _ in range(3):
             process = subprocess.Popen(
-                post.command("replay", "--execute", "--rate", "400"), env=post.environment, stderr=subprocess.DEVNULL
+                failing.command("replay", "--execute", "--rate", "400"),
+                env=failing.environment,
+                stderr=subprocess.DEVNULL,
             )
             sent_back += random.randint(5, 55)
-            wait_until(partial(_holds, channel, post.queue, sent_back), within_s=30, what="half way")
+            wait_until(partial(_holds, channel, failing.queue, sent_back), within_s=30, what="half way")
             process.kill()
             process.wait()
 
     def all_ids() -> list[str]:
-        found = [one.id for name in (post.queue, post.dead) for one in post.dead_letters(name)]
+        found = [one.id for name in (failing.queue, failing.dead) for one in failing.dead_letters(name)]
         return found if len(found) >= number else []
 
     found = wait_until(all_ids, within_s=10, what="RabbitMQ has noticed the deaths")
     assert {f"{place}" for place in range(number)} == set(found)
     assert len(found) <= number + 3
-    left = len(post.dead_letters())
+    left = len(failing.dead_letters())
     assert 0 < left < number - 3
 
 
-def test_pickle_is_never_loaded(post: Post, tmp_path: Path) -> None:
+def test_pickle_is_never_loaded(failing: FailingApp, tmp_path: Path) -> None:
     """Not by the worker, not by `repot dlq`: loading it would leave a file."""
     planted = tmp_path / "loaded"
     mark = str(uuid4())
     body = pickle.dumps(_Plant(str(planted)))
-    post.raw(Message(body, "application/x-python-serialize", "binary", {"task": "dead.ok", "id": mark}))
-    assert Reason.UNDECODABLE == post.find_dead_letter(mark).death.reason
-    post.run("list")
-    shown = json.loads(post.run("show", mark, "--payload", "--json").stdout)[0]
+    failing.raw(Message(body, "application/x-python-serialize", "binary", {"task": "dead.ok", "id": mark}))
+    assert Reason.UNDECODABLE == failing.find_dead_letter(mark).death.reason
+    failing.run("list")
+    shown = json.loads(failing.run("show", mark, "--payload", "--json").stdout)[0]
     assert {"hidden", "content_type", "bytes"} == shown["payload"].keys()
-    post.run("replay", mark)
+    failing.run("replay", mark)
     assert not planted.exists()
     pickle.loads(body)  # noqa: S301 - the plant is alive
     assert planted.exists()
 
 
-def test_what_is_to_be_hidden_is_shown_nowhere(post: Post) -> None:
+def test_what_is_to_be_hidden_is_shown_nowhere(failing: FailingApp) -> None:
     """WORKER_REDACT: as an argument, deep inside one, without a name, and in what the exception says."""
     sent = [
-        post.send("dead.fail", f"card {PLANTED}"),
-        post.send("dead.fail", kwargs={"text": f"no: {PLANTED}", "card": PLANTED, "order": {"card": {"n": PLANTED}}}),
-        post.send("dead.fail", kwargs={"password": PLANTED, "text": "x"}),
+        failing.send("dead.fail", f"card {PLANTED}"),
+        failing.send(
+            "dead.fail", kwargs={"text": f"no: {PLANTED}", "card": PLANTED, "order": {"card": {"n": PLANTED}}}
+        ),
+        failing.send("dead.fail", kwargs={"password": PLANTED, "text": "x"}),
     ]
     shown = ""
     for one in sent:
-        post.find_dead_letter(one)
+        failing.find_dead_letter(one)
         for words in (("show", one), ("show", one, "--payload"), ("show", one, "--payload", "--json")):
-            shown += post.run(*words).stdout
-    shown += post.run("list").stdout + post.run("list", "--json").stdout
+            shown += failing.run(*words).stdout
+    shown += failing.run("list").stdout + failing.run("list", "--json").stdout
     assert "**" in shown
     assert PLANTED not in shown
 
 
-def test_an_unset_id_is_not_every_dead_letter(post: Post) -> None:
-    sent = post.send("dead.fail")
-    post.find_dead_letter(sent)
+def test_an_unset_id_is_not_every_dead_letter(failing: FailingApp) -> None:
+    sent = failing.send("dead.fail")
+    failing.find_dead_letter(sent)
     for words in (
         ("replay", "", "--execute"),
         ("replay", sent, " ", "--execute"),
         ("discard", "", "--all"),
         ("show", ""),
     ):
-        assert "empty" in post.run(*words, code=2).stderr
+        assert "empty" in failing.run(*words, code=2).stderr
     for option in ("--id", "--queue", "--dead-queue"):
-        post.run("replay", option, "", "--execute", code=2)
-    assert sent in {one.id for one in post.dead_letters()}
+        failing.run("replay", option, "", "--execute", code=2)
+    assert sent in {one.id for one in failing.dead_letters()}
 
 
-def test_what_other_programs_write_steers_no_terminal(server: Server, opened: Callable[..., Post]) -> None:
+def test_what_other_programs_write_steers_no_terminal(server: Server, opened: Callable[..., FailingApp]) -> None:
     """Names, ids and texts with escape sequences, line breaks and halves of characters."""
-    post = opened(server)
+    failing = opened(server)
     evil = "x\x1b]0;t\x07\x1b[2J\nforged  dead.ok  failed\r\u202e"
-    with post.channel() as channel:
-        Queue(post.dead)(channel).declare()
+    with failing.channel() as channel:
+        Queue(failing.dead)(channel).declare()
         death = Death(evil, evil, exception=f"E{evil}", message=f"{evil} \ud800", traceback=f"{evil}\nend \ud800")
         written = dead_letter.make_dead_letter(_message(f"id{evil}", {"task": f"task{evil}", "\x1bname": evil}), death)
-        publish(channel, written, post.dead)
+        publish(channel, written, failing.dead)
     for words in (("list",), ("show", "id"), ("stats",), ("replay",), ("discard", "--all"), ("list", "--json")):
-        shown = post.run(*words)
+        shown = failing.run(*words)
         assert not {"\x1b", "\x07", "\r", "\u202e", "\ud800"} & set(shown.output)
         # the traceback keeps its line breaks
         forged = any(line.startswith("forged") for line in shown.stdout.splitlines())
         assert forged is ("show" in words)
-    assert 1 == len(post.run("replay").stdout.splitlines())
-    assert 2 == len(post.run("list").stdout.splitlines())
-    assert "\nend \\ud800\n" in post.run("show", "id").stdout
+    assert 1 == len(failing.run("replay").stdout.splitlines())
+    assert 2 == len(failing.run("list").stdout.splitlines())
+    assert "\nend \\ud800\n" in failing.run("show", "id").stdout
 
 
-def test_one_odd_dead_letter_hides_no_other(server: Server, opened: Callable[..., Post]) -> None:
-    """Whoever can write to the queue can write anything: the odd is unknown, and shown."""
-    post = opened(server)
+def test_one_odd_dead_letter_hides_no_other(server: Server, opened: Callable[..., FailingApp]) -> None:
+    """A client with write access can write anything into the queue: the odd is unknown, and shown."""
+    failing = opened(server)
     odd = ('"reason": 5', '"reason": "failed", "died_at": 1e20, "replays": "x"', '"reason": "failed", "died_at": "y"')
-    with post.channel() as channel:
-        Queue(post.dead)(channel).declare()
-        publish(channel, _dead_letter("good", post.queue), post.dead)
+    with failing.channel() as channel:
+        Queue(failing.dead)(channel).declare()
+        publish(channel, _dead_letter("good", failing.queue), failing.dead)
         for place, said in enumerate(odd):
-            publish(channel, _message(f"odd-{place}", {dead_letter.HEADER: f'{{"queue": "q", {said}}}'}), post.dead)
+            publish(channel, _message(f"odd-{place}", {dead_letter.HEADER: f'{{"queue": "q", {said}}}'}), failing.dead)
         if server.name != "RabbitMQ":
             for element in ('{"properties": {"delivery_info": "x"}}', '{"properties": {}, "body": 7}', "[" * 10**5):
-                channel.client.lpush(post.dead, element)
-    wait_until(lambda: len(post.dead_letters()) >= 4, within_s=5, what="they are there")
-    shown = post.run("list", "--older-than", "0s").stdout + post.run("list").stdout
+                channel.client.lpush(failing.dead, element)
+    wait_until(lambda: len(failing.dead_letters()) >= 4, within_s=5, what="they are there")
+    shown = failing.run("list", "--older-than", "0s").stdout + failing.run("list").stdout
     for name in ("good", "odd-0", "odd-1", "odd-2"):
         assert name in shown
-        post.run("show", name, "--payload")
-    post.run("stats")
-    post.run("replay", "odd", "--to", post.queue)
-    post.run("discard", "odd", "--execute")
-    assert "good" in {one.id for one in post.dead_letters()}
+        failing.run("show", name, "--payload")
+    failing.run("stats")
+    failing.run("replay", "odd", "--to", failing.queue)
+    failing.run("discard", "odd", "--execute")
+    assert "good" in {one.id for one in failing.dead_letters()}
 
 
-def test_a_key_that_is_no_list_is_not_a_broker_that_is_away(redis: Server, opened: Callable[..., Post]) -> None:
+def test_a_key_that_is_no_list_is_not_a_broker_that_is_away(redis: Server, opened: Callable[..., FailingApp]) -> None:
     """Neither as a dead-letter queue nor as the target of a replay, whose dead letter stays."""
-    post = opened(redis)
-    with post.channel() as channel:
-        publish(channel, _dead_letter("one", post.queue), post.dead)
-        channel.client.set(post.queue, "no list")
-        assert "no list" in post.run("replay", "--execute", code=1).stderr
-        assert ["one"] == [one.id for one in post.dead_letters()]
-        assert "no list" in post.run("list", "--dead-queue", post.queue, code=1).stderr
-        channel.client.delete(post.queue, post.dead)
+    failing = opened(redis)
+    with failing.channel() as channel:
+        publish(channel, _dead_letter("one", failing.queue), failing.dead)
+        channel.client.set(failing.queue, "no list")
+        assert "no list" in failing.run("replay", "--execute", code=1).stderr
+        assert ["one"] == [one.id for one in failing.dead_letters()]
+        assert "no list" in failing.run("list", "--dead-queue", failing.queue, code=1).stderr
+        channel.client.delete(failing.queue, failing.dead)
 
 
-def test_a_queue_that_is_not_there_is_not_an_empty_one(rabbitmq: Server, opened: Callable[..., Post]) -> None:
+def test_a_queue_that_is_not_there_is_not_an_empty_one(rabbitmq: Server, opened: Callable[..., FailingApp]) -> None:
     """On Redis a queue without messages has no key, so a missing queue is unknown."""
-    post = opened(rabbitmq)
+    failing = opened(rabbitmq)
     for words in (("list",), ("list", "--json"), ("stats",), ("replay",), ("discard", "--all")):
-        assert "there is no queue 'nope.dead'" in post.run(*words, "--queue", "nope").stderr
-    assert "there is no queue 'nope.dead'" in post.run("show", "x", "--queue", "nope", code=1).stderr
-    with post.channel() as channel:
-        Queue(post.dead)(channel).declare()
-    assert "there is no queue" not in post.run("list").stderr
+        assert "there is no queue 'nope.dead'" in failing.run(*words, "--queue", "nope").stderr
+    assert "there is no queue 'nope.dead'" in failing.run("show", "x", "--queue", "nope", code=1).stderr
+    with failing.channel() as channel:
+        Queue(failing.dead)(channel).declare()
+    assert "there is no queue" not in failing.run("list").stderr
 
 
 class _Plant:
@@ -847,10 +863,10 @@ class _Plant:
         return (Path.touch, (Path(self.path),))
 
 
-def _send_through(post: Post, exchange: Exchange, key: str, task: str, *arguments: str) -> str:
+def _send_through(failing: FailingApp, exchange: Exchange, key: str, task: str, *arguments: str) -> str:
     """Call a task the way a producer with routes of its own does."""
     sent = str(uuid4())
-    with post.channel() as channel:
+    with failing.channel() as channel:
         exchange(channel).declare()
         Producer(channel, exchange, key).publish(
             json.dumps([arguments, {}, {}]),
@@ -884,20 +900,20 @@ def _holds(channel: Any, queue: str, least: int) -> bool:
 
 
 @contextmanager
-def _refusing(post: Post, channel: Any) -> Iterator[None]:
+def _refusing(failing: FailingApp, channel: Any) -> Iterator[None]:
     """Make the dead-letter queue refuse messages: full on RabbitMQ, another type on Redis."""
-    if post.broker.product == "RabbitMQ":
-        full = Queue(post.dead, queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"})(channel)
+    if failing.broker.product == "RabbitMQ":
+        full = Queue(failing.dead, queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"})(channel)
         full.declare()
-        publish(channel, Message(b"1", "application/json", "utf-8"), post.dead)
-        wait_until(partial(_holds, channel, post.dead, 1), within_s=5, what="it is full")
+        publish(channel, Message(b"1", "application/json", "utf-8"), failing.dead)
+        wait_until(partial(_holds, channel, failing.dead, 1), within_s=5, what="it is full")
         yield
         # room for one: RabbitMQ confirms what comes while a queue is being deleted, and it is gone
         full.purge()
     else:
-        channel.client.set(post.dead, "not a list")
+        channel.client.set(failing.dead, "not a list")
         yield
-        channel.client.delete(post.dead)
+        channel.client.delete(failing.dead)
 
 
 @contextmanager

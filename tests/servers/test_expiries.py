@@ -129,7 +129,7 @@ def test_what_began_in_time_is_not_called_revoked_when_it_comes_again(
     with pytest.raises(TaskRevokedError):
         held.get(timeout=15, interval=0.05)
     assert not shop.lines(EFFECT, held.id)
-    # the message is gone, and nothing says otherwise afterwards
+    # the message is gone, and nothing changes that afterwards
     assert states.SUCCESS == str(begun.state)
 
 
@@ -145,7 +145,7 @@ def test_who_waits_in_a_worker_hears_in_time(opened: Callable[..., Shop], rabbit
 
 
 def test_the_broker_drops_nothing_that_expires(shop: Shop) -> None:
-    """RabbitMQ is told of no time to live but one that was asked for by itself."""
+    """RabbitMQ gets no time to live but one that was asked for by itself."""
     sent: list[dict[str, Any]] = []
 
     def note(properties: dict[str, Any], **_: Any) -> None:

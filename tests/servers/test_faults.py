@@ -313,7 +313,7 @@ def broker(server: Server) -> Iterator[Broker]:
         yield found
 
 
-def as_ground(server: Server) -> TestBroker:
+def as_test_broker(server: Server) -> TestBroker:
     """A broker that other tests also use."""
     return ExternalBroker(BrokerUrl.parse(server.url), server.management_url)
 
@@ -349,7 +349,7 @@ def eventually(broker: Broker, queue: str, ready: int, unacked: int) -> None:
 def test_one_ack_is_lost_and_nothing_else(server: Server, broker: Broker, lead: Callable[[Server], Proxy]) -> None:
     link, fault, name = lead(server), AckCut(), f"faults-{uuid4()}"
     tags: list[str] = []
-    at = fault_context(link, test_broker=as_ground(server), tag=lambda: tags[0])
+    at = fault_context(link, test_broker=as_test_broker(server), tag=lambda: tags[0])
     with fault.prepared(at):
         with suppress(OSError), consuming(server.url_at(link.port), name) as queue:
             send(queue, "first")
@@ -380,7 +380,7 @@ def test_one_ack_is_lost_and_nothing_else(server: Server, broker: Broker, lead: 
 
 def test_heartbeats_pass_while_an_ack_is_lost(rabbitmq: Server, lead: Callable[[Server], Proxy]) -> None:
     link, fault, name = lead(rabbitmq), AckCut(), f"faults-{uuid4()}"
-    at = fault_context(link, test_broker=as_ground(rabbitmq), tag=lambda: "1")
+    at = fault_context(link, test_broker=as_test_broker(rabbitmq), tag=lambda: "1")
     with fault.prepared(at):
         connection = amqp.Connection(f"{LOOPBACK}:{link.port}", heartbeat=1)
         connection.connect()
@@ -405,7 +405,7 @@ def test_heartbeats_pass_while_an_ack_is_lost(rabbitmq: Server, lead: Callable[[
 
 
 def test_an_ack_that_is_never_sent_fails_the_experiment(redis: Server, link: Proxy) -> None:
-    at, fault = fault_context(link, test_broker=as_ground(redis), tag=lambda: "tag"), AckCut(seen_within_s=0.2)
+    at, fault = fault_context(link, test_broker=as_test_broker(redis), tag=lambda: "tag"), AckCut(seen_within_s=0.2)
     not_sent = pytest.raises(ExperimentFailed, match=r"did not send the ACK of the task within 0\.2 s$")
     with fault.prepared(at), not_sent, fault.injected(at):
         assert works(link)
@@ -414,7 +414,7 @@ def test_an_ack_that_is_never_sent_fails_the_experiment(redis: Server, link: Pro
 def test_an_ack_of_several_is_not_cut(rabbitmq: Server, lead: Callable[[Server], Proxy]) -> None:
     """It also acknowledges other tasks."""
     link, fault, name = lead(rabbitmq), AckCut(seen_within_s=0.5), f"faults-{uuid4()}"
-    at = fault_context(link, test_broker=as_ground(rabbitmq), tag=lambda: "1")
+    at = fault_context(link, test_broker=as_test_broker(rabbitmq), tag=lambda: "1")
     with fault.prepared(at), suppress(OSError), consuming(rabbitmq.url_at(link.port), name) as queue:
         send(queue, "first")
         send(queue, "second")

@@ -220,7 +220,7 @@ def test_a_revoked_run_leaves_an_unknown_outcome(shop: Shop, order: str) -> None
 
 
 def test_what_an_exception_says_nothing_about_has_an_unknown_outcome(shop: Shop, order: str) -> None:
-    task = shop.send("doubtful", order)
+    task = shop.send("unclear", order)
     with pytest.raises(Exception, match=order):
         shop.get(task)
     assert State.UNKNOWN is _record(shop, task.id).state

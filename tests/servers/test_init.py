@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def deployment(server: Server, redis: Server, tmp_path: Path) -> Deployment:
-    """A folder for each broker, on a private server."""
+    """A directory for each broker, on a private server."""
     return _deployed(tmp_path, "redis" if server is redis else "rabbitmq", server, redis)
 
 
-def _deployed(folder: Path, kind: str, broker: Server, results: Server) -> Deployment:
-    """A folder for one kind of broker, with a queue, a port and files of its own."""
-    made = Deployment(folder, kind)
+def _deployed(directory: Path, kind: str, broker: Server, results: Server) -> Deployment:
+    """A directory for one kind of broker, with a queue, a port and files of its own."""
+    made = Deployment(directory, kind)
     queue = f"q-{uuid4()}"
     made.rewrite(
         WORKER_BROKER_URL=broker.url,
         WORKER_RESULT_BACKEND=results.results_url,
         CELERY_QUEUE_NAMES=queue,
         WORKER_DEAD_LETTER_QUEUE=f"{queue}-dead",
-        WORKER_JOURNAL=str(made.folder / "journal"),
-        WORKER_STATUS_DIR=str(made.folder / "status"),
+        WORKER_JOURNAL=str(made.directory / "journal"),
+        WORKER_STATUS_DIR=str(made.directory / "status"),
         HEALTHCHECK_PORT=str(free_port()),
     )
     return made
@@ -61,7 +61,7 @@ def _supervisord(deployment: Deployment) -> Iterator[ReapedProcess]:
 
 def test_supervisord_runs_a_worker_and_stops_it_when_its_task_has_ended(deployment: Deployment) -> None:
     """Restarted in mid-task, as a deploy does it: the task ends, once, and the next worker goes on."""
-    journal = Journal(deployment.folder / "journal")
+    journal = Journal(deployment.directory / "journal")
 
     def seen(what: str, task: str) -> int:
         return len([line for line in journal.read() if (line.kind, line.task) == (what, task)])
@@ -129,7 +129,7 @@ def test_a_bridge_takes_what_waits_on_the_other_broker(redis: Server, rabbitmq: 
     made.rewrite(WORKER_MANAGEMENT_URL=rabbitmq.management_url)
     with _supervisord(made) as supervisord:
         assert 2 == task.get(timeout=60), supervisord.log_tail(100)
-        effects = [line.worker for line in Journal(made.folder / "journal").read() if line.kind == EFFECT]
+        effects = [line.worker for line in Journal(made.directory / "journal").read() if line.kind == EFFECT]
         assert ["bridge", "worker"] == [name.partition("@")[0] for name in effects]
         judged = made.run("HEALTHCHECK_NODE=bridge@%h repot healthcheck live")
         assert 0 == judged.returncode, judged.stderr
@@ -182,7 +182,7 @@ def test_a_stop_that_comes_while_a_program_starts_is_not_lost(tmp_path: Path, pr
     """Supervisord's child swallows the signal before exec, and stopwaitsecs is hours."""
     made = Deployment(tmp_path, "redis")
     made.rewrite(START_BRIDGE="true", START_HEALTHCHECK="false", BRIDGE_READ_URL="amqp://127.0.0.1:1")
-    (made.folder / "early.py").write_text(STOPPED_EARLY)
+    (made.directory / "early.py").write_text(STOPPED_EARLY)
     with made.start(f"python3 early.py {program}") as supervisord:
         wait_until(
             lambda: supervisord.exit_code is not None,
@@ -205,14 +205,14 @@ def test_a_bridge_without_the_other_broker_does_not_start(deployment: Deployment
 
 
 def test_supervisord_says_which_variable_is_missing(deployment: Deployment) -> None:
-    (deployment.folder / ".env").write_text("WORKER_APP=repot.worker.app\n")
+    (deployment.directory / ".env").write_text("WORKER_APP=repot.worker.app\n")
     found = deployment.run("supervisord -c supervisord.conf")
     assert 0 != found.returncode
     assert "ENV_WORKER_VISIBILITY_TIMEOUT" in found.stderr
 
 
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    """With the folder filled in, as its first lines ask for."""
+    """With the directory filled in, as its first lines ask for."""
     if not shutil.which("systemd-analyze"):
         pytest.skip("no systemd-analyze here")
     init(tmp_path, "--broker", "redis")

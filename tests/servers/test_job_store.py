@@ -685,8 +685,8 @@ def _process(log: Path, *options: str) -> AbstractContextManager[ReapedProcess]:
     return ReapedProcess([executables.REDIS.find(), *options], log=log, environment=environment)
 
 
-def _node(port: int, folder: Path) -> AbstractContextManager[ReapedProcess]:
-    home = folder / str(port)
+def _node(port: int, directory: Path) -> AbstractContextManager[ReapedProcess]:
+    home = directory / str(port)
     home.mkdir()
     options = ["--port", str(port), "--bind", LOOPBACK, "--dir", str(home), "--cluster-enabled", "yes", "--save", ""]
     return _process(home / "log", *options)

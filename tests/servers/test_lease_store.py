@@ -268,7 +268,7 @@ def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
     configuration.write_text(
         f"port {port}\nbind {LOOPBACK}\ndir {tmp_path}\nsentinel monitor shop {LOOPBACK} {redis.port} 1\n"
     )
-    with _process(str(configuration), "--sentinel", folder=tmp_path) as sentinel:
+    with _process(str(configuration), "--sentinel", directory=tmp_path) as sentinel:
         timed = TimedRedis(f"sentinel://{LOOPBACK}:{port}/0", sentinel_master="shop")
         _await_answer(timed, sentinel)
         who = lease_request("one")
@@ -282,7 +282,7 @@ def test_on_a_cluster(tmp_path: Path) -> None:
     # a node also listens on its port + 10000
     port = next(port for port in iter(free_port, 0) if port < 50000)
     options = ["--port", str(port), "--bind", LOOPBACK, "--dir", str(tmp_path), "--cluster-enabled", "yes"]
-    with _process(*options, "--save", "", folder=tmp_path) as node:
+    with _process(*options, "--save", "", directory=tmp_path) as node:
         timed = TimedRedis(f"redis+cluster://{LOOPBACK}:{port}")
         _take_all_slots(port, node)
         _await_answer(timed, node)
@@ -315,10 +315,10 @@ def test_a_full_store_is_unreachable_and_not_free() -> None:
             fill()
 
 
-def _process(*options: str, folder: Path) -> ReapedProcess:
+def _process(*options: str, directory: Path) -> ReapedProcess:
     require(executables.REDIS)
     environment = inherited_environment(without=())
-    return ReapedProcess([executables.REDIS.find(), *options], log=folder / "log", environment=environment)
+    return ReapedProcess([executables.REDIS.find(), *options], log=directory / "log", environment=environment)
 
 
 def _await_answer(timed: TimedRedis, process: ReapedProcess) -> None:

@@ -150,7 +150,7 @@ def test_what_is_done_cannot_be_released(desk: Desk) -> None:
 
 
 def test_the_reaper_changes_only_unknown_outcomes(desk: Desk) -> None:
-    """The flaw of a reaper that deletes live locks."""
+    """The flaw of a reaper that deletes live leases."""
     assert "nothing was changed" in desk.run("reap", "--as", "run-again").stderr
     result = desk.run("reap", "--as", "run-again", "--execute", "--json")
     assert ["dead"] == [record["task_id"] for record in json.loads(result.stdout)]

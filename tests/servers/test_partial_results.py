@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 SIZE = 8 << 20
 
 
-def _probed(server: Server, redis: Server, toxiproxy: Server, folder: Path) -> ProbedWorker:
+def _probed(server: Server, redis: Server, toxiproxy: Server, directory: Path) -> ProbedWorker:
     """A worker with one process, which stops while it sends its result."""
     return ProbedWorker(
-        server, redis, toxiproxy, folder, processes=1, app="support.pool_app", dead_letter_failures=False
+        server, redis, toxiproxy, directory, processes=1, app="support.pool_app", dead_letter_failures=False
     )
 
 

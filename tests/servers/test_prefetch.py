@@ -44,5 +44,5 @@ def test_a_place_is_free_again_though_the_broker_cannot_be_told(
         with link.closed(), pytest.raises(connection.connection_errors):
             settle(taken[0])
         assert channel.qos.can_consume()
-        # whoever looks for what is overdue finds it
+        # a search for overdue messages finds it
         assert 1 == redis.open().depth(queue.name).unacked

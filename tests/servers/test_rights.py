@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 TENANT = digest("")
-KEPT_S = 600.0
+RETENTION_S = 600.0
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rights.md").read_text()
 
@@ -92,7 +92,7 @@ def desk(server: Server) -> Iterator[Desk]:
 
 
 @contextmanager
-def claims(settings: ExplicitSettings) -> Iterator[RedisLeaseStore]:
+def lease_store(settings: ExplicitSettings) -> Iterator[RedisLeaseStore]:
     with closing(RedisLeaseStore(settings)) as store:
         yield store
 
@@ -105,11 +105,11 @@ def jobs(settings: ExplicitSettings) -> Iterator[JobStore]:
 
 def guarded(desk: Desk) -> None:
     """Everything that the guard asks of its store."""
-    with claims(desk.settings) as store:
+    with lease_store(desk.settings) as store:
         for ending in (
-            Ending(RunOutcome.DONE, KEPT_S, '"result"'),
-            Ending(RunOutcome.UNKNOWN, KEPT_S),
-            Ending(RunOutcome.RELEASED, KEPT_S, hold_s=1, held_for="t"),
+            Ending(RunOutcome.DONE, RETENTION_S, '"result"'),
+            Ending(RunOutcome.UNKNOWN, RETENTION_S),
+            Ending(RunOutcome.RELEASED, RETENTION_S, hold_s=1, held_for="t"),
         ):
             key, who = uuid4().hex, lease_request("t", parks=True)
             assert isinstance(store.acquire(Fingerprint(key), who), Acquired)
@@ -150,39 +150,39 @@ def submitted(desk: Desk) -> None:
 
 def looked_after(desk: Desk) -> None:
     """Everything that `repot leases` does."""
-    with claims(desk.all_rights) as store:
+    with lease_store(desk.all_rights) as store:
         who = lease_request("t", lease_s=0.001)
         store.acquire(Fingerprint("f" * 64), who)
         store.acquire(Fingerprint("e" * 64), lease_request(lease_s=0.001))
     with jobs(desk.all_rights) as store:
         store.submit(submission(lease_s=0.001))
-    with claims(desk.settings) as store:
+    with lease_store(desk.settings) as store:
         found = list(administration.find_records(store, administration.RecordFilter()))
         administration.find_record(store, "f" * 64)
-        administration.reap(store, found, administration.Decision.DONE, retention_s=KEPT_S)
+        administration.reap(store, found, administration.Decision.DONE, retention_s=RETENTION_S)
     with jobs(desk.settings) as store:
         assert 1 == len(list(store.expired()))
         assert 1 == len(list(store.reap()))
 
 
 PARTS = {"guard": (GUARD, guarded), "jobs": (JOBS, submitted), "leases": (LEASES, looked_after)}
-_EACH = pytest.mark.parametrize(("rights", "course"), PARTS.values(), ids=PARTS)
+_EACH = pytest.mark.parametrize(("rights", "use"), PARTS.values(), ids=PARTS)
 
 
 @_EACH
 def test_the_rights_are_enough_and_each_of_them_is_needed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, rights: Rights, course: Callable[[Desk], None]
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, rights: Rights, use: Callable[[Desk], None]
 ) -> None:
     """Without any one of them: a clear refusal, which the doctor says before."""
     monkeypatch.setattr(job_store, "MAX_SCOPES", 1)
     desk.allow(rights.acl())
-    course(desk)
+    use(desk)
     assert () == missing_rights(desk.settings, rights)
     for rule in rights.acl().split():
         desk.admin.flushdb()
         desk.allow(rights.acl(), without=rule)
         with pytest.raises(StoreRefused, match="refuses access"):
-            course(desk)
+            use(desk)
         try:
             missing = missing_rights(desk.settings, rights)
         except StoreRefused:
@@ -204,11 +204,11 @@ def test_the_rights_are_enough_and_each_of_them_is_needed(
 def test_no_missing_right_lets_a_second_run_in(desk: Desk) -> None:
     """A key that is claimed stays claimed, whichever right the second worker lacks."""
     key = Fingerprint("a" * 64)
-    with claims(desk.all_rights) as store:
+    with lease_store(desk.all_rights) as store:
         store.acquire(key, lease_request("first"))
         for rule in GUARD.acl().split():
             desk.allow(GUARD.acl(), without=rule)
-            with claims(desk.settings) as restricted:
+            with lease_store(desk.settings) as restricted:
                 try:
                     found = restricted.acquire(key, lease_request("second"))
                 except StoreRefused:
@@ -345,11 +345,11 @@ def realm(rabbitmq: Server) -> Realm:
 
 
 @contextmanager
-def worker(settings: WorkerSettings, folder: Path) -> Iterator[ReapedProcess]:
+def worker(settings: WorkerSettings, directory: Path) -> Iterator[ReapedProcess]:
     """A worker as Celery starts it: with events, and with the other workers' company."""
     command = [sys.executable, "-m", "celery", "-A", "support.dead_app", "worker", "-n", "w@rights", "-c", "1", "-E"]
     environment = child_environment(settings) | {"PYTHONPATH": os.pathsep.join([APPS, *sys.path])}
-    with ReapedProcess(command, log=folder / "log", environment=environment) as process:
+    with ReapedProcess(command, log=directory / "log", environment=environment) as process:
         yield process
 
 

@@ -101,20 +101,20 @@ def _taken(connection: Connection, queue: str) -> int:
 class Deployment:
     """An application without a list of queues, and a worker of one that nothing declares."""
 
-    def __init__(self, server: Server, redis: Server, folder: Path) -> None:
+    def __init__(self, server: Server, redis: Server, directory: Path) -> None:
         token = uuid4()
         self.queue = f"other-{token}"
         self.settings = ExplicitSettings(
             broker_url=server.url,  # type: ignore[arg-type]
             result_backend=redis.results_url,  # type: ignore[arg-type]
             queue_names=(f"main-{token}",),
-            journal=folder / "journal",
-            status_dir=folder / "status",
+            journal=directory / "journal",
+            status_dir=directory / "status",
         )
-        self.journal = Journal(folder / "journal")
+        self.journal = Journal(directory / "journal")
         self.client = Celery("test", set_as_current=False)
         configure(self.client, self.settings, Role.CLIENT)
-        self.worker: ReapedProcess = start_worker(f"w-{token}", self.queue, self.settings, folder, 2)
+        self.worker: ReapedProcess = start_worker(f"w-{token}", self.queue, self.settings, directory, 2)
 
     def at(self, what: str, task: str = "", number: int = 1) -> list[float]:
         """When it happened, as soon as it has so often."""

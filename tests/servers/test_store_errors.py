@@ -1,4 +1,4 @@
-"""A lease store that answers with an error: guard, jobs and locks on real replies of a real server."""
+"""A lease store that answers with an error: guard, jobs and leases on real replies of a real server."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def test_a_store_that_loads_its_data_is_away(server: Server, settings: ExplicitS
     client.config_set("key-load-delay", 5000)
     with _in_thread(lambda: client.execute_command("DEBUG", "RELOAD")):
         with pytest.raises(StoreUnreachable, match="is loading"):
-            wait_until(lambda: not _claimed(store), within_s=10, what="it says so")
+            wait_until(lambda: not _acquires(store), within_s=10, what="it says so")
         client.config_set("key-load-delay", 0)
-    assert _claimed(store)
+    assert _acquires(store)
 
 
 def test_a_store_that_forgets_its_scripts_is_asked_again(server: Server, settings: ExplicitSettings) -> None:
@@ -128,7 +128,7 @@ def test_a_store_that_forgets_its_scripts_is_asked_again(server: Server, setting
     with _in_thread(forget, over):
         for _ in range(300):
             try:
-                answers += _claimed(store)
+                answers += _acquires(store)
             except StoreUnreachable as error:
                 assert "NoScript" in error.message  # noqa: PT017 - either of the two
     assert answers
@@ -140,15 +140,15 @@ def test_a_cluster_without_a_node_for_a_slot_is_away(tmp_path: Any) -> None:
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         settings = ExplicitSettings(lease_store=node.url.replace("redis://", "redis+cluster://").removesuffix("/0"))
         store = RedisLeaseStore(settings)
-        wait_until(lambda: _answered(lambda: _claimed(store)), within_s=20, what="the cluster is formed")
+        wait_until(lambda: _answered(lambda: _acquires(store)), within_s=20, what="the cluster is formed")
         client.execute_command("CLUSTER", "DELSLOTSRANGE", 0, 16383)
         wait_until(lambda: "state:fail" in str(client.execute_command("CLUSTER", "INFO")), within_s=20, what="it fails")
         for asked in (store, RedisLeaseStore(settings)):
             with pytest.raises(StoreUnreachable):
-                _claimed(asked)
+                _acquires(asked)
         # named as if it were no cluster
         with pytest.raises(StoreUnreachable, match="ClusterDown"):
-            _claimed(RedisLeaseStore(ExplicitSettings(lease_store=node.url)))
+            _acquires(RedisLeaseStore(ExplicitSettings(lease_store=node.url)))
 
 
 def _answered(question: Callable[[], object]) -> bool:
@@ -169,7 +169,7 @@ def test_a_store_that_cannot_serve_is_one_clear_error(address: str, rule: str, w
     options = [] if rule else ["--rename-command", "HSET", "", "--rename-command", "EVALSHA", ""]
     with redis_server(*options) as server:
         settings = ExplicitSettings(lease_store=server.url.replace("/0", address))
-        for ask in (lambda: _claimed(RedisLeaseStore(settings)), lambda: JobStore(settings).submit(submission())):
+        for ask in (lambda: _acquires(RedisLeaseStore(settings)), lambda: JobStore(settings).submit(submission())):
             with pytest.raises(StoreMisconfigured, match=words) as caught:
                 ask()
             assert "WORKER_LEASE_STORE" in caught.value.hint
@@ -206,7 +206,7 @@ def test_a_worker_whose_store_answers_so_waits_and_loses_nothing(
     assert [1, 1, 1] == [len(shop.effects(order)) for order in ("running", "waiting", "careless")]
 
 
-def _claimed(store: RedisLeaseStore) -> bool:
+def _acquires(store: RedisLeaseStore) -> bool:
     store.acquire(Fingerprint(uuid4().hex), lease_request())
     return True
 

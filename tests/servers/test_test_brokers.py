@@ -73,7 +73,7 @@ QUORUM = {"x-queue-type": "quorum"}
 class RedisClient:
     """Sends as kombu does, and counts."""
 
-    def __init__(self, test_broker: TestBroker, queue: str = "subject") -> None:
+    def __init__(self, test_broker: TestBroker, queue: str = "queue-under-test") -> None:
         self._queue = queue
         self._broker = test_broker
 
@@ -91,7 +91,7 @@ class RabbitClient:
     """Sends with a confirm, and counts."""
 
     def __init__(
-        self, test_broker: TestBroker, queue: str = "subject", arguments: dict[str, str] | None = None
+        self, test_broker: TestBroker, queue: str = "queue-under-test", arguments: dict[str, str] | None = None
     ) -> None:
         self._queue, self._arguments = queue, arguments
         self._broker = test_broker
@@ -139,7 +139,7 @@ def started_rabbitmq() -> Iterator[PrivateTestBroker]:
 def rabbitmq_broker(started_rabbitmq: PrivateTestBroker) -> PrivateTestBroker:
     """The one server of all tests, alive and without the queue."""
     started_rabbitmq.restore()
-    started_rabbitmq.delete_queue("subject")
+    started_rabbitmq.delete_queue("queue-under-test")
     return started_rabbitmq
 
 
@@ -160,7 +160,7 @@ def replicated() -> Iterator[tuple[ReplicatedRedis, RedisClient]]:
 
 def fault_context(test_broker: TestBroker, **more: Any) -> FaultContext:
     """Return a fault context with these attributes alone."""
-    given = {"test_broker": test_broker, "queue": "subject", **more}
+    given = {"test_broker": test_broker, "queue": "queue-under-test", **more}
     return FaultContext(**{field.name: given.get(field.name) for field in fields(FaultContext)})  # type: ignore[arg-type]
 
 
@@ -321,7 +321,7 @@ def test_a_replica_takes_over(
                 assert there == test_broker.port
             assert user.count() == int(not lagging)
     user.send()
-    test_broker.fail_over("subject")
+    test_broker.fail_over("queue-under-test")
     assert (first, 2 - lagging) == (test_broker.port, user.count())
     for link in links.values():
         link.delete()
@@ -333,7 +333,7 @@ def test_a_lost_replica_loses_no_message(replicated: tuple[ReplicatedRedis, Redi
     user.send()
     with caused(ReplicaKilled(), fault_context(test_broker)):
         user.send()
-    test_broker.fail_over("subject")
+    test_broker.fail_over("queue-under-test")
     assert test_broker.port != port
     assert user.count() == 2
 
@@ -342,7 +342,7 @@ def test_a_replica_that_lagged_learns_what_it_missed(replicated: tuple[Replicate
     test_broker, user = replicated
     with test_broker.lagging():
         user.send()
-    test_broker.fail_over("subject")
+    test_broker.fail_over("queue-under-test")
     assert user.count() == 1
 
 
@@ -436,12 +436,12 @@ FAULTS: dict[str, Callable[[TestBroker], Any]] = {
     "out of memory": lambda one: capability(one, PrivateTestBroker).out_of_memory(),
     "evict": lambda one: capability(one, Evicts).evicting(),
     "consumer timeout": lambda one: capability(one, LimitsDeliveries).consumer_timeout(1),
-    "delivery limit": lambda one: capability(one, LimitsDeliveries).delivery_limit("subject", 1),
+    "delivery limit": lambda one: capability(one, LimitsDeliveries).delivery_limit("queue-under-test", 1),
     "durable": lambda one: capability(one, PrivateTestBroker).durable(),
-    "delete": lambda one: capability(one, PrivateTestBroker).delete_queue("subject"),
-    "fail over": lambda one: capability(one, Replicated).fail_over("subject"),
-    "demote": lambda one: capability(one, ReplicatesAsynchronously).demote("subject"),
-    "lose": lambda one: capability(one, Replicated).lose_replica("subject"),
+    "delete": lambda one: capability(one, PrivateTestBroker).delete_queue("queue-under-test"),
+    "fail over": lambda one: capability(one, Replicated).fail_over("queue-under-test"),
+    "demote": lambda one: capability(one, ReplicatesAsynchronously).demote("queue-under-test"),
+    "lose": lambda one: capability(one, Replicated).lose_replica("queue-under-test"),
     "lag": lambda one: capability(one, ReplicatesAsynchronously).lagging(),
     "restore": lambda one: capability(one, PrivateTestBroker).restore(),
 }
@@ -487,7 +487,7 @@ def test_an_external_broker_behind_tls_is_refused(url: str) -> None:
 
 def test_a_private_broker_needs_no_tidying(redis_broker: PrivateTestBroker) -> None:
     RedisClient(redis_broker).send()
-    redis_broker.clean_up("case", ["subject"])
+    redis_broker.clean_up("case", ["queue-under-test"])
     assert ("", {}, 1) == (
         redis_broker.token,
         redis_broker.transport_options("case"),

@@ -1,4 +1,4 @@
-"""TLS on real servers: certificates and host names are verified unless told otherwise.
+"""TLS on real servers: certificates and host names are verified by default.
 
 The server's certificate is for 127.0.0.1 alone, so 127.0.0.2 is the right server under
 a wrong name. (kombu makes 127.0.0.1 of `localhost` by itself.)
@@ -36,14 +36,14 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(scope="module")
 def certificate(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ca.pem, the server's cert.pem and key.pem, and another authority's other.pem."""
-    folder = tmp_path_factory.mktemp("tls")
+    """A directory with ca.pem, the server's cert.pem and key.pem, and another authority's other.pem."""
+    directory = tmp_path_factory.mktemp("tls")
     made = authority.issue_cert(RIGHT)
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    made.cert_chain_pems[0].write_to_path(folder / "cert.pem")
-    made.private_key_pem.write_to_path(folder / "key.pem")
-    trustme.CA().cert_pem.write_to_path(folder / "other.pem")
-    return folder
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    made.cert_chain_pems[0].write_to_path(directory / "cert.pem")
+    made.private_key_pem.write_to_path(directory / "key.pem")
+    trustme.CA().cert_pem.write_to_path(directory / "other.pem")
+    return directory
 
 
 @pytest.fixture(scope="module")

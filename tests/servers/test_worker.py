@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from repot.testbed import ReapedProcess, Server
 
 
-class Bench:
-    """A running worker, a client, and what the journal says."""
+class RunningWorker:
+    """A worker, a client, and what the journal says."""
 
     def __init__(self, settings: WorkerSettings, worker: ReapedProcess) -> None:
         assert settings.journal is not None
@@ -54,11 +54,11 @@ class Bench:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., RunningWorker]]:
     """Start a worker with some settings; end it with the test."""
     workers = []
 
-    def begin(url: str, results: str, **changes: Any) -> Bench:
+    def begin(url: str, results: str, **changes: Any) -> RunningWorker:
         names = (f"q-{uuid4()}",)
         settings = ExplicitSettings(
             broker_url=url,
@@ -68,7 +68,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
             **{"dead_letter_queue": f"{names[0]}-dead"} | changes,
         )
         workers.append(start_worker(f"w-{uuid4()}", names[0], settings, tmp_path))
-        return Bench(settings, workers[-1])
+        return RunningWorker(settings, workers[-1])
 
     yield begin
     for worker in workers:
@@ -76,54 +76,56 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
 
 @pytest.fixture
-def bench(server: Server, redis: Server, start: Callable[..., Bench]) -> Bench:
+def running(server: Server, redis: Server, start: Callable[..., RunningWorker]) -> RunningWorker:
     return start(server.url, redis.results_url)
 
 
-def test_a_task_runs_once_and_has_its_effect(bench: Bench) -> None:
-    task = bench.send("repot.run", 0)
-    bench.await_line(ENDED, task)
-    (delivered,) = bench.lines(DELIVERED, task)
+def test_a_task_runs_once_and_has_its_effect(running: RunningWorker) -> None:
+    task = running.send("repot.run", 0)
+    running.await_line(ENDED, task)
+    (delivered,) = running.lines(DELIVERED, task)
     assert ("repot.run", False) == (delivered["name"], delivered["redelivered"])
     assert delivered["tag"]
-    assert 1 == len(bench.lines(EFFECT, task))
-    assert [{"state": "SUCCESS"}] == bench.lines(ENDED, task)
+    assert 1 == len(running.lines(EFFECT, task))
+    assert [{"state": "SUCCESS"}] == running.lines(ENDED, task)
 
 
-def test_a_failing_task_fails(bench: Bench) -> None:
-    task = bench.send("repot.fail")
-    bench.await_line(ENDED, task)
-    assert [{"state": "FAILURE"}] == bench.lines(ENDED, task)
+def test_a_failing_task_fails(running: RunningWorker) -> None:
+    task = running.send("repot.fail")
+    running.await_line(ENDED, task)
+    assert [{"state": "FAILURE"}] == running.lines(ENDED, task)
 
 
-def test_a_killed_task_runs_again_but_not_for_ever(bench: Bench) -> None:
+def test_a_killed_task_runs_again_but_not_for_ever(running: RunningWorker) -> None:
     """`task_retry_on_worker_lost` keeps to max_retries, which is 2 for this task."""
-    task = bench.send("repot.die")
-    bench.await_line(STARTED, task, 3)
-    after = bench.send("repot.run", 0)
-    bench.await_line(ENDED, after)
-    wait_until(lambda: bench.client.backend.get_state(task) == "FAILURE", within_s=20, what="it fails")
-    assert [0, 1, 2] == [line["retries"] for line in bench.lines(STARTED, task)]
+    task = running.send("repot.die")
+    running.await_line(STARTED, task, 3)
+    after = running.send("repot.run", 0)
+    running.await_line(ENDED, after)
+    wait_until(lambda: running.client.backend.get_state(task) == "FAILURE", within_s=20, what="it fails")
+    assert [0, 1, 2] == [line["retries"] for line in running.lines(STARTED, task)]
 
 
-def test_a_retrying_task_keeps_its_id(bench: Bench) -> None:
-    task = bench.send("repot.retry", 2)
-    bench.await_line(ENDED, task, 3)
-    assert ["RETRY", "RETRY", "SUCCESS"] == [line["state"] for line in bench.lines(ENDED, task)]
+def test_a_retrying_task_keeps_its_id(running: RunningWorker) -> None:
+    task = running.send("repot.retry", 2)
+    running.await_line(ENDED, task, 3)
+    assert ["RETRY", "RETRY", "SUCCESS"] == [line["state"] for line in running.lines(ENDED, task)]
 
 
-def test_a_warm_shutdown_ends_with_success(bench: Bench) -> None:
-    bench.worker.signal(signal.SIGTERM)
-    wait_until(lambda: bench.worker.exit_code is not None, within_s=20, what="the worker leaves")
-    assert 0 == bench.worker.exit_code
+def test_a_warm_shutdown_ends_with_success(running: RunningWorker) -> None:
+    running.worker.signal(signal.SIGTERM)
+    wait_until(lambda: running.worker.exit_code is not None, within_s=20, what="the worker leaves")
+    assert 0 == running.worker.exit_code
 
 
 @pytest.mark.parametrize("kind", ["quorum", "classic"])
-def test_dead_letters_have_a_queue(rabbitmq: Server, redis: Server, start: Callable[..., Bench], kind: str) -> None:
+def test_dead_letters_have_a_queue(
+    rabbitmq: Server, redis: Server, start: Callable[..., RunningWorker], kind: str
+) -> None:
     """A message that is rejected goes there, also before anything else declared that queue."""
-    bench = start(rabbitmq.url, redis.results_url, queue_type=kind)
-    bench.worker.stop()
-    queue, dead = bench.settings.queue_names[0], bench.settings.dead_letter_queue
+    running = start(rabbitmq.url, redis.results_url, queue_type=kind)
+    running.worker.stop()
+    queue, dead = running.settings.queue_names[0], running.settings.dead_letter_queue
     with Connection(rabbitmq.url) as connection:
         channel: Any = connection.default_channel
         connection.Producer().publish({"poison": True}, routing_key=queue)
@@ -133,14 +135,14 @@ def test_dead_letters_have_a_queue(rabbitmq: Server, redis: Server, start: Calla
 
 
 def test_a_dead_letter_queue_of_another_kind_is_taken_as_it_is(
-    rabbitmq: Server, redis: Server, start: Callable[..., Bench]
+    rabbitmq: Server, redis: Server, start: Callable[..., RunningWorker]
 ) -> None:
     """Declaring it with other arguments would end the worker."""
     name = f"dead-{uuid4()}"
     with Connection(rabbitmq.url) as connection:
         Queue(name)(connection.default_channel).declare()
-    bench = start(rabbitmq.url, redis.results_url, dead_letter_queue=name)
-    bench.await_line(ENDED, bench.send("repot.run", 0))
+    running = start(rabbitmq.url, redis.results_url, dead_letter_queue=name)
+    running.await_line(ENDED, running.send("repot.run", 0))
 
 
 def _reject(channel: Any, queue: str) -> bool:
@@ -151,45 +153,45 @@ def _reject(channel: Any, queue: str) -> bool:
 
 
 def test_a_delayed_task_waits_in_rabbitmq_and_not_in_the_worker(
-    rabbitmq: Server, redis: Server, start: Callable[..., Bench]
+    rabbitmq: Server, redis: Server, start: Callable[..., RunningWorker]
 ) -> None:
     """Nothing is delivered before its time."""
-    bench = start(rabbitmq.url, redis.results_url)
+    running = start(rabbitmq.url, redis.results_url)
     sent = monotonic()
-    late = bench.send("repot.run", 0, countdown=3)
-    bench.await_line(ENDED, late)
-    delivered = {line.task: line.at for line in bench.journal.read() if line.kind == DELIVERED}
+    late = running.send("repot.run", 0, countdown=3)
+    running.await_line(ENDED, late)
+    delivered = {line.task: line.at for line in running.journal.read() if line.kind == DELIVERED}
     # RabbitMQ delays whole seconds
     assert delivered[late] - sent > 1.9
 
 
 def test_a_bridge_reads_one_broker_and_writes_the_other(
-    rabbitmq: Server, redis: Server, tmp_path: Path, start: Callable[..., Bench]
+    rabbitmq: Server, redis: Server, tmp_path: Path, start: Callable[..., RunningWorker]
 ) -> None:
     """A task taken from Redis retries on RabbitMQ, where the bridge does not listen."""
-    bench = start(redis.url, redis.results_url, broker_read_url=redis.url, broker_write_url=rabbitmq.url)
+    running = start(redis.url, redis.results_url, broker_read_url=redis.url, broker_write_url=rabbitmq.url)
     there = ExplicitSettings(
         broker_url=rabbitmq.url,
         result_backend=redis.results_url,
-        queue_names=bench.settings.queue_names,
-        dead_letter_queue=bench.settings.dead_letter_queue,
+        queue_names=running.settings.queue_names,
+        dead_letter_queue=running.settings.dead_letter_queue,
         journal=tmp_path / "there",
     )
     old_client = Celery("old", set_as_current=False)
-    old_client.conf.update(celery_config(bench.settings.replace(broker_read_url=None, broker_write_url=None)))
+    old_client.conf.update(celery_config(running.settings.replace(broker_read_url=None, broker_write_url=None)))
     task = str(uuid4())
     old_client.send_task("repot.retry", (1,), task_id=task)
-    bench.await_line(ENDED, task)
-    assert ["RETRY"] == [line["state"] for line in bench.lines(ENDED, task)]
+    running.await_line(ENDED, task)
+    assert ["RETRY"] == [line["state"] for line in running.lines(ENDED, task)]
     with start_worker(f"there-{uuid4()}", there.queue_names[0], there, tmp_path) as worker:
-        new = Bench(there, worker)
+        new = RunningWorker(there, worker)
         new.await_line(ENDED, task)
         assert ["SUCCESS"] == [line["state"] for line in new.lines(ENDED, task)]
 
 
 def test_a_failover_list_reaches_the_server_that_lives(
-    server: Server, redis: Server, start: Callable[..., Bench]
+    server: Server, redis: Server, start: Callable[..., RunningWorker]
 ) -> None:
     dead = server.url_at(1)
-    bench = start(f"{dead};{server.url}", redis.results_url)
-    bench.await_line(ENDED, bench.send("repot.run", 0))
+    running = start(f"{dead};{server.url}", redis.results_url)
+    running.await_line(ENDED, running.send("repot.run", 0))

@@ -61,7 +61,7 @@ def repaired(task: Any, path: str) -> None:
 
 @app.task(name="dead.retry", bind=True, max_retries=2)  # type: ignore[untyped-decorator,unused-ignore]
 def retry(task: Any) -> None:
-    """Ask for another run until there is none left."""
+    """Ask for another run until no retry is left."""
     raise task.retry(countdown=0, exc=RuntimeError("again"))
 
 

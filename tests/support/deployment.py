@@ -1,4 +1,4 @@
-"""A folder as `repot init` makes it, and what its user does there."""
+"""A directory as `repot init` makes it, and what its user does there."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
 
-def init(folder: Path, *arguments: str) -> Result:
-    """`repot init` for a folder."""
-    return CliRunner().invoke(main, ["init", str(folder), *arguments])
+def init(directory: Path, *arguments: str) -> Result:
+    """`repot init` for a directory."""
+    return CliRunner().invoke(main, ["init", str(directory), *arguments])
 
 
 class Deployment:
-    """A new folder below `parent` with the files for a broker; its name is nobody else's."""
+    """A new directory below `parent` with the files for a broker; its name is unique."""
 
     def __init__(self, parent: Path, broker: str) -> None:
-        self.folder = parent / f"d-{uuid4().hex[:8]}"
-        self.folder.mkdir()
-        made = init(self.folder, "--broker", broker)
+        self.directory = parent / f"d-{uuid4().hex[:8]}"
+        self.directory.mkdir()
+        made = init(self.directory, "--broker", broker)
         assert 0 == made.exit_code, made.stderr
 
     @property
     def variables(self) -> dict[str, str]:
         """What `.env` says."""
-        return {name: value or "" for name, value in dotenv_values(self.folder / ".env").items()}
+        return {name: value or "" for name, value in dotenv_values(self.directory / ".env").items()}
 
     def rewrite(self, **changes: str) -> None:
         """Change variables of `.env`, or add them."""
-        path = self.folder / ".env"
+        path = self.directory / ".env"
         text = path.read_text()
         for name, value in changes.items():
             text, found = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
@@ -52,7 +52,7 @@ class Deployment:
         path.write_text(text)
 
     def command(self, line: str) -> tuple[list[str], dict[str, str]]:
-        """A line for a shell that has read `.env`, with the environment of somebody who has activated the .venv."""
+        """A line for a shell that has read `.env`, with the environment of a user who has activated the .venv."""
         outside = inherited_environment(without=("WORKER_", "CELERY_", "HEALTHCHECK_", "START_", "BRIDGE_"))
         path = f"{Path(sys.executable).parent}:{outside['PATH']}"
         return ["bash", "-c", f"set -a; . ./.env; set +a; {line}"], outside | {"PATH": path}
@@ -60,12 +60,12 @@ class Deployment:
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
         """Run a line to its end."""
         command, environment = self.command(line)
-        return run_to_its_end(command, environment, within_s=180, folder=self.folder)
+        return run_to_its_end(command, environment, within_s=180, directory=self.directory)
 
     def start(self, line: str) -> ReapedProcess:
         """Start a line that serves; it ends with the test at the latest."""
         command, environment = self.command(f"exec {line}")
-        return ReapedProcess(command, log=self.folder / "log", environment=environment, directory=self.folder)
+        return ReapedProcess(command, log=self.directory / "log", environment=environment, directory=self.directory)
 
     def settings(self) -> ExplicitSettings:
         """The worker's settings."""

@@ -197,7 +197,7 @@ def total(task: Any, numbers: list[int]) -> int:
 
 
 @app.task(base=Guarded, bind=True, idempotency=Policy(uncertain=(SoftTimeLimitExceeded, TimeoutError), wait=QUICK))
-def doubtful(task: Any, order: str) -> None:
+def unclear(task: Any, order: str) -> None:
     """Raise what says nothing about the effect."""
     effect(task, order)
     raise TimeoutError(order)

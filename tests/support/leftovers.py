@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def run_to_its_end(
-    command: Sequence[str], environment: Mapping[str, str], within_s: float, folder: Path | None = None
+    command: Sequence[str], environment: Mapping[str, str], within_s: float, directory: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; also where it takes too long, what it started is gone afterwards."""
     with subprocess.Popen(
         command,
         env=dict(environment),
-        cwd=folder,
+        cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -34,8 +34,8 @@ def run_to_its_end(
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
-def ours(folders: list[str]) -> list[psutil.Process]:
-    """Processes whose environment, command or folder points into one of these folders.
+def ours(directories: list[str]) -> list[psutil.Process]:
+    """Processes whose environment, command or directory points into one of these directories.
 
     Erlang's port mapper leaves every group and session, but not its environment.
     """
@@ -47,6 +47,6 @@ def ours(folders: list[str]) -> list[psutil.Process]:
             known = [*process.cmdline(), *process.environ().values(), process.cwd()]
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        if any(folder in text for folder in folders for text in known):
+        if any(directory in text for directory in directories for text in known):
             found.append(process)
     return found

@@ -37,9 +37,9 @@ class Shop:
     """One queue on one broker, with `guarded_app` or another application behind it."""
 
     def __init__(
-        self, server: Server, results: Server, folder: Path, *, leases: Server | None = None, **changes: Any
+        self, server: Server, results: Server, directory: Path, *, leases: Server | None = None, **changes: Any
     ) -> None:
-        self.folder = folder
+        self.directory = directory
         self.name = f"q-{uuid4()}"
         defaults: dict[str, Any] = {
             "app": "support.guarded_app",
@@ -47,8 +47,8 @@ class Shop:
             "result_backend": results.results_url,
             "lease_store": (leases or results).url,
             "queue_names": (self.name,),
-            "journal": folder / "journal",
-            "status_dir": folder / "status",
+            "journal": directory / "journal",
+            "status_dir": directory / "status",
             "lease": LEASE_S,
             "lease_prefix": self.name,
             "visibility_timeout": 3,
@@ -58,7 +58,7 @@ class Shop:
             "socket_connect_timeout": 1,
         }
         self.settings = ExplicitSettings(**{**defaults, **changes})
-        self.journal = Journal(self.settings.journal or folder)
+        self.journal = Journal(self.settings.journal or directory)
         # the test looks at the store itself, whatever becomes of the worker's link
         self.store = RedisLeaseStore(self.settings.replace(lease_store=(leases or results).url))
         self.client = Celery("test", set_as_current=False)
@@ -68,7 +68,7 @@ class Shop:
     def start(self, processes: int = 2, *options: str) -> ReapedProcess:
         """A worker that consumes."""
         name = f"w{len(self._workers)}-{self.name}"
-        worker = start_worker(name, self.name, self.settings, self.folder, processes, options)
+        worker = start_worker(name, self.name, self.settings, self.directory, processes, options)
         self._workers.append(worker)
         self.await_lines(READY, "", len(self._workers))
         return worker
@@ -138,7 +138,7 @@ class Shop:
 
     def file(self) -> Path:
         """A file that is not there yet."""
-        return self.folder / uuid4().hex
+        return self.directory / uuid4().hex
 
 
 @contextmanager

@@ -71,7 +71,7 @@ class ProbedWorker:
         server: Server,
         results: Server,
         toxiproxy: Server,
-        folder: Path,
+        directory: Path,
         *,
         options: tuple[str, ...] = (),
         processes: int = 2,
@@ -89,12 +89,12 @@ class ProbedWorker:
             dead_letter_queue=f"q-{self.name}-dead",
             **{
                 "management_url": server.management_url or None,
-                "status_dir": folder / f"status-{self.name}",
+                "status_dir": directory / f"status-{self.name}",
                 **QUICK,
                 **changes,
             },
         )
-        self._folder = folder
+        self._directory = directory
         self._options = options
         self._processes = processes
         self._sidecar_variables = SIDECAR | dict(sidecar or {})
@@ -119,7 +119,7 @@ class ProbedWorker:
     def start_worker(self) -> ReapedProcess:
         """Another worker of the same name; the one before must have left."""
         queue = self.settings.queue_names[0]
-        return start_worker(self.name, queue, self.settings, self._folder, self._processes, self._options)
+        return start_worker(self.name, queue, self.settings, self._directory, self._processes, self._options)
 
     def start_sidecar(self, **variables: str) -> ReapedProcess:
         """Another sidecar for the same worker; `port` becomes its."""
@@ -127,7 +127,7 @@ class ProbedWorker:
         environment = child_environment(self.settings) | self._sidecar_variables | {"HEALTHCHECK_PORT": str(self.port)}
         return ReapedProcess(
             [sys.executable, "-m", "repot", "healthcheck", "serve"],
-            log=self._folder / f"sidecar-{self.name}-{self.port}.log",
+            log=self._directory / f"sidecar-{self.name}-{self.port}.log",
             environment=environment | variables,
         )
 
@@ -166,7 +166,7 @@ class ProbedWorker:
             connection.close()
 
     def metric(self, name: str, **labels: str) -> float | None:
-        """The value of one sample; None if there is none."""
+        """The value of one sample; None if it is missing."""
         from prometheus_client.parser import text_string_to_metric_families
 
         for family in text_string_to_metric_families(self.text("/metrics")[1]):

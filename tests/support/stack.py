@@ -45,12 +45,12 @@ class Images(NamedTuple):
 class Stack:
     """A compose project; `overlays` are the middle parts of the files' names. It starts nothing by itself."""
 
-    def __init__(self, folder: Path, images: Images, *overlays: str) -> None:
+    def __init__(self, directory: Path, images: Images, *overlays: str) -> None:
         self.name = f"repot-test-{uuid4().hex[:8]}"
-        self.env_file = folder / f"{self.name}.env"
+        self.env_file = directory / f"{self.name}.env"
         self._images = images
         self._files = [COMPOSE / "compose.yaml", *(COMPOSE / f"compose.{overlay}.yaml" for overlay in overlays)]
-        self._files.append(_asked_more_often(folder, overlays))
+        self._files.append(_asked_more_often(directory, overlays))
         subprocess.run([COMPOSE / "credentials", self.env_file], check=True)
         ports = {name: str(free_port()) for name in self.variables if name.endswith("_PORT")}
         self.rewrite(WORKER_VISIBILITY_TIMEOUT=str(LONGEST_S), **ports)
@@ -82,9 +82,9 @@ class Stack:
         """Start, and wait until all is healthy; no image is fetched."""
         return self.compose("up", "--detach", "--wait", "--pull", "never", "--no-build", *arguments, **variables)
 
-    def add(self, overlay: str, folder: Path) -> None:
+    def add(self, overlay: str, directory: Path) -> None:
         """Bring up another part as well from now on."""
-        self._files[-1:] = [COMPOSE / f"compose.{overlay}.yaml", _asked_more_often(folder, (overlay,))]
+        self._files[-1:] = [COMPOSE / f"compose.{overlay}.yaml", _asked_more_often(directory, (overlay,))]
 
     @contextmanager
     def impatient(self, service: str) -> Iterator[None]:
@@ -159,7 +159,7 @@ class Stack:
                 ["docker", "compose", "--project-name", self.name, "down", "--volumes", "--timeout", "10"],
                 inherited_environment(without=_READ) | {"PWD": "/"},
                 within_s=240,
-                folder=Path("/"),
+                directory=Path("/"),
             )
             assert 0 == gone.returncode, gone.stderr
 
@@ -169,12 +169,12 @@ class Stack:
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _asked_more_often(folder: Path, overlays: tuple[str, ...]) -> Path:
+def _asked_more_often(directory: Path, overlays: tuple[str, ...]) -> Path:
     """An overlay of the tests' own: the same health checks, more often, so that `up --wait` returns sooner."""
     services = {"rabbitmq", "worker"}
     services |= {"rabbitmq2", "rabbitmq3"} if "cluster" in overlays else set()
     services |= {"flower", "prometheus"} if "observe" in overlays else set()
-    path = folder / f"often-{'-'.join(overlays)}.yaml"
+    path = directory / f"often-{'-'.join(overlays)}.yaml"
     checks = "".join(f"  {name}: {{healthcheck: {{interval: {_OFTEN}}}}}\n" for name in sorted(services))
     path.write_text(f"services:\n{checks}")
     return path

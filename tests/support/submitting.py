@@ -1,8 +1,8 @@
 """Many processes that submit jobs for few scopes at once, each through the routes of an application of its own.
 
-    python tests/support/submitting.py PROCESSES SUBMISSIONS SCOPES SEED FOLDER
+    python tests/support/submitting.py PROCESSES SUBMISSIONS SCOPES SEED DIRECTORY
 
-Settings come from WORKER_*, as a worker's. Each process writes what it was answered into a file of FOLDER, a JSON
+Settings come from WORKER_*, as a worker's. Each process writes what it was answered into a file of DIRECTORY, a JSON
 object a line. Used by the tests and by `benchmarks/submission.py`.
 """
 
@@ -58,10 +58,10 @@ class Outcomes:
     away_in_a_row: int = 0
 
     @classmethod
-    def read(cls, folder: Path) -> Outcomes:
+    def read(cls, directory: Path) -> Outcomes:
         """All of them."""
         found = cls()
-        for path in folder.glob("answers-*"):
+        for path in directory.glob("answers-*"):
             in_a_row = 0
             for line in path.read_text().splitlines():
                 one = json.loads(line)
@@ -82,12 +82,14 @@ class Outcomes:
 
 
 @contextmanager
-def submitters(settings: WorkerSettings, folder: Path, processes: int, submissions: int, scopes: int, seed: int) -> Any:
+def submitters(
+    settings: WorkerSettings, directory: Path, processes: int, submissions: int, scopes: int, seed: int
+) -> Any:
     """The processes, until the last one has ended."""
     numbers = [str(number) for number in (processes, submissions, scopes, seed)]
-    command = [sys.executable, __file__, *numbers, str(folder)]
+    command = [sys.executable, __file__, *numbers, str(directory)]
     environment = child_environment(settings)
-    with ReapedProcess(command, log=folder / "submitters.log", environment=environment) as process:
+    with ReapedProcess(command, log=directory / "submitters.log", environment=environment) as process:
         yield process
         wait_until(lambda: process.exit_code is not None, within_s=600, what="all have submitted")
         assert process.exit_code == 0, process.log_tail(40)
@@ -142,14 +144,14 @@ def _overlapping(shop: Shop) -> list[str]:
 def main() -> None:
     """Submit."""
     processes, submissions, scopes, seed = map(int, sys.argv[1:5])
-    folder = Path(sys.argv[5])
+    directory = Path(sys.argv[5])
     # imported once, before the processes part
     import repot.submission.router  # noqa: F401
 
     context = multiprocessing.get_context("fork")
     together = context.Barrier(processes)
     all_of_them = [
-        context.Process(target=_submit, args=(number, submissions, scopes, seed, folder, together))
+        context.Process(target=_submit, args=(number, submissions, scopes, seed, directory, together))
         for number in range(processes)
     ]
     for process in all_of_them:
@@ -159,11 +161,13 @@ def main() -> None:
     sys.exit(max(abs(process.exitcode or 0) for process in all_of_them))
 
 
-def _submit(number: int, submissions: int, scopes: int, seed: int, folder: Path, together: Barrier) -> None:
-    asyncio.run(_submit_all(number, submissions, scopes, seed, folder, together))
+def _submit(number: int, submissions: int, scopes: int, seed: int, directory: Path, together: Barrier) -> None:
+    asyncio.run(_submit_all(number, submissions, scopes, seed, directory, together))
 
 
-async def _submit_all(number: int, submissions: int, scopes: int, seed: int, folder: Path, together: Barrier) -> None:
+async def _submit_all(
+    number: int, submissions: int, scopes: int, seed: int, directory: Path, together: Barrier
+) -> None:
     from celery import Celery
     from fastapi import FastAPI
 
@@ -179,7 +183,7 @@ async def _submit_all(number: int, submissions: int, scopes: int, seed: int, fol
     # S311: which scope, repeatably
     random = Random(seed * 1000 + number)  # noqa: S311
     together.wait()
-    with (folder / f"answers-{number}").open("w") as answers:
+    with (directory / f"answers-{number}").open("w") as answers:
         for _ in range(submissions):
             scope = f"project-{random.randrange(scopes)}"
             begun = perf_counter()

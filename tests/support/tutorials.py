@@ -147,7 +147,7 @@ class Judge:
     """Judges copies, several at a time; each variant once."""
 
     def __init__(self, directory: Path) -> None:
-        self._folder = directory
+        self._directory = directory
         self._pool = ThreadPoolExecutor(4)
         self._begun: dict[Variant, Future[Outcome]] = {}
 
@@ -162,7 +162,7 @@ class Judge:
     def begin(self, variant: Variant) -> Future[Outcome]:
         """Judge it when there is time."""
         if variant not in self._begun:
-            directory = self._folder / str(len(self._begun))
+            directory = self._directory / str(len(self._begun))
             self._begun[variant] = self._pool.submit(_judge, variant, directory)
         return self._begun[variant]
 

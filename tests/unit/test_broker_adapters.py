@@ -59,14 +59,14 @@ def broker(_adapter: None) -> Iterator[Broker]:
         yield found
 
 
-def letter(place: int) -> Message:
+def message(place: int) -> Message:
     headers = {"id": f"id-{place}", "task": "shop.pay", "place": place}
     return Message(b"[[], {}, {}]", "application/json", "utf-8", headers)
 
 
 def test_the_port_works_on_a_broker_that_repot_does_not_know(broker: Broker) -> None:
     assert broker.depth("q").is_drained
-    assert all(one.is_confirmed for one in broker.publish("q", [letter(place) for place in range(5)]))
+    assert all(one.is_confirmed for one in broker.publish("q", [message(place) for place in range(5)]))
     with broker.take("q", 3) as reservation:
         assert [0, 1, 2] == [one.message.headers["place"] for one in reservation.messages]
         assert (2, 3) == (broker.depth("q").ready, broker.depth("q").unacked)
@@ -90,7 +90,7 @@ def test_its_facts_are_inspected() -> None:
 
 def test_a_command_works_on_it(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_BROKER_URL", "inmemory://shop")
-    broker.publish("celery.dead", [letter(7)])
+    broker.publish("celery.dead", [message(7)])
     found = CliRunner().invoke(main, ["dlq", "list", "--json"])
     assert 0 == found.exit_code, found.output
     assert ["id-7"] == [one["id"] for one in json.loads(found.stdout)]

@@ -244,7 +244,7 @@ def test_results_of_the_application_are_taken_as_celery_takes_them(theirs: Any, 
     assert (DisabledBackend if theirs is None else RedisBackend) is type(app.backend)
 
 
-def test_claims_follow_results_whose_server_stands_in_settings_of_their_own() -> None:
+def test_leases_follow_results_whose_server_stands_in_settings_of_their_own() -> None:
     app = shop(result_backend="redis", redis_host="results", redis_db=4, redis_password=f"{PLANTED}/@")
     store = repot.configure(app, ExplicitSettings()).store_url
     assert store is not None

@@ -1,4 +1,4 @@
-"""Letters: what is written, what is read, who is dead, what may be shown."""
+"""Dead letters: what is written, what is read, who is dead, what may be shown."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ ODD_TIMES: tuple[object, ...] = ("yesterday", 1e20, -1e20, 1e999, True, [], {}, 
     ids=str,
 )
 def test_an_odd_header_is_unknown_and_no_error(odd: dict[str, Any]) -> None:
-    """Whoever can write to the queue can write anything there; it can be shown, replayed and filtered."""
+    """A client with write access can write anything into the queue; it can be shown, replayed and filtered."""
     written = json.dumps({"reason": Reason.FAILED, "queue": "q"} | odd)
     found = dead_letter.read_dead_letter(
         replace(TASK, headers={**TASK.headers, dead_letter.HEADER: written}), "q.dead", "q"
@@ -361,7 +361,7 @@ def test_what_is_to_be_hidden_is_shown_nowhere(body: object) -> None:
 
 
 def test_an_exception_of_a_sealed_payload_is_hidden_whole() -> None:
-    """Nobody knows which of its words stand in the payload."""
+    """Which of its words stand in the payload is unknown."""
     message = replace(TASK, content_type="application/x-python-serialize", body=b"\x80")
     dlq: DlqHandle = SimpleNamespace(address="redis://")  # type: ignore[assignment]
     shown = details(dead(message, message=PLANTED, traceback=PLANTED), dlq, Redaction.of(("card",)), payload=True)
@@ -487,7 +487,7 @@ def test_a_request_class_of_an_applications_own_is_left_alone() -> None:
     app = Celery("own", set_as_current=False)
 
     class Own(Request):
-        """Somebody's."""
+        """The application's."""
 
     def run() -> None:
         """Do nothing."""

@@ -39,8 +39,8 @@ def test_the_file_at_the_root_is_the_one_that_init_writes() -> None:
 
 
 def test_no_file_names_a_registry_or_this_machine() -> None:
-    folders = [*COMPOSE.rglob("*"), *(ROOT / "kubernetes").rglob("*"), *ROOT.glob("requirements*.txt")]
-    for path in [*folders, ROOT / "Dockerfile", ROOT / ".dockerignore"]:
+    directories = [*COMPOSE.rglob("*"), *(ROOT / "kubernetes").rglob("*"), *ROOT.glob("requirements*.txt")]
+    for path in [*directories, ROOT / "Dockerfile", ROOT / ".dockerignore"]:
         # a person's own, made by compose/credentials
         if path.is_file() and path.name != ".env":
             assert not _FOREIGN.findall(path.read_text()), path

@@ -48,7 +48,7 @@ def test_a_shell_and_a_parser_read_the_same(tmp_path: Path, broker: str) -> None
 @pytest.mark.parametrize("broker", BROKERS)
 def test_moving_the_mark_is_the_flip(tmp_path: Path, broker: str) -> None:
     """What the comment above the two addresses says."""
-    path = Deployment(tmp_path, broker).folder / ".env"
+    path = Deployment(tmp_path, broker).directory / ".env"
     text = path.read_text()
     before = dotenv_values(path)
     flipped = re.sub(r"(?m)^(# )?(WORKER_BROKER_URL)", lambda m: m[2] if m[1] else f"# {m[2]}", text)
@@ -61,7 +61,7 @@ def test_moving_the_mark_is_the_flip(tmp_path: Path, broker: str) -> None:
 @pytest.mark.parametrize("broker", BROKERS)
 def test_the_bridge_reads_the_other_broker(tmp_path: Path, broker: str) -> None:
     """Off until it is switched on; moving both marks turns it round."""
-    path = Deployment(tmp_path, broker).folder / ".env"
+    path = Deployment(tmp_path, broker).directory / ".env"
     text = path.read_text()
     flipped = re.sub(r"(?m)^(# )?(WORKER_BROKER_URL|BRIDGE_READ_URL)", lambda m: m[2] if m[1] else f"# {m[2]}", text)
     for one in (text, flipped):
@@ -75,7 +75,7 @@ def test_the_bridge_reads_the_other_broker(tmp_path: Path, broker: str) -> None:
 @pytest.mark.parametrize("broker", BROKERS)
 def test_supervisord_has_every_variable_it_reads(tmp_path: Path, broker: str) -> None:
     made = Deployment(tmp_path, broker)
-    asked = set(re.findall(r"%\(ENV_([A-Z_]+)\)s", (made.folder / "supervisord.conf").read_text()))
+    asked = set(re.findall(r"%\(ENV_([A-Z_]+)\)s", (made.directory / "supervisord.conf").read_text()))
     assert asked <= set(made.variables)
 
 
@@ -136,7 +136,7 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
 
 
 def test_all_files_in_the_way_are_named_at_once(tmp_path: Path) -> None:
-    made = init(Deployment(tmp_path, "redis").folder, "--broker", "redis")
+    made = init(Deployment(tmp_path, "redis").directory, "--broker", "redis")
     assert all(name in made.stderr for name in WRITTEN)
     assert 1 == made.stderr.count("error: ")
 
@@ -151,8 +151,8 @@ def test_force_keeps_credentials_and_what_others_put_there(tmp_path: Path) -> No
     made = Deployment(tmp_path, "redis")
     before = made.variables
     made.rewrite(SECRET_KEY="'a b'", REMAP_SIGTERM="SIGQUIT", WORKER_HEARTBEAT="20")
-    (made.folder / "compose.yaml").write_text("mine")
-    forced = init(made.folder, "--broker", "rabbitmq", "--force")
+    (made.directory / "compose.yaml").write_text("mine")
+    forced = init(made.directory, "--broker", "rabbitmq", "--force")
     after = made.variables
     assert 0 == forced.exit_code
     assert all(before[name] == after[name] for name in CREDENTIALS)
@@ -160,27 +160,27 @@ def test_force_keeps_credentials_and_what_others_put_there(tmp_path: Path) -> No
     assert ("a b", "SIGQUIT", "20") == tuple(after[n] for n in ("SECRET_KEY", "REMAP_SIGTERM", "WORKER_HEARTBEAT"))
     assert "kept from the previous .env: REDIS_PASSWORD, RABBITMQ_PASSWORD, SECRET_KEY" in forced.stderr
     assert "a b" not in forced.output
-    assert "mine" != (made.folder / "compose.yaml").read_text()
+    assert "mine" != (made.directory / "compose.yaml").read_text()
 
 
 def test_force_again_changes_nothing(tmp_path: Path) -> None:
     made = Deployment(tmp_path, "redis")
     made.rewrite(SECRET_KEY="x")
-    init(made.folder, "--broker", "redis", "--force")
-    before = contents(made.folder)
-    init(made.folder, "--broker", "redis", "--force")
-    assert before == contents(made.folder)
+    init(made.directory, "--broker", "redis", "--force")
+    before = contents(made.directory)
+    init(made.directory, "--broker", "redis", "--force")
+    assert before == contents(made.directory)
 
 
 def test_a_password_that_means_something_in_an_address_is_refused(tmp_path: Path) -> None:
     made = Deployment(tmp_path, "redis")
     made.rewrite(REDIS_PASSWORD="hunter2/@s3cret")
-    before = contents(made.folder)
-    forced = init(made.folder, "--broker", "redis", "--force")
+    before = contents(made.directory)
+    forced = init(made.directory, "--broker", "redis", "--force")
     assert 2 == forced.exit_code
     assert "REDIS_PASSWORD" in forced.stderr
     assert "hunter2" not in forced.output
-    assert before == contents(made.folder)
+    assert before == contents(made.directory)
 
 
 def test_a_dotenv_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:

@@ -91,6 +91,6 @@ def test_what_is_no_envelope_is_an_error(text: str) -> None:
 
 
 def test_rabbitmq_decodes_bodies_and_they_are_encoded_again() -> None:
-    """A channel of py-amqp's decodes unless told otherwise."""
+    """A channel of py-amqp decodes by default."""
     found = amqp.Message("\u00fc", content_encoding="utf-8")
     assert "\u00fc".encode() == from_amqp(found).body

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):
-    """Nobody listens."""
+    """No process listens."""
 
 
 def refuse() -> None:

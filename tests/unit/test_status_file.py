@@ -249,7 +249,7 @@ def test_the_only_living_worker_is_taken_and_two_are_ambiguous(tmp_path: Path) -
 
 
 def test_the_status_file_of_a_killed_container_does_not_count(tmp_path: Path) -> None:
-    """In a folder that containers share, one that was killed cannot be told from a living one but by its age."""
+    """In a directory that containers share, one that was killed cannot be told from a living one but by its age."""
     other = replace(this_process(), pid_namespace="pid:[1]")
     path_of(tmp_path, "old@h").write_text(_status(node="old@h", process=other, written_at=monotonic() - 61).to_json())
     path_of(tmp_path, "new@h").write_text(_status(node="new@h").to_json())
@@ -294,7 +294,7 @@ def test_counts_survive_the_process_that_made_them() -> None:
         if not child:
             for _ in range(1000):
                 counts.add("shop.render", "succeeded")
-            counts.add("nobody.knows", "failed")
+            counts.add("unknown.task", "failed")
             os._exit(0)
         os.waitpid(child, 0)
     found = counts.totals(2)
@@ -389,15 +389,15 @@ def test_the_default_directory_belongs_to_one_application(monkeypatch: pytest.Mo
     """Two that run under one user must not answer for each other; the password may change."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    def folder(app: str, broker: str) -> Path:
+    def directory(app: str, broker: str) -> Path:
         monkeypatch.setenv("WORKER_APP", app)
         monkeypatch.setenv("WORKER_BROKER_URL", broker)
         return status_file.default_dir()
 
-    mine = folder("shop", "redis://u:one@h/0; redis://u:one@h2/0")
+    mine = directory("shop", "redis://u:one@h/0; redis://u:one@h2/0")
     assert mine.parent == tmp_path
-    assert mine == folder("shop", "redis://u:two@h/0;redis://u:two@h2/0")
-    others = {folder("shop", "redis://h/1"), folder("blog", "redis://h/0")}
+    assert mine == directory("shop", "redis://u:two@h/0;redis://u:two@h2/0")
+    others = {directory("shop", "redis://h/1"), directory("blog", "redis://h/0")}
     assert len(others | {mine}) == 3
     answer = find_status(None, "")
     assert isinstance(answer, ProbeResult)
