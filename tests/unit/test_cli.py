@@ -13,9 +13,8 @@ from click.testing import CliRunner, Result
 
 from repot.chaos.scenarios.catalogue import SCENARIOS
 from repot.chaos.scenarios.profiles import PROFILES
-from repot.cli.main import COMMANDS, RENAMED, main
+from repot.cli.main import main
 from repot.config import HealthcheckSettings, WorkerSettings, variable
-from repot.config.renamed import RENAMED as RENAMED_SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,38 +65,6 @@ def test_a_command_is_imported_when_it_is_used() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "['leases']" == found.stdout.strip()
-
-
-@pytest.mark.parametrize(("former", "now"), [("dead", "dlq"), ("locks", "leases")])
-@pytest.mark.parametrize("arguments", [[], ["list", "--json"], ["--help"]])
-def test_a_former_command_is_an_error_that_names_the_new_one(former: str, now: str, arguments: list[str]) -> None:
-    found = repot(former, *arguments)
-    assert 2 == found.exit_code
-    assert f"`repot {former}` is now `repot {now}`." in found.stderr
-    assert not found.stdout
-
-
-def test_former_commands_are_not_commands() -> None:
-    assert not set(RENAMED) & set(COMMANDS)
-    assert set(RENAMED.values()) <= set(COMMANDS)
-
-
-def test_the_settings_of_a_sidecar_refuse_a_former_name() -> None:
-    found = repot("healthcheck", "probe", "--ready", HEALTHCHECK_PULSE_TIMEOUT="60")
-    assert 2 == found.exit_code
-    assert "HEALTHCHECK_PULSE_TIMEOUT is now HEALTHCHECK_STATUS_TIMEOUT" in found.stderr
-
-
-def test_a_probe_refuses_a_former_name_of_a_setting() -> None:
-    found = repot("healthcheck", "live", HEALTHCHECK_PULSE_TIMEOUT="60")
-    assert 2 == found.exit_code
-    assert "HEALTHCHECK_PULSE_TIMEOUT is now HEALTHCHECK_STATUS_TIMEOUT" in found.stderr
-
-
-def test_every_former_name_of_a_setting_leads_to_a_setting() -> None:
-    known = {variable(name, model) for model in (WorkerSettings, HealthcheckSettings) for name in model.model_fields}
-    assert set(RENAMED_SETTINGS.values()) <= known
-    assert not set(RENAMED_SETTINGS) & known
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -83,8 +83,6 @@ def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name:
         ({"WORKER_BROKER_ULR": "amqp://h"}, "WORKER_BROKER_ULR is not a setting; did you mean WORKER_BROKER_URL?"),
         ({"worker_queue_name": "a"}, "did you mean WORKER_QUEUE_NAMES?"),
         ({"WORKER_APPS": "shop"}, "did you mean WORKER_APP?"),
-        ({"WORKER_PULSE_FOLDER": "/run/x"}, "  WORKER_PULSE_FOLDER is now WORKER_STATUS_DIR"),
-        ({"worker_lease_kept": "5"}, "  worker_lease_kept is now WORKER_IDEMPOTENCY_RETENTION"),
         ({"CELERY_BROKER_URL": f"redis://:{PLANTED}@h"}, "CELERY_BROKER_URL is set and would override"),
         ({"CELERY_RESULT_BACKEND": "rpc://"}, "set WORKER_RESULT_BACKEND instead"),
         ({"WORKER_BROKER_READ_URL": "redis://h"}, "without WORKER_BROKER_WRITE_URL"),
@@ -135,7 +133,7 @@ def test_celerys_other_result_backends_are_taken_as_they_are(monkeypatch: pytest
         ("redis+socket:///run/redis.sock", "redis+socket:///run/redis.sock"),
     ],
 )
-def test_results_on_redis_keep_claims(monkeypatch: pytest.MonkeyPatch, given_backend: str, read: str) -> None:
+def test_results_on_redis_keep_leases(monkeypatch: pytest.MonkeyPatch, given_backend: str, read: str) -> None:
     monkeypatch.setenv("WORKER_RESULT_BACKEND", given_backend)
     found = load()
     assert read == found.result_backend.reveal()

@@ -52,6 +52,16 @@ def test_a_refused_term_is_found_with_its_line(project: Path, text: str, line: i
     assert [one for one in lint(project) if one.startswith(f"repot/one.py:{line}: ") and found in one]
 
 
+def test_tests_are_read_and_a_path_may_use_a_word_in_another_sense(project: Path) -> None:
+    for name in ("test_private_servers.py", "test_other.py"):
+        path = project / "tests" / "servers" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('"""Run as the user nobody."""\n')
+    assert lint(project) == [
+        "tests/servers/test_other.py:1: 'nobody': write the actor: the user, the operator, no process"
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [
