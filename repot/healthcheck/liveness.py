@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from repot.errors import StatusFileUnreadable
 from repot.healthcheck.probe_result import ProbeResult, WorkerState
 from repot.worker import process_identity, status_file
-from repot.worker.status_file import Phase, WorkerStatus
+from repot.worker.status_file import WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def liveness(found: WorkerStatus | ProbeResult, timeout_s: float) -> ProbeResult
     if gone:
         return _no(WorkerState.GONE, gone)
     is_held = _is_held(found)
-    if found.phase is Phase.STOPPING and not is_held:
+    if found.phase is WorkerPhase.STOPPING and not is_held:
         # a soft shutdown and a pool of threads wait without an event loop; the supervisor limits how long
         reason = f"{found.node} is stopping ({found.shutdown} shutdown)"
         return ProbeResult(ok=True, state=WorkerState.STOPPING, reason=reason)
@@ -86,7 +86,7 @@ def _blocked(found: WorkerStatus, name: str, runtime_s: float) -> ProbeResult:
 
 def _why_gone(found: WorkerStatus, age_s: float) -> str:
     """Return why the process no longer exists; empty if it does, or if that cannot be seen from here."""
-    if found.phase is Phase.STOPPED:
+    if found.phase is WorkerPhase.STOPPED:
         return f"{found.node} has ended ({found.shutdown or 'warm'} shutdown)"
     process = found.process
     if age_s < 0 or process.boot_id != process_identity.boot_id():

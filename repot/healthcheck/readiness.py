@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from repot.healthcheck.ping import PingOutcome
 from repot.healthcheck.probe_result import ProbeResult, WorkerState
-from repot.worker.status_file import Phase, WorkerStatus
+from repot.worker.status_file import WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
     from repot.healthcheck.ping import PingResult
@@ -27,7 +27,7 @@ def readiness_from_status(found: WorkerStatus, live: ProbeResult, stall_s: float
 
     A pool may run none of the tasks it holds, or wait for a result, for `stall_s` seconds.
     """
-    if not live.ok or found.phase in (Phase.STARTING, Phase.STOPPING):
+    if not live.ok or found.phase in (WorkerPhase.STARTING, WorkerPhase.STOPPING):
         return _no(live.state, live.reason)
     checks = (
         _connecting(found),
@@ -47,7 +47,7 @@ def _no(state: WorkerState, reason: str) -> ProbeResult:
 
 
 def _connecting(found: WorkerStatus) -> ProbeResult | None:
-    if found.phase is not Phase.CONNECTING:
+    if found.phase is not WorkerPhase.CONNECTING:
         return None
     duration_s = monotonic() - found.phase_entered_at
     if found.link.refusal:

@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request, Response
 from repot.healthcheck.metrics import Metrics
 from repot.healthcheck.queue_counts import QueueCounter
 from repot.healthcheck.worker_probe import WorkerProbe, timed_out
-from repot.worker.status_file import Phase
+from repot.worker.status_file import WorkerPhase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -102,7 +102,7 @@ class Sidecar:
         """Answer whether the worker has started: application imported, pool there. It needs no broker for that."""
         snapshot = await self._liveness.get()
         status = snapshot.status
-        started = status is not None and status.phase is not Phase.STARTING and snapshot.live.ok
+        started = status is not None and status.phase is not WorkerPhase.STARTING and snapshot.live.ok
         return self._respond(request, "started", replace(snapshot.live, ok=started), snapshot.taken_at)
 
     async def health(self, request: Request) -> Response:

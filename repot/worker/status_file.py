@@ -34,7 +34,7 @@ _SUFFIX = ".json"
 SOLO = "solo"
 
 
-class Phase(StrEnum):
+class WorkerPhase(StrEnum):
     """What a worker does."""
 
     STARTING = "starting"
@@ -46,7 +46,7 @@ class Phase(StrEnum):
     STOPPED = "stopped"
 
 
-class Shutdown(StrEnum):
+class ShutdownKind(StrEnum):
     """The kinds of shutdown that Celery knows; a later one in this list replaces an earlier one."""
 
     NONE = ""
@@ -146,10 +146,10 @@ class WorkerStatus:
     node: str
     process: Process
     written_at: float
-    phase: Phase
+    phase: WorkerPhase
     phase_entered_at: float
     #: The kind of shutdown in progress or done.
-    shutdown: Shutdown
+    shutdown: ShutdownKind
     started_at: float
     #: When it last received a task; None before the first.
     last_received_at: float | None
@@ -212,8 +212,8 @@ def _parse(text: str) -> WorkerStatus:
     lists = {name: tuple(link[name]) for name in ("queues", "cancelled_queues")}
     return replace(
         WorkerStatus(**found),
-        phase=Phase(found["phase"]),
-        shutdown=Shutdown(found["shutdown"]),
+        phase=WorkerPhase(found["phase"]),
+        shutdown=ShutdownKind(found["shutdown"]),
         process=Process(**found["process"]),
         pool=Pool(**pool | {name: Task(**pool[name]) if pool[name] else None for name in tasks}),
         link=Link(**link | lists),

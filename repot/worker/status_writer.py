@@ -26,7 +26,7 @@ from repot.worker.pool_watch import PoolWatch, RunningTasks
 from repot.worker.process_identity import this_process
 from repot.worker.reconnection import use_worker_connections
 from repot.worker.status_fields import link_of, pool_of, wait_s
-from repot.worker.status_file import Link, Phase, Shutdown, WorkerStatus
+from repot.worker.status_file import Link, ShutdownKind, WorkerPhase, WorkerStatus
 from repot.worker.task_outcomes import OTHER
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class StatusWriter:
         now = monotonic()
         # changed in place, field by field: a signal's handler may run between any two of them
         self._fields: dict[str, Any] = {
-            "phase": Phase.STARTING,
+            "phase": WorkerPhase.STARTING,
             "phase_entered_at": now,
-            "shutdown": Shutdown.NONE,
+            "shutdown": ShutdownKind.NONE,
             "started_at": now,
             "last_received_at": None,
             "last_wait_s": None,
@@ -97,8 +97,8 @@ class StatusWriter:
         self.write()
 
     @property
-    def _phase(self) -> Phase:
-        return Phase(self._fields["phase"])
+    def _phase(self) -> WorkerPhase:
+        return WorkerPhase(self._fields["phase"])
 
     def _status(self) -> WorkerStatus:
         # `celery control autoscale` and `pool_grow` change one of them
@@ -148,10 +148,10 @@ class StatusWriter:
         if current_thread() is not main_thread():
             # a connection attempt of a task says nothing about the event loop
             return
-        if self._phase in (Phase.STOPPING, Phase.STOPPED):
+        if self._phase in (WorkerPhase.STOPPING, WorkerPhase.STOPPED):
             self.write()
         else:
-            self.update(phase=Phase.CONNECTING)
+            self.update(phase=WorkerPhase.CONNECTING)
 
     def login_refused(self, refusal: str) -> None:
         """Record the broker's error if it refused the last login; empty if it did not."""
@@ -165,12 +165,13 @@ class StatusWriter:
         try:
             yield
         finally:
-            if (phase, self._phase) == (Phase.RUNNING, Phase.CONNECTING) and current_thread() is main_thread():
-                self.update(phase=Phase.RUNNING)
+            waited = (phase, self._phase) == (WorkerPhase.RUNNING, WorkerPhase.CONNECTING)
+            if waited and current_thread() is main_thread():
+                self.update(phase=WorkerPhase.RUNNING)
 
     def consuming(self, consumer: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Report that the worker is connected and consumes."""
-        if self._phase in (Phase.STOPPING, Phase.STOPPED):
+        if self._phase in (WorkerPhase.STOPPING, WorkerPhase.STOPPED):
             return
         if worker_state.pool_kind(self._worker) == status_file.SOLO:
             self._write_around_tasks()
@@ -183,7 +184,7 @@ class StatusWriter:
             reconnects=max(consumer.restart_count, 0),
             refusal="",
         )
-        self.update(phase=Phase.RUNNING, link=link)
+        self.update(phase=WorkerPhase.RUNNING, link=link)
         self.refresh(consumer)
 
     def _server(self, connection: Any) -> str:  # noqa: ANN401 - kombu's Connection
@@ -205,11 +206,12 @@ class StatusWriter:
         )
         self.write()
 
-    def stopping(self, shutdown: Shutdown = Shutdown.WARM) -> None:
-        """Report that the worker was asked to stop; a later kind in `Shutdown` replaces an earlier one."""
-        latest = max(self._fields["shutdown"], shutdown, key=tuple(Shutdown).index)
-        if self._phase != Phase.STOPPED and (self._phase, self._fields["shutdown"]) != (Phase.STOPPING, latest):
-            self.update(phase=Phase.STOPPING, shutdown=latest)
+    def stopping(self, shutdown: ShutdownKind = ShutdownKind.WARM) -> None:
+        """Report that the worker was asked to stop; a later kind in `ShutdownKind` replaces an earlier one."""
+        latest = max(self._fields["shutdown"], shutdown, key=tuple(ShutdownKind).index)
+        reported = self._phase, self._fields["shutdown"]
+        if self._phase != WorkerPhase.STOPPED and reported != (WorkerPhase.STOPPING, latest):
+            self.update(phase=WorkerPhase.STOPPING, shutdown=latest)
 
     def _connect_signals(self) -> None:
         """Follow deliveries and shutdowns."""
@@ -219,12 +221,12 @@ class StatusWriter:
             self._fields.update(last_received_at=request.repot_received_at, last_wait_s=wait_s(request))
 
         def shutting_down(how: str, **_: Any) -> None:  # noqa: ANN401
-            self.stopping(Shutdown(how.lower()))
+            self.stopping(ShutdownKind(how.lower()))
 
         def stopped(sender: Any, **_: Any) -> None:  # noqa: ANN401
             # a process may run several workers, one after the other, as applications' tests do
             if sender is self._worker:
-                self.update(phase=Phase.STOPPED)
+                self.update(phase=WorkerPhase.STOPPED)
                 self._disconnect_signals()
 
         self._connect(signals.task_received, received)
@@ -234,7 +236,7 @@ class StatusWriter:
 
     def _begin_soft_shutdown(self) -> None:
         is_soft = self._worker.app.conf.worker_soft_shutdown_timeout
-        self.stopping(Shutdown.SOFT if is_soft else Shutdown.COLD)
+        self.stopping(ShutdownKind.SOFT if is_soft else ShutdownKind.COLD)
 
     def _write_around_tasks(self) -> None:
         """Write before and after each task of a solo pool, the only one whose tasks block the event loop."""

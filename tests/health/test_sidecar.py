@@ -27,7 +27,7 @@ from repot.healthcheck.liveness import liveness
 from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until
-from repot.worker.status_file import PAST_LIMIT_S, Phase, path_of
+from repot.worker.status_file import PAST_LIMIT_S, WorkerPhase, path_of
 from support.shop import APPS
 from support.sidecars import SIDECAR, ProbedWorker
 
@@ -313,7 +313,7 @@ def test_a_worker_that_does_not_come_up_has_not_started(redis: Server, toxiproxy
         assert probed.settings.status_dir
         with probed.worker.frozen():
             path = path_of(probed.settings.status_dir, found.node)
-            path.write_text(replace(found, phase=Phase.STARTING, written_at=monotonic()).to_json())
+            path.write_text(replace(found, phase=WorkerPhase.STARTING, written_at=monotonic()).to_json())
             probed.await_state("/startup", (503, "starting"))
             probed.await_state("/ready", (503, "starting"))
 
@@ -547,7 +547,7 @@ def test_the_server_in_use_of_a_list_is_asked(toxiproxy: Server, tmp_path: Path)
         probed.settings = probed.settings.replace(broker_url=urls)
         probed.proxy.enable(enabled=False)
         with probed.start_worker() as probed.worker:
-            wait_until(lambda: probed.status.phase == Phase.RUNNING, within_s=30, what="it runs on the second")
+            wait_until(lambda: probed.status.phase == WorkerPhase.RUNNING, within_s=30, what="it runs on the second")
             probed.proxy.enable(enabled=True)
             with probed.start_sidecar() as probed.sidecar:
                 probed.await_ready()

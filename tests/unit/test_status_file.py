@@ -28,10 +28,10 @@ from repot.worker.process_identity import this_process
 from repot.worker.status_file import (
     PAST_LIMIT_S,
     Link,
-    Phase,
     Pool,
-    Shutdown,
+    ShutdownKind,
     Task,
+    WorkerPhase,
     WorkerStatus,
     nodes,
     path_of,
@@ -50,9 +50,9 @@ def _status(**changes: object) -> WorkerStatus:
         node="w@h",
         process=this_process(),
         written_at=now,
-        phase=Phase.RUNNING,
+        phase=WorkerPhase.RUNNING,
         phase_entered_at=now - 100,
-        shutdown=Shutdown.NONE,
+        shutdown=ShutdownKind.NONE,
         started_at=now - 100,
         last_received_at=now - 5,
         last_wait_s=0.5,
@@ -109,19 +109,22 @@ def test_a_name_stays_in_its_directory_and_is_found_there(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, (True, Phase.RUNNING)),
+        ({}, (True, WorkerPhase.RUNNING)),
         ({"written_at": monotonic() - 61}, (False, "frozen")),
-        ({"phase": Phase.STOPPED}, (False, "gone")),
+        ({"phase": WorkerPhase.STOPPED}, (False, "gone")),
         (
-            {"phase": Phase.STOPPING, "shutdown": Shutdown.SOFT, "written_at": monotonic() - 1000},
-            (True, Phase.STOPPING),
+            {"phase": WorkerPhase.STOPPING, "shutdown": ShutdownKind.SOFT, "written_at": monotonic() - 1000},
+            (True, WorkerPhase.STOPPING),
         ),
-        ({"phase": Phase.CONNECTING}, (True, Phase.CONNECTING)),
+        ({"phase": WorkerPhase.CONNECTING}, (True, WorkerPhase.CONNECTING)),
         ({"written_at": monotonic() + 1000}, (False, "gone")),
         ({"process": replace(this_process(), start_ticks="1")}, (False, "gone")),
         ({"process": replace(this_process(), boot_id="another")}, (False, "gone")),
-        # of another container, whose process ids mean nothing here: its beat has to do
-        ({"process": replace(this_process(), pid=1, start_ticks="1", pid_namespace="pid:[1]")}, (True, Phase.RUNNING)),
+        # of another container, whose process ids mean nothing here: its age has to do
+        (
+            {"process": replace(this_process(), pid=1, start_ticks="1", pid_namespace="pid:[1]")},
+            (True, WorkerPhase.RUNNING),
+        ),
         (
             {"process": replace(this_process(), pid_namespace="pid:[1]"), "written_at": monotonic() - 61},
             (False, "frozen"),
@@ -157,10 +160,10 @@ def test_a_blocked_solo_worker_is_busy_until_its_limit_is_long_over() -> None:
     ("changes", "expected"),
     [
         ({}, None),
-        ({"phase": Phase.STARTING}, (False, Phase.STARTING)),
-        ({"phase": Phase.STOPPING, "shutdown": Shutdown.WARM}, (False, Phase.STOPPING)),
-        ({"phase": Phase.CONNECTING}, (False, "broker_unreachable")),
-        ({"phase": Phase.CONNECTING, "link": replace(LINK, refusal="ACCESS_REFUSED")}, (False, "broker_refused")),
+        ({"phase": WorkerPhase.STARTING}, (False, WorkerPhase.STARTING)),
+        ({"phase": WorkerPhase.STOPPING, "shutdown": ShutdownKind.WARM}, (False, WorkerPhase.STOPPING)),
+        ({"phase": WorkerPhase.CONNECTING}, (False, "broker_unreachable")),
+        ({"phase": WorkerPhase.CONNECTING, "link": replace(LINK, refusal="ACCESS_REFUSED")}, (False, "broker_refused")),
         # while it consumes, what was once refused says nothing
         ({"link": replace(LINK, refusal="ACCESS_REFUSED")}, None),
         ({"link": replace(LINK, cancelled_queues=("q",))}, (False, "not_consuming")),
@@ -236,7 +239,7 @@ def test_no_status_file_and_no_name(tmp_path: Path) -> None:
 
 
 def test_the_only_living_worker_is_taken_and_two_are_ambiguous(tmp_path: Path) -> None:
-    for node, phase in (("a@h", Phase.STOPPED), ("b@h", Phase.RUNNING)):
+    for node, phase in (("a@h", WorkerPhase.STOPPED), ("b@h", WorkerPhase.RUNNING)):
         path_of(tmp_path, node).write_text(_status(node=node, phase=phase).to_json())
     found = find_status(tmp_path, "")
     assert isinstance(found, WorkerStatus)
