@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery, states
+from celery.exceptions import BackendStoreError
 
 from repot.config import ExplicitSettings, Role
 from repot.worker.configure import configure
@@ -95,3 +96,15 @@ def test_an_answer_between_the_look_and_the_write_stays(backends: tuple[Any, Any
     # Celery's look, ours, and ours after the transaction was refused
     assert looks == [states.STARTED, states.STARTED, states.SUCCESS]
     assert others.get_state(task_id) == states.SUCCESS
+
+
+def test_a_retry_that_no_redis_takes_is_refused_as_celery_refuses_it(backends: tuple[Any, Any]) -> None:
+    """With a bound of 1 KiB in the place of 512 MB."""
+    mine, others = backends
+    task_id = str(uuid4())
+    mine._MAX_STR_VALUE_SIZE = 1024
+    with pytest.raises(BackendStoreError, match="too large"):
+        mine.mark_as_retry(task_id, ValueError("x" * 1025))
+    assert others.client.get(mine.get_key_for_task(task_id)) is None
+    mine.mark_as_retry(task_id, ValueError("killed"))
+    assert others.get_state(task_id) == states.RETRY
