@@ -39,7 +39,7 @@ from repot.upstream.soft_shutdown import before_soft_shutdown
 from repot.upstream.task_request import HookedRequest, use_request
 from repot.upstream.task_run import before_success_stored, wrap_run
 from repot.upstream.tasks import last_of_chain, original_run
-from repot.upstream.unconfirmed import send_replies_unconfirmed
+from repot.upstream.unconfirmed import send_events_unconfirmed, send_replies_unconfirmed
 from repot.upstream.wrapped_errors import as_exception_info
 
 if TYPE_CHECKING:
@@ -304,6 +304,13 @@ def test_all_messages_of_a_channel_are_given_back_at_once() -> None:
     sent: list[Any] = []
     nack_all(SimpleNamespace(send_method=lambda *arguments: sent.append(arguments)))
     assert [(spec.Basic.Nack, "Lbb", (0, True, True))] == sent
+
+
+def test_events_are_sent_without_confirms(app: Any, consumer: Any) -> None:
+    app.conf.broker_transport_options = {"confirm_publish": True}
+    assert {"confirm_publish": True} == consumer.connection_for_write().transport_options
+    send_events_unconfirmed(consumer)
+    assert {"confirm_publish": False} == consumer.connection_for_write().transport_options
 
 
 def test_replies_are_sent_without_confirms(app: Any) -> None:
