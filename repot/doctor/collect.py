@@ -24,7 +24,6 @@ from repot.doctor.typos import spellings, unknown_settings
 from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError, StoreRefused
 from repot.idempotency import IdempotentTask
 from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, is_replica, missing_rights
-from repot.upstream.app_servers import forget_queues
 from repot.worker.app_loader import explained, load_app
 from repot.worker.configure import config_error_of, configure, configured_with
 from repot.worker.effective_config import APPLICATION, effective_config
@@ -175,8 +174,6 @@ def read_app(app: Celery, name: str, config: DoctorConfig, servers: tuple[Endpoi
 def _apply_target(app: Celery, target: str) -> None:
     """Configure an application for another broker."""
     settings = configured_with(app)
-    # cached for today's broker
-    forget_queues(app)
     if settings is None:
         app.conf.update(broker_url=target, broker_read_url=None, broker_write_url=None)
         return

@@ -41,11 +41,6 @@ def forget_servers(app: Celery) -> None:
     vars(internals._local).pop("backend", None)
 
 
-def forget_queues(app: Celery) -> None:
-    """Drop the queues that were read from the configuration; the next use reads them again."""
-    vars(app.amqp).pop("queues", None)
-
-
 def forget_amqp(app: Celery) -> None:
     """Drop what declares and sends; the next use makes it by `app.amqp_cls` and reads the queues again."""
     vars(app).pop("amqp", None)

@@ -23,7 +23,7 @@ def test_rabbitmq_does_not_see_a_connection_lost_that_was_left(rabbitmq: Server)
 
     def levels() -> list[str]:
         text = "".join(path.read_text() for path in (rabbitmq.directory / "log").glob("*.log"))
-        return re.findall(rf"\[(\w+)\] \S+ closing AMQP connection \S+ \(127\.0\.0\.1:{port} ->", text)
+        return re.findall(rf"\[(\w+)\] \S+ closing AMQP connection (?:\S+ )?\(127\.0\.0\.1:{port} ->", text)
 
     wait_until(lambda: bool(levels()), within_s=60, what="RabbitMQ has logged the end of the connection")
     assert ["info"] == levels()
