@@ -104,7 +104,7 @@ def test_a_ping_is_one_message(rabbitmq: Server) -> None:
 def test_a_ping_over_a_lost_link_fails(server: Server, toxiproxy: Server) -> None:
     """Kombu's mailbox would connect again and again, for ever."""
     link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", server.port)
-    raised: list[Exception] = []
+    raised: list[BaseException] = []
 
     def ping() -> None:
         try:
