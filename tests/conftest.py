@@ -26,6 +26,7 @@ settings.load_profile("repot")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the tests that share a fixture of their module to one process (`--dist loadgroup`): it is set up once."""
     for item in items:
@@ -39,7 +40,7 @@ def _group(item: pytest.Item) -> str:
     shared = sorted(name for name, found in definitions.items() if found[-1].scope == "module")
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     of_shared = [str(parameters[name]) for name in shared if name in parameters]
-    return f"{item.nodeid.partition('::')[0]}[{'-'.join(of_shared)}]" if shared else ""
+    return " ".join([item.nodeid.partition("::")[0], *of_shared]) if shared else ""
 
 
 @pytest.fixture(autouse=True)

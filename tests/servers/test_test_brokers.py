@@ -143,7 +143,13 @@ def rabbitmq_broker(started_rabbitmq: PrivateTestBroker) -> PrivateTestBroker:
     return started_rabbitmq
 
 
-@pytest.fixture(params=[("redis_broker", RedisClient), ("rabbitmq_broker", RabbitClient)], ids=["redis", "rabbitmq"])
+@pytest.fixture(
+    params=[
+        pytest.param(("redis_broker", RedisClient), id="redis"),
+        # one process, for they share a server
+        pytest.param(("rabbitmq_broker", RabbitClient), id="rabbitmq", marks=pytest.mark.xdist_group("rabbitmq")),
+    ]
+)
 def standalone(request: pytest.FixtureRequest) -> Standalone:
     """A standalone broker of either kind, and who sends to it."""
     name, user = request.param

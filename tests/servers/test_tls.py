@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+#: One process, for they share servers.
+pytestmark = pytest.mark.xdist_group("tls")
+
 
 RIGHT, WRONG = "127.0.0.1", "127.0.0.2"
 
