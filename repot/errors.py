@@ -39,6 +39,12 @@
     ├── DeadLetterNotFound        exit 1   there is no such dead letter
     ├── Unroutable                exit 1   a message has no queue to go to, or its queue is full
     ├── ReservationLost           exit 5   a reservation of messages has ended
+    ├── AlreadyMoving             exit 5   another mover holds the queue or the move
+    ├── MoveNotFound              exit 1   there is no journal of a move with this name
+    ├── MoveConflict              exit 5   a move of this name goes another way, or cannot do this now
+    ├── MoveRefused               exit 4   a move would lose or strand messages
+    ├── MoveStopped               exit 1   a move ended before its queues were empty
+    ├── AccountOpen               exit 4   the account of a move does not close
     ├── PublishUnconfirmed        exit 3   the broker refused tasks of a confirm window, or did not confirm them
     ├── ScopeConflict             exit 5   a scope has an active job already
     ├── JobNotFound               exit 1   the job does not exist, or belongs to another tenant
@@ -231,6 +237,12 @@ class LeaseLost(RepotError):
 
     exit_code = 5
 
+    @classmethod
+    def of_move(cls, what: str) -> LeaseLost:
+        """Return the error of a mover whose lease another one has acquired."""
+        message = f"another mover has acquired {what}; this one has changed nothing since"
+        return cls(message, hint="`repot move status` says who; the other one goes on from where this one was.")
+
 
 class OutcomeUnknown(RepotError):
     """An earlier run died or was interrupted; whether its effect happened is unknown."""
@@ -293,6 +305,48 @@ class ReservationLost(RepotError):
         """Return the error for so many messages."""
         message = f"the reservation of {count} messages has ended before they were committed"
         return cls(message, hint="They are in the queue again, and may be delivered a second time.")
+
+
+class AlreadyMoving(RepotError):
+    """Another mover, `holder`, holds the queue or the move."""
+
+    exit_code = 5
+    holder: str = ""
+
+    @classmethod
+    def by(cls, holder: str, remaining_s: float | None = None) -> AlreadyMoving:
+        """Return the error with who holds it, and for how long if that is known."""
+        message = f"another mover is at work: {holder or 'an unknown process'}"
+        rest = "" if remaining_s is None else f" Its lease ends in {remaining_s:.0f} s unless it renews it."
+        found = cls(message, hint=f"`repot move status` shows what it does; `repot move stop` ends it.{rest}")
+        found.holder = holder
+        return found
+
+
+class MoveNotFound(RepotError):
+    """There is no journal of a move with this name."""
+
+
+class MoveConflict(RepotError):
+    """A move of this name goes another way, or cannot do this now."""
+
+    exit_code = 5
+
+
+class MoveRefused(RepotError):
+    """A move would lose or strand messages."""
+
+    exit_code = 4
+
+
+class MoveStopped(RepotError):
+    """A move ended before its queues were empty; what is left waits on the source broker."""
+
+
+class AccountOpen(RepotError):
+    """The account of a move does not close."""
+
+    exit_code = 4
 
 
 class PublishUnconfirmed(RepotError):

@@ -19,10 +19,16 @@ class PublishOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The outcome of one published message; `reason` says why it is not confirmed."""
+    """The outcome of one published message.
+
+    Attributes:
+        reason: why it is not confirmed.
+        is_too_large: the broker will never take it.
+    """
 
     outcome: PublishOutcome
     reason: str = ""
+    is_too_large: bool = False
 
     @property
     def is_confirmed(self) -> bool:
@@ -33,9 +39,9 @@ class Receipt:
 CONFIRMED = Receipt(PublishOutcome.CONFIRMED)
 
 
-def refused(reason: str) -> Receipt:
+def refused(reason: str, *, is_too_large: bool = False) -> Receipt:
     """Return the receipt of a message that the broker certainly does not have."""
-    return Receipt(PublishOutcome.REFUSED, reason)
+    return Receipt(PublishOutcome.REFUSED, reason, is_too_large)
 
 
 def unknown(reason: str) -> Receipt:

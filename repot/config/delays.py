@@ -61,6 +61,11 @@ def delayed_key(queue: str, seconds: int) -> str:
     return key if len(key) <= _KEY_BYTES else ""
 
 
+def delayed_pattern(queue: str) -> str:
+    """Return the binding key by which a queue receives what is due, and no other queue does."""
+    return f"{'*.' * MAX_NUMBER_OF_BITS_TO_USE}{_words(queue)}"
+
+
 def native_key(key: str, seconds: int) -> str:
     """Return kombu's key for the same delay, for queues that kombu binds to the exit."""
     return str(calculate_routing_key(min(seconds, LONGEST_S), key))
@@ -83,7 +88,7 @@ def bind(connection: Any, queue: Queue, native: Collection[str] = ()) -> None:  
         amqp.NotFound: the queue or an exchange does not exist.
     """
     if is_delayed(queue):
-        pattern = f"{'*.' * MAX_NUMBER_OF_BITS_TO_USE}{_words(queue.name)}"
+        pattern = delayed_pattern(queue.name)
         # the broker closes the channel on an error
         with connection.channel() as own:
             own.queue_bind(queue=queue.name, exchange=EXIT, routing_key=pattern)

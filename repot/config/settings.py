@@ -305,6 +305,13 @@ class WorkerSettings(EnvironmentSettings):
         65536, description="Store the result of a guarded task in its idempotency record up to this size in bytes."
     )
 
+    move_from: OptionalBroker = Field(None, description="`repot move`: the source broker, if --from is not given.")
+    move_to: OptionalBroker = Field(None, description="`repot move`: the target broker, if --to is not given.")
+    move_dir: OptionalPath = Field(
+        None,
+        description="`repot move`: directory in which this machine remembers the addresses of its moves, readable by "
+        "its owner only. Default: ~/.local/state/repot.",
+    )
     status_dir: OptionalPath = Field(
         None,
         description="Directory in which each worker writes its status file every second, for `repot healthcheck`. "

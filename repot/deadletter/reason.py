@@ -22,6 +22,9 @@ class Reason(StrEnum):
     DELIVERY_LIMIT = "delivery_limit"
     EXPIRED = "expired"
     MAXLEN = "maxlen"
+    #: A move quarantined it: its body is pickled, or the target cannot hold it.
+    PICKLED = "pickled"
+    TOO_LARGE = "too_large"
     #: The message does not say.
     UNKNOWN = "unknown"
 

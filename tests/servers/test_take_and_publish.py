@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import UserDict
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -22,7 +23,7 @@ from repot.testbed import standalone_rabbitmq, standalone_redis
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, KeysView
 
     from repot.brokers import Broker
     from repot.brokers.publishing import Receipt
@@ -304,16 +305,19 @@ class _PauseAfterSending:
     def __init__(self, test_broker: Any) -> None:
         self._paused = test_broker.paused()
 
-    def messages(self, number: int) -> Any:
+    def messages(self, number: int) -> list[Message]:
         pauses = self._paused
 
-        class _Messages(list[Message]):
-            def __iter__(self) -> Iterator[Message]:
+        class _Headers(UserDict[str, Any]):
+            def keys(self) -> KeysView[str]:
                 # the broker has been asked whether it is there
-                pauses.__enter__()
-                return super().__iter__()
+                if not self.get("paused"):
+                    pauses.__enter__()
+                    self["paused"] = True
+                return super().keys()
 
-        return _Messages(message(place) for place in range(number))
+        first = Message(b"0", "text/plain", "utf-8", _Headers())
+        return [first, *(message(place) for place in range(1, number))]
 
     def resume(self) -> None:
         self._paused.__exit__(None, None, None)

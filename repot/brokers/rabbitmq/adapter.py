@@ -11,16 +11,21 @@ from kombu.exceptions import OperationalError
 
 from repot.brokers.closing import leave
 from repot.brokers.errors import no_answer
+from repot.brokers.moving import Outgoing, QueueTraits
 from repot.brokers.port import DEFAULT_LEASE_S, Depth
 from repot.brokers.publishing import PublishOutcome
 from repot.brokers.rabbitmq import browse, publish, reservation
 from repot.brokers.rabbitmq.delayed import delayed_for
 from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
+from repot.brokers.rabbitmq.reader import RabbitHold, RabbitReader
+from repot.brokers.rabbitmq.requeue import count_waiting
+from repot.config.delays import EXIT, delayed_pattern
 from repot.config.endpoints import endpoints
+from repot.config.queues import DeadLetterQueue
 from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from repot.brokers.browse import Browsed, Decide
     from repot.brokers.message import Message
@@ -34,6 +39,8 @@ DEFAULT_DEPTH_LAG_S = 10.0
 
 #: Since 4.0 quorum queues drop a message that was returned more than 20 times.
 _DEFAULT_RETURN_LIMIT, _LIMITED_SINCE = 20, 4
+#: The default of `max_message_size`, which the management API does not show: since 4.0, and before.
+_MAX_BODY_BYTES, _OLD_MAX_BODY_BYTES = 16 << 20, 128 << 20
 
 
 class RabbitBroker:
@@ -109,16 +116,78 @@ class RabbitBroker:
 
     def publish(self, queue: str, messages: Sequence[Message]) -> tuple[Receipt, ...]:
         """Publish with confirms and `mandatory`, on a connection that is kept for the next batch."""
+        return self.deliver([Outgoing(queue, one) for one in messages])
+
+    def deliver(self, outgoing: Sequence[Outgoing], on_wait: Callable[[], None] = lambda: None) -> tuple[Receipt, ...]:
+        """Publish in the same way to several queues, some of it delayed."""
         with self._errors():
             try:
-                receipts = publish.publish(self._publishing(), queue, messages, self._timeout_s)
+                receipts = publish.publish(self._publishing(), outgoing, self._timeout_s, on_wait)
             except (amqp.AMQPError, OSError):
                 # RabbitMQ may have closed it since the last batch; nothing was sent
                 self.close()
-                receipts = publish.publish(self._publishing(), queue, messages, self._timeout_s)
+                receipts = publish.publish(self._publishing(), outgoing, self._timeout_s, on_wait)
         if any(one.outcome is PublishOutcome.UNKNOWN for one in receipts):
             self._drop()
         return receipts
+
+    def reader(self, queue: str, *, window: int, lease_s: float) -> RabbitReader:
+        """Return a reader whose connection's heartbeat is the lease; the queue's delivery limit is read first."""
+        heartbeat_s = max(1, round(lease_s))
+        return RabbitReader(
+            lambda: self._connect(confirm_publish=True, heartbeat_s=heartbeat_s),
+            queue,
+            window,
+            self._return_limit(queue),
+            self._errors,
+        )
+
+    def hold(self, queue: str, holder: str, lease_s: float, is_gone: Callable[[str], bool]) -> RabbitHold:
+        """Hold a queue by an exclusive one beside it, which ends with its holder's connection."""
+        heartbeat_s = max(1, round(lease_s))
+        found = RabbitHold(
+            lambda: self._connect(confirm_publish=False, heartbeat_s=heartbeat_s),
+            queue,
+            holder,
+            self._errors,
+            self._holder_of,
+        )
+        return found.acquire(is_gone, 3 * lease_s)
+
+    def _holder_of(self, lock: str) -> str:
+        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(lock)}") or {}
+        return str((found.get("arguments") or {}).get("x-repot-holder", "an unknown mover"))
+
+    def prepare(self, queues: Iterable[str]) -> None:
+        """Declare dead-letter queues that are missing; existing ones stay as they are."""
+        with self._errors(), self._connect(confirm_publish=False) as connection:
+            for name in queues:
+                DeadLetterQueue(name, "quorum")(connection.default_channel).queue_declare()
+
+    def missing(self, queues: Iterable[str]) -> tuple[str, ...]:
+        """Return which queues are not declared."""
+        with self._errors(), self._connect(confirm_publish=False) as connection:
+            return tuple(one for one in queues if count_waiting(connection.connection, one) is None)
+
+    def traits(self, queue: str) -> QueueTraits:
+        """Read a queue's type, its arguments, and whether the delays' exit leads to it."""
+        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(queue)}") or {}
+        has_levels = found.get("type") == "quorum" and self._major >= _LIMITED_SINCE
+        return QueueTraits(
+            orders=has_levels or "x-max-priority" in (found.get("arguments") or {}),
+            delays=self._is_delayed(queue),
+            max_bytes=_MAX_BODY_BYTES if self._major >= _LIMITED_SINCE else _OLD_MAX_BODY_BYTES,
+            limits_headers=True,
+        )
+
+    def _is_delayed(self, queue: str) -> bool:
+        """Return whether the delays' exit leads to the queue by its name (`repot/config/delays.py`)."""
+        path = f"/api/bindings/{segment(self._vhost)}/e/{segment(EXIT)}/q/{segment(queue)}"
+        return any(one.get("routing_key") == delayed_pattern(queue) for one in self._api.get(path) or [])
+
+    @property
+    def _major(self) -> int:
+        return int(self.version.partition(".")[0])
 
     def close(self) -> None:
         """Close the connection for publishing, if there is one; each other question has a connection of its own."""
@@ -179,6 +248,6 @@ class RabbitBroker:
         )
         limits = [int(limit) for limit in stated if limit is not None]
         if not limits:
-            return _DEFAULT_RETURN_LIMIT if int(self.version.partition(".")[0]) >= _LIMITED_SINCE else None
+            return _DEFAULT_RETURN_LIMIT if self._major >= _LIMITED_SINCE else None
         # -1 is no limit
         return min((limit for limit in limits if limit >= 0), default=None)

@@ -14,29 +14,38 @@ import amqp
 
 from repot.brokers.message import to_amqp
 from repot.brokers.publishing import CONFIRMED, Receipt, refused, unknown
+from repot.config.delays import ENTRY, delayed_key
 from repot.upstream.confirming_channel import open_confirming_channel, publish_unconfirmed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from repot.brokers.message import Message
+    from repot.brokers.moving import Outgoing
 
 _WINDOW = 500
 #: 406 of a message that is larger than RabbitMQ takes: "message size 17 is larger than configured max size 16".
 _MAX_SIZE = re.compile(r"larger than (?:configured )?max size (\d+)")
 
 
+#: Seconds between two calls of `on_wait`.
+_SLICE_S = 1.0
+
+
 def publish(
-    connection: amqp.Connection, queue: str, messages: Sequence[Message], timeout_s: float
+    connection: amqp.Connection,
+    outgoing: Sequence[Outgoing],
+    timeout_s: float,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> tuple[Receipt, ...]:
     """Send messages over a connection without `confirm_publish`; return a receipt for each.
 
-    If a receipt is unknown, close the connection: its confirms may still come.
+    While RabbitMQ blocks the connection (an alarm) this waits, and calls `on_wait` about once a second. If a receipt is
+    unknown, close the connection: its confirms may still come.
 
     Raises:
         amqp.AMQPError, OSError: the connection failed before anything was sent.
     """
-    batch = _Batch(connection, queue, messages, timeout_s)
+    batch = _Batch(connection, outgoing, timeout_s, on_wait)
     reason = batch.send()
     if not reason:
         batch.close()
@@ -44,9 +53,14 @@ def publish(
 
 
 class _Batch:
-    def __init__(self, connection: amqp.Connection, queue: str, messages: Sequence[Message], timeout_s: float) -> None:
+    def __init__(
+        self, connection: amqp.Connection, outgoing: Sequence[Outgoing], timeout_s: float, on_wait: Callable[[], None]
+    ) -> None:
         self._connection = connection
-        self._queue, self._messages, self._timeout_s = queue, messages, timeout_s
+        self._outgoing, self._timeout_s, self._on_wait = outgoing, timeout_s, on_wait
+        self._is_blocked = False
+        connection.on_blocked = self._block  # type: ignore[attr-defined]
+        connection.on_unblocked = self._unblock  # type: ignore[attr-defined]
         self._sent = 0
         #: The numbers of messages that the broker has not answered for, in order.
         self._pending: dict[int, None] = {}
@@ -58,11 +72,12 @@ class _Batch:
     def send(self) -> str:
         """Publish everything and wait for the confirms; return why that failed, or an empty text."""
         try:
-            for number, message in enumerate(self._messages):
+            for number, one in enumerate(self._outgoing):
                 self._pending[number] = None
                 self._sent = number + 1
+                exchange, key = address_of(one)
                 publish_unconfirmed(
-                    self._channel, to_amqp(message), exchange="", routing_key=self._queue, mandatory=True
+                    self._channel, to_amqp(one.message), exchange=exchange, routing_key=key, mandatory=True
                 )
                 if len(self._pending) >= _WINDOW:
                     self._wait(_WINDOW // 2)
@@ -82,15 +97,31 @@ class _Batch:
         """Return a receipt for each message; `reason` is that of `send`."""
         limit = _MAX_SIZE.search(reason)
         for number in self._pending:
-            too_large = limit and len(self._messages[number].body) > int(limit.group(1))
-            self._receipts[number] = refused(reason) if too_large else unknown(reason)
-        for number in range(self._sent, len(self._messages)):
+            too_large = limit and len(self._outgoing[number].message.body) > int(limit.group(1))
+            self._receipts[number] = refused(reason, is_too_large=True) if too_large else unknown(reason)
+        for number in range(self._sent, len(self._outgoing)):
             self._receipts[number] = refused(f"not sent: {reason}")
-        return tuple(self._receipts[number] for number in range(len(self._messages)))
+        return tuple(self._receipts[number] for number in range(len(self._outgoing)))
 
     def _wait(self, most: int) -> None:
-        while len(self._pending) > most:
-            self._connection.drain_events(timeout=self._timeout_s)
+        silent_s = 0.0
+        while (waiting := len(self._pending)) > most:
+            try:
+                self._connection.drain_events(timeout=_SLICE_S)
+            except TimeoutError:
+                silent_s = 0 if self._is_blocked else silent_s + _SLICE_S
+                if silent_s >= self._timeout_s:
+                    raise
+                self._on_wait()
+            if len(self._pending) < waiting:
+                silent_s = 0
+
+    def _block(self, reason: str) -> None:
+        del reason
+        self._is_blocked = True
+
+    def _unblock(self) -> None:
+        self._is_blocked = False
 
     def confirmed(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
         """Note messages that the broker has."""
@@ -101,7 +132,7 @@ class _Batch:
     def nacked(self, tag: int, multiple: bool) -> None:  # noqa: FBT001
         """Note messages that the queue does not take."""
         for number in self._settled(tag, multiple):
-            why = f"the queue {self._queue!r} takes no more messages"
+            why = f"the queue {self._outgoing[number].queue!r} takes no more messages"
             self._receipts[number] = refused(why)
 
     def returned(self, error: BaseException, exchange: str, key: str, message: Any) -> None:  # noqa: ANN401
@@ -109,8 +140,8 @@ class _Batch:
         del error, exchange, key
         body = message.body if isinstance(message.body, bytes) else str(message.body).encode()
         for number in range(self._last_returned + 1, self._sent):
-            if number in self._pending and self._messages[number].body == body:
-                self._receipts[number] = refused(f"there is no queue {self._queue!r}")
+            if number in self._pending and self._outgoing[number].message.body == body:
+                self._receipts[number] = refused(f"there is no queue {self._outgoing[number].queue!r}")
                 self._last_returned = number
                 return
 
@@ -121,3 +152,9 @@ class _Batch:
         for one in found:
             del self._pending[one]
         return found
+
+
+def address_of(one: Outgoing) -> tuple[str, str]:
+    """Return the exchange and the routing key for a message: its queue's name, or that of the delays."""
+    key = delayed_key(one.queue, one.delay_s) if one.delay_s > 0 else ""
+    return (ENTRY, key) if key else ("", one.queue)

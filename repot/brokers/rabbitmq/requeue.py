@@ -8,11 +8,14 @@ of 0, long before it reaches the limit.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import amqp
 
 from repot.brokers.message import Message, from_amqp, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: RabbitMQ's counts of returns; of a delivery, not of the message.
 _COUNTS = ("x-delivery-count", "x-acquired-count")
@@ -20,29 +23,44 @@ _COUNTS = ("x-delivery-count", "x-acquired-count")
 
 def is_worn(delivery: Any, return_limit: int | None) -> bool:  # noqa: ANN401 - amqp.Message
     """Return whether a message was returned half as often as its queue allows; None is no limit."""
-    if return_limit is None:
-        return False
+    return return_limit is not None and returns_of(delivery) >= return_limit // 2
+
+
+def returns_of(delivery: Any) -> int:  # noqa: ANN401 - amqp.Message
+    """Return how often a quorum queue has taken a message back; 0 for another queue's."""
     try:
-        returns = int((delivery.properties.get("application_headers") or {}).get("x-delivery-count", 0))
+        return int((delivery.properties.get("application_headers") or {}).get("x-delivery-count", 0))
     except (TypeError, ValueError):
-        returns = 0
-    return returns >= return_limit // 2
+        return 0
 
 
-def republish(channel: Any, delivery: Any, queue: str) -> None:  # noqa: ANN401 - amqp.Channel, amqp.Message
+def republish(
+    channel: Any,  # noqa: ANN401 - amqp.Channel
+    delivery: Any,  # noqa: ANN401 - amqp.Message
+    queue: str,
+    acknowledge: Callable[[int], None] | None = None,
+) -> None:
     """Replace a message by a copy at the queue's end. `channel` confirms what is published.
+
+    `acknowledge` acknowledges the delivery where another channel received it.
 
     Raises:
         Unroutable: the queue takes no more messages, or is gone; the message stays unacknowledged.
         amqp.AMQPError, OSError: the connection failed.
     """
-    move(channel, without_counts(from_amqp(delivery)), queue, delivery.delivery_tag)
+    move(channel, without_counts(from_amqp(delivery)), queue, delivery.delivery_tag, acknowledge)
 
 
-def move(channel: Any, message: Message, queue: str, tag: int) -> None:  # noqa: ANN401 - amqp.Channel
+def move(
+    channel: Any,  # noqa: ANN401 - amqp.Channel
+    message: Message,
+    queue: str,
+    tag: int,
+    acknowledge: Callable[[int], None] | None = None,
+) -> None:
     """Publish a message, then acknowledge the delivery `tag`: a process that dies in between leaves two, not none."""
     publish(channel, message, queue)
-    channel.basic_ack(tag)
+    (acknowledge or channel.basic_ack)(tag)
 
 
 def count_waiting(connection: amqp.Connection, queue: str) -> int | None:

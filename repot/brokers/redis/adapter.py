@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import redis
 
 from repot.brokers.errors import no_answer
+from repot.brokers.moving import Outgoing, QueueTraits
 from repot.brokers.port import DEFAULT_LEASE_S, Depth
 from repot.brokers.redis import browse, publish, reservation
 from repot.brokers.redis.client import open_client
 from repot.brokers.redis.in_flight import InFlight
+from repot.brokers.redis.journal import RedisJournal, journal_key
 from repot.brokers.redis.lists import lists_of
+from repot.brokers.redis.reader import RedisHold, RedisReader
 from repot.config.endpoints import endpoints
 from repot.errors import AccessRefused, BrokerUnreachable
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from repot.brokers.browse import Browsed, Decide
+    from repot.brokers.journal import JournalStep
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
     from repot.brokers.registry import ConnectOptions
@@ -38,6 +42,10 @@ _KEYS = {
     "unacked_key": "unacked",
     "unacked_index_key": "unacked_index",
 }
+
+
+#: A string of Redis takes 512 MiB (`proto-max-bulk-len`); a body in Base64 is a third longer.
+_MAX_ELEMENT_BYTES = 380 << 20
 
 
 def product_and_version(info: Mapping[str, Any]) -> tuple[str, str]:
@@ -98,7 +106,44 @@ class RedisBroker:
 
     def publish(self, queue: str, messages: Sequence[Message]) -> tuple[Receipt, ...]:
         """Push all messages in one transaction. On Redis every name is a queue."""
-        return self._ask(lambda: publish.publish(self._client, queue, messages, self._keys))
+        return self._ask(lambda: publish.publish(self._client, [Outgoing(queue, one) for one in messages], self._keys))
+
+    def reader(self, queue: str, *, window: int, lease_s: float) -> RedisReader:
+        """Return a reader of a queue's lists."""
+        del window
+        return RedisReader(self._client, queue, self._keys, lease_s, self._ask)
+
+    def hold(self, queue: str, holder: str, lease_s: float, is_gone: Callable[[str], bool]) -> RedisHold:
+        """Hold a queue by the key `{queue}{sep}mover`."""
+        key = f"{self._keys['global_keyprefix']}{queue}{self._keys['sep']}mover"
+        return RedisHold(self._client, key, holder, lease_s, self._ask).acquire(is_gone)
+
+    def deliver(self, outgoing: Sequence[Outgoing], on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+        """Push all messages in one transaction; Redis never makes its clients wait."""
+        del on_wait
+        return self._ask(lambda: publish.publish(self._client, outgoing, self._keys))
+
+    def deliver_with(self, outgoing: Sequence[Outgoing], step: JournalStep) -> tuple[Receipt, ...]:
+        """Push all messages and apply a step of a journal, by one script."""
+        return self._ask(lambda: publish.deliver(self._client, outgoing, self._keys, step))
+
+    def journal(self, name: str, prefix: str = "") -> RedisJournal:
+        """Return a move's journal; its key has kombu's prefix before the given one."""
+        key = journal_key(name, f"{self._keys['global_keyprefix']}{prefix}")
+        return RedisJournal(self._client, key, self._ask)
+
+    def prepare(self, queues: Iterable[str]) -> None:
+        """Do nothing: on Redis every name is a queue."""
+
+    def missing(self, queues: Iterable[str]) -> tuple[str, ...]:
+        """Return nothing: on Redis every name is a queue."""
+        del queues
+        return ()
+
+    def traits(self, queue: str) -> QueueTraits:
+        """Return what all queues on Redis have in common."""
+        del queue
+        return QueueTraits(lowest_first=True, max_bytes=_MAX_ELEMENT_BYTES)
 
     @property
     def unacked_keys(self) -> tuple[str, str]:

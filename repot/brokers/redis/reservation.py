@@ -17,12 +17,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
+from repot.brokers.redis.journal import STEP, step_text
 from repot.brokers.redis.lists import lists_of, not_a_list, read_element
 from repot.brokers.reservation import Reservation, TakenMessage
-from repot.errors import FactUnknown, ReservationLost
+from repot.errors import FactUnknown, LeaseLost, ReservationLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from repot.brokers.journal import JournalStep
 
 #: Runs a command; raises repot's errors in place of redis-py's.
 Ask: TypeAlias = "Callable[[Callable[[], Any]], Any]"
@@ -90,6 +93,39 @@ redis.call('ZADD', KEYS[1], now() + tonumber(ARGV[2]), ARGV[1])
 return 1
 """
 
+#: ARGV: id, a step of a journal, `all` or `some`, and then pairs as for `_COMMIT`. Removes these, puts the others back
+#: and applies the step. Returns 0 if there is no such reservation, -1 if the step's token is not the journal's.
+_SETTLE = f"""{_PRELUDE}{STEP}
+local journal = cjson.decode(ARGV[2])
+if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
+if fenced(journal) then return -1 end
+if ARGV[3] == 'all' then
+  for index = 2, #KEYS do redis.call('DEL', held(ARGV[1], index)) end
+else
+  local wrong = wrong_key()
+  if wrong then return wrong end
+  for place = 4, #ARGV, 2 do redis.call('LREM', held(ARGV[1], tonumber(ARGV[place])), -1, ARGV[place + 1]) end
+end
+put_back(ARGV[1])
+apply(journal)
+return 1
+"""
+
+#: ARGV: id, new id, lease. Returns the elements of each list, oldest first; or 0 if there is no such reservation.
+_ADOPT = f"""{_PRELUDE}
+if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
+redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('ZADD', KEYS[1], now() + tonumber(ARGV[3]), ARGV[2])
+local taken = {{}}
+for index = 2, #KEYS do
+  local elements = redis.call('LRANGE', held(ARGV[1], index), 0, -1)
+  taken[index - 1] = {{}}
+  for place = 1, #elements do taken[index - 1][place] = elements[#elements + 1 - place] end
+  if #elements > 0 then redis.call('RENAME', held(ARGV[1], index), held(ARGV[2], index)) end
+end
+return taken
+"""
+
 #: ARGV: ids. Returns how many messages went back, or the name of a key that is not a list.
 _PUT_BACK = f"""{_PRELUDE}
 local wrong = wrong_key()
@@ -126,19 +162,44 @@ def take(
     lease_s: float,
     keys: Mapping[str, Any],
     ask: Ask,
+    name: str = "",
 ) -> RedisReservation:
-    """Reserve messages; the arguments are those of the port.
+    """Reserve messages; the arguments are those of the port. `name` is the reservation's, a random one if empty.
 
     Raises:
         FactUnknown: a key of the queue is not a list.
         BrokerUnreachable: Redis did not answer.
     """
-    names, reservation_id = keys_of(queue, keys), str(uuid4())
+    names, reservation_id = keys_of(queue, keys), name or str(uuid4())
     taken: Any = ask(lambda: client.register_script(_TAKE)(keys=names, args=[reservation_id, limit, lease_s]))
     if isinstance(taken, str):
         raise FactUnknown(not_a_list(taken), hint="Is the name right? Another program uses this key.")
-    elements = [(number, element) for number, found in enumerate(taken, start=2) for element in found]
-    return RedisReservation(client, names, reservation_id, elements, lease_s, ask)
+    return RedisReservation(client, names, reservation_id, _numbered(taken), lease_s, ask)
+
+
+def adopt(
+    client: Any,  # noqa: ANN401 - redis.Redis
+    names: list[str],
+    name: str,
+    new_name: str,
+    lease_s: float,
+    ask: Ask,
+) -> RedisReservation:
+    """Take over a reservation under a new name; `names` are those of `keys_of`.
+
+    Raises:
+        ReservationLost: there is no such reservation.
+        BrokerUnreachable: Redis did not answer.
+    """
+    found: Any = ask(lambda: client.register_script(_ADOPT)(keys=names, args=[name, new_name, lease_s]))
+    if found == 0:
+        raise ReservationLost.of(0)
+    return RedisReservation(client, names, new_name, _numbered(found), lease_s, ask)
+
+
+def _numbered(found: Iterable[list[str]]) -> list[tuple[int, str]]:
+    """Return each element with the number of its list."""
+    return [(number, element) for number, elements in enumerate(found, start=2) for element in elements]
 
 
 def recover(client: Any, queue: str, keys: Mapping[str, Any], *, even_live: bool) -> int:  # noqa: ANN401 - redis.Redis
@@ -173,9 +234,28 @@ class RedisReservation(Reservation):
         super().__init__(TakenMessage(name, *read_element(one)) for name, (_, one) in self._elements.items())
         self._client, self._names, self._id, self._lease_s, self._ask = client, names, reservation_id, lease_s, ask
 
+    def settle(self, ids: Iterable[str], step: JournalStep) -> None:
+        """Remove these, put the others back, and apply a step of a journal, in one script."""
+        words = self._words(list(ids))
+        script = self._client.register_script(_SETTLE)
+        done = self._ask(lambda: script(keys=self._names, args=[self._id, step_text(step), *words]))
+        if isinstance(done, str):
+            raise FactUnknown(not_a_list(done), hint="Rename that key; the messages come back when the lease ends.")
+        if not done:
+            raise ReservationLost.of(len(self._open))
+        if done < 0:
+            raise LeaseLost.of_move(step.key)
+        self._has_ended = True
+        self._open.clear()
+
+    def _words(self, ids: list[str]) -> list[object]:
+        if len(ids) == len(self._open):
+            return ["all"]
+        return ["some", *(word for one in ids for word in self._elements[one])]
+
     def _commit(self, ids: list[str]) -> None:
         whole = len(ids) == len(self._open)
-        words = ["all"] if whole else ["some", *(word for one in ids for word in self._elements[one])]
+        words = self._words(ids)
         script = self._client.register_script(_COMMIT)
         if not self._ask(lambda: script(keys=self._names, args=[self._id, self._lease_s, *words])):
             raise ReservationLost.of(len(ids))

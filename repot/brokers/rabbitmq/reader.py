@@ -1,0 +1,240 @@
+"""Read a queue on RabbitMQ window by window over one consumer, and hold it for one mover.
+
+The prefetch is two windows: RabbitMQ sends the next one while the last is written elsewhere. What is not acknowledged
+when the connection ends is in the queue again, where it was.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import amqp
+
+from repot.brokers.closing import leave
+from repot.brokers.message import from_amqp
+from repot.brokers.moving import QueueHold, QueueReader
+from repot.brokers.rabbitmq.requeue import count_waiting, republish, returns_of, without_counts
+from repot.brokers.reservation import Reservation, TakenMessage
+from repot.errors import AlreadyMoving, ReservationLost, Unroutable
+from repot.upstream.raw_methods import nack_all
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from kombu import Connection
+
+Errors: TypeAlias = "Callable[[], AbstractContextManager[None]]"
+Find: TypeAlias = "Callable[[str], str]"
+
+#: A pause between two deliveries of a consumer with free prefetch; longer, and no message waits.
+_PAUSE_S = 0.05
+#: Messages that were counted and do not arrive for so long were taken by another consumer.
+_ARRIVE_WITHIN_S = 1.0
+#: A message that its queue may still return so often is replaced by a copy.
+_RETURNS_LEFT = 3
+
+_FAILURES = (amqp.AMQPError, OSError, AttributeError)
+
+
+class RabbitReader(QueueReader):
+    """A consumer on a connection of its own, which subscribes with the first window."""
+
+    def __init__(
+        self, connect: Callable[[], Connection], queue: str, window: int, return_limit: int | None, errors: Errors
+    ) -> None:
+        """Read by connections that `connect` opens; `return_limit` as for `repot.brokers.rabbitmq.reservation`."""
+        self._connect, self._queue, self._window, self._limit, self._errors = (
+            connect,
+            queue,
+            window,
+            return_limit,
+            errors,
+        )
+        self._connection: Connection | None = None
+        self._channel: Any = None
+        self._arrived: deque[Any] = deque()
+
+    def take(self, limit: int, name: str) -> Reservation:
+        """Wait until a window has arrived, or no message waits."""
+        del name
+        with self._errors():
+            if self._connection is None:
+                self._subscribe()
+            self._receive(limit)
+        taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+        return _Window(self, self._channel, taken)
+
+    def keep_alive(self) -> None:
+        """Ask for an answer, which shows RabbitMQ that the connection lives."""
+        if self._connection is not None:
+            with self._errors():
+                self._answer()
+
+    def close(self) -> None:
+        """Give back everything at once, in one step."""
+        connection, self._connection = self._connection, None
+        self._arrived.clear()
+        if connection is None:
+            return
+        with suppress(*_FAILURES):
+            self._channel.basic_cancel("mover")
+            nack_all(self._channel)
+            self._channel.basic_qos(0, 0, False)
+        leave(connection, _ARRIVE_WITHIN_S)
+
+    def acknowledge(self, tags: list[int], *, in_order: bool) -> None:
+        """Acknowledge deliveries; `in_order` if they are all up to the last one. Wait until RabbitMQ has read it."""
+        if in_order:
+            self._channel.basic_ack(tags[-1], multiple=True)
+        else:
+            for tag in tags:
+                self._channel.basic_ack(tag)
+        self._answer()
+
+    def _answer(self) -> None:
+        # an answer on the same channel: RabbitMQ has read what was sent before
+        self._channel.basic_qos(0, 2 * self._window, False)
+
+    def _subscribe(self) -> None:
+        self._connection = self._connect()
+        established = self._connection.connection
+        if count_waiting(established, self._queue) is None:
+            return
+        self._channel = established.channel()
+        # a body is bytes, whatever its encoding
+        self._channel.auto_decode = False
+        self._answer()
+        self._channel.basic_consume(self._queue, consumer_tag="mover", callback=self._arrive)
+
+    def _arrive(self, delivery: Any) -> None:  # noqa: ANN401 - amqp.Message
+        if not self._refreshed(delivery):
+            self._arrived.append(delivery)
+
+    def _refreshed(self, delivery: Any) -> bool:  # noqa: ANN401
+        """Replace a message that the queue would soon drop by a copy at its end; return whether that was done."""
+        if self._limit is None or returns_of(delivery) < self._limit - _RETURNS_LEFT:
+            return False
+        with suppress(Unroutable), self._connect() as own:
+            republish(own.default_channel, delivery, self._queue, acknowledge=self._channel.basic_ack)
+            return True
+        return False
+
+    def _receive(self, limit: int) -> None:
+        if self._channel is None:
+            # no such queue
+            self.close()
+            return
+        assert self._connection is not None
+        established, waited_s = self._connection.connection, 0.0
+        while len(self._arrived) < limit:
+            try:
+                established.drain_events(timeout=_PAUSE_S)
+            except TimeoutError:
+                waited_s += _PAUSE_S
+                if self._arrived or waited_s >= _ARRIVE_WITHIN_S or not count_waiting(established, self._queue):
+                    return
+
+
+class _Window(Reservation):
+    """Deliveries of a reader's channel, in order."""
+
+    def __init__(self, reader: RabbitReader, channel: Any, deliveries: list[Any]) -> None:  # noqa: ANN401
+        super().__init__(
+            TakenMessage(str(one.delivery_tag), without_counts(from_amqp(one)), bool(one.delivery_info["redelivered"]))
+            for one in deliveries
+        )
+        self._reader, self._channel = reader, channel
+
+    def _commit(self, ids: list[str]) -> None:
+        whole = len(ids) == len(self._open) == len(self.messages)
+        try:
+            if self._channel is None or not self._channel.is_open:
+                raise ReservationLost.of(len(ids))
+            self._reader.acknowledge(sorted(map(int, ids)), in_order=whole)
+        except _FAILURES as error:
+            # py-amqp's closed channel has no connection
+            self._has_ended = True
+            self._reader.close()
+            raise ReservationLost.of(len(ids)) from error
+
+    def _give_back(self) -> None:
+        if self._open:
+            self._reader.close()
+
+
+class RabbitHold(QueueHold):
+    """An exclusive queue: it belongs to one connection, and is gone with it."""
+
+    def __init__(
+        self, connect: Callable[[], Connection], queue: str, holder: str, errors: Errors, holder_of: Find
+    ) -> None:
+        """Hold by a queue beside `queue`; `holder_of` returns who has an exclusive queue."""
+        self._connect, self._holder, self._errors, self._holder_of = connect, holder, errors, holder_of
+        self.name = lock_name(queue)
+        self._connection: Connection | None = None
+        self._channel: Any = None
+
+    def acquire(self, is_gone: Callable[[str], bool], within_s: float) -> RabbitHold:
+        """Declare the queue; wait until RabbitMQ has noticed that the connection of a mover that has ended is closed.
+
+        Raises:
+            AlreadyMoving: another mover holds it.
+            BrokerUnreachable: RabbitMQ did not answer.
+        """
+
+        def attempt() -> bool:
+            try:
+                self.renew()
+            except AlreadyMoving as error:
+                if not is_gone(error.holder):
+                    raise
+                return False
+            return True
+
+        wait_until(attempt, within_s=within_s, what="RabbitMQ closes the connection of a mover that has ended")
+        return self
+
+    def renew(self) -> None:
+        """Ask for an answer: RabbitMQ ends the connection after two silent heartbeats. Without one declare it again."""
+        with self._errors():
+            if self._connection is None:
+                self._acquire()
+                return
+            try:
+                self._channel.basic_qos(0, 1, False)
+            except _FAILURES as error:
+                self.release()
+                message = "the connection that holds the queue was lost"
+                raise OSError(message) from error
+
+    def release(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            leave(connection, _ARRIVE_WITHIN_S)
+
+    def _acquire(self) -> None:
+        connection = self._connect()
+        channel: Any = connection.connection.channel()
+        try:
+            channel.queue_declare(self.name, exclusive=True, arguments={"x-repot-holder": self._holder})
+        except amqp.ResourceLocked as error:
+            leave(connection, _ARRIVE_WITHIN_S)
+            other = self._holder_of(self.name)
+            if other == self._holder:
+                message = "RabbitMQ has not noticed yet that the former connection of this mover is dead"
+                raise OSError(message) from error
+            raise AlreadyMoving.by(other) from error
+        except BaseException:
+            leave(connection, _ARRIVE_WITHIN_S)
+            raise
+        self._connection, self._channel = connection, channel
+
+
+def lock_name(queue: str) -> str:
+    """Return the name of the exclusive queue whose owner may move a queue's messages."""
+    return f"{queue}.repot-mover"

@@ -1,0 +1,186 @@
+"""The journal of a move in a Redis: a hash, a list for the audit, and hashes of identities for each queue.
+
+`{prefix}repot.move:{NAME}` is the hash; the keys of the rest begin with its name. A step is a list of commands that a
+script runs if the fencing token is the journal's; `STEP` is that script, for others to put after their own.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from repot.brokers.journal import GENERATIONS, JournalStep
+from repot.errors import AlreadyMoving, LeaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from repot.brokers.journal import Identities, Lines
+
+#: Runs a command; raises repot's errors in place of redis-py's.
+Ask: TypeAlias = "Callable[[Callable[[], Any]], Any]"
+
+#: Lines of the audit that are kept.
+_AUDIT_LINES = 1000
+#: Pairs in one HSET: a Lua function takes some 8,000 arguments.
+_PAIRS = 1000
+#: Fields that operators set, and a mover reads with each step.
+REQUESTS = ("wanted", "rate", "max_depth")
+
+#: `journal` is a step as JSON. Fields of a move whose token another owner has are never changed.
+STEP = """
+local function fenced(journal)
+  return redis.call('HGET', journal.key, 'token') ~= journal.token
+end
+local function apply(journal)
+  for _, command in ipairs(journal.commands) do redis.call(unpack(command)) end
+end
+"""
+
+#: ARGV: the step, lease in ms, and the fields to return. False if the token is not the journal's.
+_APPLY = f"""{STEP}
+local journal = cjson.decode(ARGV[1])
+if fenced(journal) then return false end
+apply(journal)
+local time = redis.call('TIME')
+redis.call('HSET', KEYS[1], 'lease_until', string.format('%.0f', time[1] * 1000 + time[2] / 1000 + tonumber(ARGV[2])))
+local found = {{}}
+for index = 3, #ARGV do found[index - 2] = redis.call('HGET', KEYS[1], ARGV[index]) or '' end
+return found
+"""
+
+#: ARGV: owner, lease in ms, an owner that has ended. Returns the token; or the owner, and the rest of the lease in ms.
+_ACQUIRE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + time[2] / 1000
+local owner = redis.call('HGET', KEYS[1], 'owner') or ''
+local live = tonumber(redis.call('HGET', KEYS[1], 'lease_until') or 0)
+if live > now and owner ~= ARGV[1] and owner ~= ARGV[3] then return {owner, string.format('%.0f', live - now)} end
+redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'lease_until', string.format('%.0f', now + tonumber(ARGV[2])))
+return {redis.call('HINCRBY', KEYS[1], 'token', 1)}
+"""
+
+#: ARGV: token.
+_RELEASE = """
+if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('HSET', KEYS[1], 'lease_until', 0) end
+"""
+
+#: ARGV: field, value, ... Returns 0 if the journal exists.
+_CREATE = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV))
+return 1
+"""
+
+
+def journal_key(name: str, prefix: str) -> str:
+    """Return the key of a move's journal; its hash tag keeps what belongs to it on one node of a cluster."""
+    return f"{prefix}repot.move:{{{name}}}"
+
+
+class RedisJournal:
+    """The `Journal` on a Redis or Valkey."""
+
+    def __init__(self, client: Any, key: str, ask: Ask) -> None:  # noqa: ANN401 - redis.Redis
+        """Keep it under `key` and keys that begin with it."""
+        self._client, self.key, self._ask = client, key, ask
+
+    def read(self) -> dict[str, str]:
+        """Return all fields."""
+        found: dict[str, str] = self._ask(lambda: self._client.hgetall(self.key))
+        return found
+
+    def create(self, fields: Mapping[str, str]) -> bool:
+        """Create it unless it exists."""
+        words = [word for pair in fields.items() for word in pair]
+        return bool(self._run(_CREATE, *words))
+
+    def acquire(self, owner: str, lease_s: float, replaced: str = "") -> str:
+        """Acquire the lease."""
+        found = self._run(_ACQUIRE, owner, round(lease_s * 1000), replaced)
+        if len(found) > 1:
+            raise AlreadyMoving.by(found[0], int(found[1]) / 1000)
+        return str(found[0])
+
+    def release(self, token: str) -> None:
+        """End the lease if this token is the last one."""
+        self._run(_RELEASE, token)
+
+    def step(self, token: str, lines: Lines) -> JournalStep:
+        """Return the commands of a change."""
+        return JournalStep(self.key, token, tuple(self._commands(lines)))
+
+    def apply(self, step: JournalStep, lease_s: float) -> dict[str, str]:
+        """Apply a step, renew the lease, and return what operators asked for."""
+        found = self._run(_APPLY, step_text(step), round(lease_s * 1000), *REQUESTS)
+        if found is None:
+            raise LeaseLost.of_move(self.key)
+        return dict(zip(REQUESTS, found, strict=True))
+
+    def identities(self, queue: str, kind: str) -> Identities:
+        """Return the identities of a kind."""
+        keys = [self._of(queue, kind)]
+        if kind == "written":
+            keys = [f"{keys[0]}:{number}" for number in range(GENERATIONS)]
+        found: Identities = {}
+        for key in keys:
+            for identity, numbers in self._ask(partial(self._client.hgetall, key)).items():
+                found.setdefault(identity, []).extend(map(int, numbers.split(",")))
+        return found
+
+    def ask(self, put: Mapping[str, str], audit: str) -> None:
+        """Set fields that the mover reads with its next step, and add to the audit."""
+
+        def send() -> None:
+            with self._client.pipeline(transaction=True) as pipeline:
+                if put:
+                    pipeline.hset(self.key, mapping=dict(put))
+                pipeline.rpush(f"{self.key}:audit", audit)
+                pipeline.ltrim(f"{self.key}:audit", -_AUDIT_LINES, -1)
+                pipeline.execute()
+
+        self._ask(send)
+
+    def audit(self) -> list[str]:
+        """Return the lines of the audit."""
+        found: list[str] = self._ask(lambda: self._client.lrange(f"{self.key}:audit", 0, -1))
+        return found
+
+    def _of(self, queue: str, kind: str) -> str:
+        return f"{self.key}:{queue}:{kind}"
+
+    def _commands(self, lines: Lines) -> Iterator[tuple[str, ...]]:
+        queue = lines.queue
+        for name, by in lines.add.items():
+            if by:
+                yield "HINCRBY", self.key, f"{name}:{queue}", str(by)
+        values = {f"{name}:{queue}": value for name, value in lines.put.items()} | dict(lines.move)
+        if values:
+            yield "HSET", self.key, *(word for pair in values.items() for word in pair)
+        opened = self._of(queue, "open")
+        if lines.open is not None or lines.clears_open:
+            yield "DEL", opened
+        yield from _remember(opened, lines.open)
+        if lines.written is not None:
+            written = f"{self._of(queue, 'written')}:{lines.generation % GENERATIONS}"
+            yield "DEL", written
+            yield from _remember(written, lines.written)
+        yield from _remember(self._of(queue, "maybe"), lines.maybe)
+        for start in range(0, len(lines.certain), _PAIRS):
+            yield "HDEL", self._of(queue, "maybe"), *lines.certain[start : start + _PAIRS]
+
+    def _run(self, script: str, *words: object) -> Any:  # noqa: ANN401 - what the script returns
+        return self._ask(lambda: self._client.register_script(script)(keys=[self.key], args=list(words)))
+
+
+def step_text(step: JournalStep) -> str:
+    """Return a step as the JSON that scripts read."""
+    return json.dumps({"key": step.key, "token": step.token, "commands": step.commands})
+
+
+def _remember(key: str, identities: Identities | None) -> Iterator[tuple[str, ...]]:
+    found = list((identities or {}).items())
+    for start in range(0, len(found), _PAIRS):
+        words = (word for one, numbers in found[start : start + _PAIRS] for word in (one, ",".join(map(str, numbers))))
+        yield "HSET", key, *words

@@ -1,0 +1,206 @@
+"""`repot move`: move what waits on one broker to another."""
+
+from __future__ import annotations
+
+import json
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from repot.cli.move_options import (
+    EXECUTE,
+    JSON,
+    SAMPLE,
+    addresses_of,
+    broker_options,
+    directory_of,
+    given_addresses,
+    order_of,
+    order_options,
+    settings_of,
+)
+from repot.cli.move_output import print_status, show_plan
+
+if TYPE_CHECKING:
+    from repot.config import WorkerSettings
+    from repot.migrate.addresses import Addresses
+    from repot.migrate.control import Request
+    from repot.migrate.move import Move, Order
+
+#: Seconds between two lines of progress.
+_PROGRESS_S = 2.0
+
+
+@click.group()
+def move() -> None:
+    """Move waiting tasks to another broker: Redis, RabbitMQ, in any direction.
+
+    A move loses nothing, also if it is killed, and goes on where it was: its journal is
+    on one of the brokers. Nothing is changed without --execute. See docs/move-a-backlog.md.
+    """
+
+
+@move.command()
+@broker_options
+@order_options
+@SAMPLE
+@JSON
+def plan(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's options
+    """Show what a move would do; exit with 4 if it would lose or strand something.
+
+    Nothing is changed. On RabbitMQ the messages looked at are marked as redelivered
+    afterwards; --sample 0 looks at none.
+    """
+    settings = settings_of()
+    order = order_of("plan", _both(given_addresses(given, settings)), given, settings)
+    show_plan(order, settings, given["sample"], as_json=as_json)
+
+
+@move.command()
+@click.option("--name", required=True, help="The move's name: it continues under it, from any machine.")
+@broker_options
+@order_options
+@SAMPLE
+@EXECUTE
+@JSON
+def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's options
+    """Move the waiting messages of some queues; show the plan without --execute.
+
+    A second start under the same name goes on where the first one ended.
+    """
+    from repot.migrate.addresses import check_name, remember
+
+    settings = settings_of()
+    addresses = _both(given_addresses(given, settings))
+    order = order_of(check_name(name), addresses, given, settings)
+    if not execute:
+        show_plan(order, settings, given["sample"], as_json=as_json)
+        click.echo("nothing was changed; add --execute", err=True)
+        return
+    remember(directory_of(settings), name, addresses)
+    _run(order, settings, as_json=as_json)
+
+
+@move.command()
+@click.argument("name")
+@broker_options
+@JSON
+def status(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+    """Show the account of a move, who moves it, and whether it is at work."""
+    from repot.migrate.move import find_record, status
+
+    settings = settings_of()
+    with _opened(name, given, settings) as found:
+        shown = status(find_record(found.journal, name)) | {"audit": [json.loads(one) for one in found.journal.audit()]}
+    if as_json:
+        click.echo(json.dumps(shown, indent=2))
+        return
+    print_status(shown)
+
+
+@move.command()
+@click.argument("name")
+@broker_options
+def pause(*, name: str, **given: Any) -> None:  # noqa: ANN401
+    """Let a running move wait after its current window; it holds no messages meanwhile."""
+    from repot.migrate.control import Request
+
+    _ask(name, given, Request.PAUSE)
+
+
+@move.command()
+@click.argument("name")
+@broker_options
+def stop(*, name: str, **given: Any) -> None:  # noqa: ANN401
+    """End a running move after its current window; `resume` goes on."""
+    from repot.migrate.control import Request
+
+    _ask(name, given, Request.STOP)
+
+
+@move.command()
+@click.argument("name")
+@broker_options
+@order_options
+@EXECUTE
+@JSON
+def resume(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+    """Let a paused move go on; move here what a mover left that has ended.
+
+    Without --execute it only ends a pause. The queues are those of the move, unless
+    --queue names others.
+    """
+    from repot.migrate.control import Request
+    from repot.migrate.move import find_record
+
+    settings = settings_of()
+    with _opened(name, given, settings) as found:
+        record = find_record(found.journal, name)
+        addresses = found.order.addresses
+    _ask(name, given, Request.RUN)
+    if not execute:
+        return
+    if not given["queues"] and not given["mapped"]:
+        queues = json.loads(record["queues"])
+        given |= {"queues": tuple(queues), "mapped": tuple(f"{old}={new}" for old, new in queues.items())}
+    _run(order_of(name, addresses, given, settings), settings, as_json=as_json)
+
+
+def _both(found: Addresses | None) -> Addresses:
+    if found is None:
+        message = "a move needs both brokers: --from URL --to URL, or WORKER_MOVE_FROM and WORKER_MOVE_TO"
+        raise click.UsageError(message)
+    return found
+
+
+def _opened(name: str, given: dict[str, Any], settings: WorkerSettings) -> Any:  # noqa: ANN401 - a context manager
+    """Open a move to look at it; its queues are in its journal."""
+    from repot.migrate.addresses import check_name
+    from repot.migrate.move import Order, open_move
+    from repot.migrate.translate import Rules
+
+    return open_move(Order(check_name(name), addresses_of(name, given, settings), {}, Rules()), settings)
+
+
+def _ask(name: str, given: dict[str, Any], wanted: Request) -> None:
+    from repot.migrate.move import audit_line, find_record
+
+    with _opened(name, given, settings_of()) as found:
+        find_record(found.journal, name)
+        found.journal.ask({"wanted": wanted}, audit_line(f"asked: {wanted}"))
+    click.echo(f"the move {name!r} was asked to {wanted}", err=True)
+
+
+def _run(order: Order, settings: WorkerSettings, *, as_json: bool) -> None:
+    from threading import Event
+
+    from repot.migrate.move import counts, open_move
+    from repot.waiting import stop_on_signal
+
+    stopping = Event()
+    with open_move(order, settings) as found, stop_on_signal(stopping):
+        account = found.run(stopping, _Progress(found, as_json=as_json))
+    shown = counts(account)
+    click.echo(json.dumps(shown) if as_json else "  ".join(f"{name} {count}" for name, count in shown.items()))
+
+
+class _Progress:
+    """Prints what a move does, every few seconds and when it waits for something else."""
+
+    def __init__(self, found: Move, *, as_json: bool) -> None:
+        self._found, self._as_json = found, as_json
+        self._at = monotonic()
+        self._moved, self._doing = 0, ""
+
+    def __call__(self, queue: str, doing: str, moved: int) -> None:
+        now = monotonic()
+        if doing == self._doing and now - self._at < _PROGRESS_S:
+            return
+        rate = (moved - self._moved) / max(now - self._at, 0.001)
+        self._at, self._moved, self._doing = now, moved, doing
+        if self._as_json:
+            line = json.dumps({"queue": queue, "doing": doing, "moved": moved, "rate": round(rate, 1)})
+        else:
+            line = f"{queue}: {doing}; {moved} moved, {rate:.0f}/s"
+        click.echo(line, err=True)

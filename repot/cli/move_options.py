@@ -1,0 +1,202 @@
+"""The options of `repot move`: brokers, queues, limits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from repot.cli.dlq_options import refuse_blank
+from repot.cli.durations import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from repot.config import WorkerSettings
+    from repot.migrate.addresses import Address, Addresses
+    from repot.migrate.control import Limits
+    from repot.migrate.move import Order
+    from repot.migrate.translate import Rules
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+EXECUTE = click.option("--execute", is_flag=True, help="Move; without it, only show the plan.")
+SAMPLE = click.option(
+    "--sample", type=click.IntRange(0, 50_000), default=1000, show_default=True, help="Messages that the plan looks at."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _add(command: F, *options: Callable[[F], F]) -> F:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def broker_options(command: F) -> F:
+    """Add the options that name the brokers."""
+    return _add(
+        command,
+        click.option(
+            "--from",
+            "source",
+            metavar="URL",
+            callback=_unless_blank,
+            help="The source broker; @FILE reads it from a file.  [default: WORKER_MOVE_FROM]",
+        ),
+        click.option(
+            "--to",
+            "target",
+            metavar="URL",
+            callback=_unless_blank,
+            help="The target broker; @FILE reads it from a file.  [default: WORKER_MOVE_TO]",
+        ),
+        click.option("--from-options", default="{}", metavar="JSON", help="kombu's transport options of the source."),
+        click.option("--to-options", default="{}", metavar="JSON", help="kombu's transport options of the target."),
+        click.option("--from-management", default="", metavar="URL", help="RabbitMQ: the source's management API."),
+        click.option("--to-management", default="", metavar="URL", help="RabbitMQ: the target's management API."),
+    )
+
+
+def order_options(command: F) -> F:
+    """Add the options that say what is moved, and how."""
+    return _add(
+        command,
+        click.option(
+            "--queue",
+            "queues",
+            multiple=True,
+            callback=refuse_blank,
+            help="Move this queue; may be repeated.  [default: WORKER_QUEUE_NAMES]",
+        ),
+        click.option(
+            "--map", "mapped", multiple=True, metavar="OLD=NEW", help="Send the messages of queue OLD to queue NEW."
+        ),
+        click.option(
+            "--priority",
+            type=click.Choice(["invert", "keep", "drop"]),
+            default="invert",
+            show_default=True,
+            help="On Redis 0 comes first, on RabbitMQ last.",
+        ),
+        click.option("--raw", is_flag=True, help="Move bodies of any content type as they are, also pickled ones."),
+        click.option("--window", type=click.IntRange(1, 5000), default=500, show_default=True, help="Batch size."),
+        click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number per second."),
+        click.option("--limit", type=click.IntRange(1), help="Maximum number of messages."),
+        click.option("--deadline", callback=seconds, metavar="TIME", help="End after this time: 30m, 2h."),
+        click.option(
+            "--until",
+            type=click.Choice(["empty", "follow"]),
+            default="empty",
+            show_default=True,
+            help="End when the queues are empty, or move what is still sent.",
+        ),
+        click.option("--max-depth", type=click.IntRange(1), help="Pause while so many wait in the target queue."),
+        click.option(
+            "--patience", callback=seconds, default="5m", show_default=True, help="End if a broker is away for longer."
+        ),
+        click.option(
+            "--lease", callback=seconds, default="30s", show_default=True, help="Duration of the mover's leases."
+        ),
+    )
+
+
+def _unless_blank(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+    return given if given is None else refuse_blank(context, parameter, given)
+
+
+def settings_of() -> WorkerSettings:
+    """Return the settings of the environment."""
+    from repot.config import load
+
+    return load()
+
+
+def directory_of(settings: WorkerSettings) -> Path:
+    """Return where this machine remembers the addresses of its moves."""
+    return settings.move_dir or Path.home() / ".local" / "state" / "repot"
+
+
+def given_addresses(given: dict[str, Any], settings: WorkerSettings) -> Addresses | None:
+    """Return the brokers of the options or the environment; None if neither names both.
+
+    Raises:
+        ConfigInvalid: one is not an address.
+    """
+    from repot.migrate.addresses import Addresses
+
+    source = _address(given, "source", "from", settings.move_from)
+    target = _address(given, "target", "to", settings.move_to)
+    return Addresses(source, target) if source and target else None
+
+
+def addresses_of(name: str, given: dict[str, Any], settings: WorkerSettings) -> Addresses:
+    """Return the brokers of a move: those of the options or the environment, or those this machine remembers.
+
+    Raises:
+        MoveNotFound: neither names them.
+    """
+    from repot.migrate.addresses import recall
+
+    return given_addresses(given, settings) or recall(directory_of(settings), name)
+
+
+def _address(given: dict[str, Any], side: str, option: str, default: Any) -> Address | None:  # noqa: ANN401 - BrokerUrl
+    from repot.migrate.addresses import Address, parse
+
+    text = given.get(side)
+    url = parse(text, f"--{option}") if text else default
+    if url is None:
+        return None
+    return Address(url, _options(given[f"{option}_options"], option), given[f"{option}_management"])
+
+
+def _options(text: str, option: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        message = f"--{option}-options is not a JSON object"
+        raise click.UsageError(message)
+    return found
+
+
+def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: WorkerSettings) -> Order:
+    """Return the order of the options."""
+    from repot.migrate.move import Order
+
+    mapping = dict(_pair(one) for one in given["mapped"])
+    queues = {queue: mapping.get(queue, queue) for queue in (given["queues"] or (*mapping, *settings.queue_names))}
+    return Order(name, addresses, queues, _rules(queues, given, settings), _limits(given))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    old, separator, new = text.partition("=")
+    if not (old and separator and new):
+        message = f"--map {text!r} is not OLD=NEW"
+        raise click.UsageError(message)
+    return old, new
+
+
+def _rules(queues: dict[str, str], given: dict[str, Any], settings: WorkerSettings) -> Rules:
+    from repot.migrate.translate import PriorityPolicy, Rules
+
+    return Rules(PriorityPolicy(given["priority"]), given["raw"], queues, dead_letters_of=settings.dead_letters_of)
+
+
+def _limits(given: dict[str, Any]) -> Limits:
+    from repot.migrate.control import Limits, Until
+
+    return Limits(
+        window=given["window"],
+        rate=given["rate"],
+        limit=given["limit"],
+        deadline_s=given["deadline"],
+        patience_s=given["patience"],
+        max_depth=given["max_depth"],
+        lease_s=given["lease"],
+        until=Until(given["until"]),
+    )

@@ -1,0 +1,1 @@
+"""Move what waits on one broker to another: plan, move, account, verify."""

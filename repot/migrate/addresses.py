@@ -1,0 +1,128 @@
+"""The addresses of a move's brokers, and the file in which this machine remembers them for a move's name.
+
+Everything that a move needs to go on is in its journal, on a broker or in the lease store; the file only saves typing.
+It is readable by its owner alone, since addresses may contain passwords.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repot.brokers import open_broker
+from repot.config import BrokerUrl, Role, celery_config
+from repot.config.redis import with_tls
+from repot.errors import ConfigInvalid, DirectoryUnusable, MoveNotFound
+
+if TYPE_CHECKING:
+    from repot.brokers import Broker
+    from repot.config import WorkerSettings
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One broker of a move: its URL, kombu's transport options, and RabbitMQ's management API."""
+
+    url: BrokerUrl
+    options: dict[str, Any] = field(default_factory=dict)
+    management_url: str = ""
+
+    def open(self, settings: WorkerSettings) -> Broker:
+        """Connect, with the settings' TLS and timeouts.
+
+        Raises:
+            BrokerUnreachable: it does not answer.
+        """
+        # one broker at a time: TLS options differ between the kinds
+        single = settings.replace(broker_url=self.url.reveal(), broker_read_url=None, broker_write_url=None)
+        config = celery_config(single, Role.CLIENT)
+        return open_broker(
+            with_tls(self.url, settings),
+            management_url=self.management_url,
+            tls=config.get("broker_use_ssl"),
+            transport_options={**(config.get("broker_transport_options") or {}), **self.options},
+            timeout_s=settings.socket_timeout,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Both brokers of a move."""
+
+    source: Address
+    target: Address
+
+
+def parse(text: str, option: str) -> BrokerUrl:
+    """Return the URL of an option: an address, or `@FILE` with the address in a file.
+
+    Raises:
+        ConfigInvalid: it is not an address; the message shows no password.
+    """
+    try:
+        given = Path(text[1:]).read_text().strip() if text.startswith("@") else text
+    except OSError as error:
+        message = f"the file of {option} cannot be read: {error.strerror}"
+        raise ConfigInvalid(message) from error
+    try:
+        return BrokerUrl.parse(given)
+    except ValueError as error:
+        message = f"{option} {error}"
+        raise ConfigInvalid(message) from None
+
+
+def check_name(name: str) -> str:
+    """Return the name of a move.
+
+    Raises:
+        ConfigInvalid: it has characters other than a-z, A-Z, 0-9, `-` and `_`.
+    """
+    if not _NAME.fullmatch(name):
+        message = f"{name!r} cannot name a move: use a-z, A-Z, 0-9, - and _, at most 64 characters"
+        raise ConfigInvalid(message)
+    return name
+
+
+def remember(directory: Path, name: str, addresses: Addresses) -> None:
+    """Write the addresses of a move to its file.
+
+    Raises:
+        DirectoryUnusable: it cannot be written.
+    """
+    sides = {"source": addresses.source, "target": addresses.target}
+    found = {
+        side: {"url": one.url.reveal(), "options": one.options, "management_url": one.management_url}
+        for side, one in sides.items()
+    }
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = directory / f"{name}.json"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(found))
+    except OSError as error:
+        message = f"the addresses of the move cannot be kept in {directory}: {error.strerror}"
+        raise DirectoryUnusable(message, hint="WORKER_MOVE_DIR names another directory.") from error
+
+
+def recall(directory: Path, name: str) -> Addresses:
+    """Return the addresses of a move from its file.
+
+    Raises:
+        MoveNotFound: no file has them.
+    """
+    try:
+        found = json.loads((directory / f"{name}.json").read_text())
+        sides = [
+            Address(BrokerUrl.parse(one["url"]), dict(one["options"]), one["management_url"])
+            for one in (found["source"], found["target"])
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"this machine does not know the brokers of the move {name!r}"
+        hint = "Name them: --from URL --to URL. The journal of the move is on its brokers."
+        raise MoveNotFound(message, hint=hint) from error
+    return Addresses(*sides)

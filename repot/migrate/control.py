@@ -1,0 +1,226 @@
+"""What decides, between two windows, whether and how fast a move goes on."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from enum import StrEnum
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from repot.config.masking import masked
+from repot.errors import MoveStopped, RepotError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from threading import Event
+
+    from repot.brokers.moving import QueueHold
+    from repot.migrate.window import Window
+
+log = logging.getLogger(__name__)
+
+_SLICE_S = 1.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+#: While a queue is empty and the move follows late producers.
+_IDLE_S = 0.5
+
+
+class Until(StrEnum):
+    """When a move is over."""
+
+    #: The queue is empty.
+    EMPTY = "empty"
+    #: Never: it moves what late producers send.
+    FOLLOW = "follow"
+
+
+class Request(StrEnum):
+    """What an operator asked for."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a move; None is no limit.
+
+    Attributes:
+        window: messages that are moved together.
+        rate: messages a second.
+        limit: messages in all.
+        deadline_s: seconds until the move ends.
+        patience_s: for how long a broker may be away.
+        max_depth: messages that may wait in the target queue; beyond, the move pauses.
+        lease_s: how long the mover's leases live without a renewal.
+    """
+
+    window: int = 500
+    rate: float | None = None
+    limit: int | None = None
+    deadline_s: float | None = None
+    patience_s: float = 300
+    max_depth: int | None = None
+    lease_s: float = 30
+    until: Until = Until.EMPTY
+
+
+@dataclass(slots=True)
+class Control:
+    """Watches the limits, the operator's requests and the brokers' state.
+
+    `depth` counts the target queue, `check` looks whether the target can take messages, `progress` is called after each
+    window and at each change of what the move waits for, and `alive` while it waits.
+    """
+
+    limits: Limits
+    stop: Event
+    hold: QueueHold
+    depth: Callable[[], int]
+    check: Callable[[], None]
+    progress: Callable[[str], None]
+    alive: Callable[[], None] = lambda: None
+    moved_count: int = 0
+    begun_at: float = field(default_factory=monotonic)
+    _requested: Request = Request.RUN
+    _rate: float | None = None
+    _pause_s: float = _FIRST_PAUSE_S
+    _away_since: float | None = None
+    _renewed_at: float = 0
+    _depth_checked_at: float = 0
+
+    @property
+    def lease_s(self) -> float:
+        """Return the duration of the mover's leases."""
+        return self.limits.lease_s
+
+    def goes_on(self) -> bool:
+        """Wait while the move is paused; return False at a limit.
+
+        Raises:
+            MoveStopped: an operator, a signal or the deadline ends it.
+        """
+        self.renew()
+        while self._requested is Request.PAUSE or self._is_too_deep():
+            self.progress("paused" if self._requested is Request.PAUSE else "the target queue is full enough")
+            self._rest(_SLICE_S)
+        self._check_end()
+        return self.limits.limit is None or self.moved_count < self.limits.limit
+
+    def is_over(self) -> bool:
+        """Return whether an empty queue ends the move; if not, wait a moment."""
+        if self.limits.until is Until.EMPTY:
+            return True
+        self.progress("following")
+        self._rest(_IDLE_S)
+        return False
+
+    def window_size(self) -> int:
+        """Return how many messages the next window may have."""
+        size = self.limits.window
+        if self.limits.limit is not None:
+            size = min(size, max(1, self.limits.limit - self.moved_count))
+        rate = self._rate or self.limits.rate
+        # at most a second's messages together, so that the rate is even
+        return max(1, min(size, int(rate))) if rate else size
+
+    def moved(self, window: Window) -> None:
+        """Count a window, and wait as long as the rate demands."""
+        self.moved_count += len(window.written)
+        self._away_since, self._pause_s = None, _FIRST_PAUSE_S
+        self.progress("moving")
+        if rate := self._rate or self.limits.rate:
+            self._rest(len(window.written) / rate)
+
+    def requests(self, found: Mapping[str, str]) -> None:
+        """Take what an operator asked for, as the journal has it."""
+        self._requested = Request(found.get("wanted") or Request.RUN)
+        self._rate = float(found["rate"]) if found.get("rate") else None
+
+    def target_refuses(self, reason: str, on_wait: Callable[[], None]) -> None:
+        """Wait a moment while the target takes nothing (an alarm, a full queue, no memory).
+
+        Raises:
+            MoveStopped: an operator, a signal or the deadline ends it.
+        """
+        self.progress(f"the target refuses: {reason}")
+        on_wait()
+        self._check_end()
+        self._sleep(self._next_pause())
+
+    def disturbed(self, error: RepotError) -> None:
+        """Wait a moment after a broker failed.
+
+        Raises:
+            MoveStopped: the broker was away for too long, or the move is to end.
+        """
+        now = monotonic()
+        self._away_since = self._away_since or now
+        log.warning("the move is interrupted: %s", masked(error.message), extra={"action": "move_interrupted"})
+        self.progress(f"interrupted: {masked(error.message)}")
+        if now - self._away_since > self.limits.patience_s:
+            message = f"a broker was away for {self.limits.patience_s:g} s: {error.message}"
+            raise MoveStopped(message, hint="`repot move resume` goes on once it is back.") from error
+        self._check_end()
+        self._sleep(self._next_pause())
+
+    def renew(self) -> None:
+        """Renew the hold of the source queue, if a third of its lease is over.
+
+        Raises:
+            LeaseLost: another mover has it.
+            BrokerUnreachable: the source did not answer.
+        """
+        if monotonic() - self._renewed_at > self.limits.lease_s / 3:
+            self.hold.renew()
+            self._renewed_at = monotonic()
+
+    def check_target(self) -> None:
+        """Look whether the target can take the messages.
+
+        Raises:
+            MoveRefused: a queue is missing.
+            BrokerUnreachable: it did not answer.
+        """
+        self.check()
+
+    def _is_too_deep(self) -> bool:
+        if self.limits.max_depth is None or monotonic() - self._depth_checked_at < _SLICE_S:
+            return False
+        self._depth_checked_at = monotonic()
+        too_deep = self.depth() >= self.limits.max_depth
+        if too_deep:
+            self._depth_checked_at = 0
+        return too_deep
+
+    def _rest(self, seconds: float) -> None:
+        """Wait, and keep the leases alive."""
+        until = monotonic() + seconds
+        while (left := until - monotonic()) > 0 and not self.stop.is_set():
+            self.stop.wait(min(left, _SLICE_S))
+            self.renew()
+            if left > _SLICE_S / 2:
+                self.alive()
+        self._check_end()
+
+    def _sleep(self, seconds: float) -> None:
+        self.stop.wait(seconds)
+        self._check_end()
+
+    def _next_pause(self) -> float:
+        now, self._pause_s = self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        return now
+
+    def _check_end(self) -> None:
+        hint = "`repot move resume` goes on from here."
+        if self.stop.is_set():
+            message = "the move was interrupted; nothing is lost"
+            raise MoveStopped(message, hint=hint)
+        if self._requested is Request.STOP:
+            message = "the move was stopped by an operator"
+            raise MoveStopped(message, hint=hint)
+        if self.limits.deadline_s is not None and monotonic() - self.begun_at > self.limits.deadline_s:
+            message = f"the deadline of {self.limits.deadline_s:g} s is over"
+            raise MoveStopped(message, hint=hint)

@@ -1,0 +1,54 @@
+"""The identity of a message: what it has on every broker, however its envelope is written.
+
+It is a digest of the task's id, its retries, its ETA and the body. Sums of identities are compared: a sum does not
+depend on the order, and, unlike an exclusive or, it counts a message that is there twice.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from repot.brokers.message import Message
+
+#: A moved message says here which move sent it, and with which sequence number: `NAME:17`.
+MOVE_HEADER = "repot_move"
+#: The copy of a message that may have been sent before, with the same `MOVE_HEADER`.
+MAYBE_TWICE_HEADER = "repot_maybe_twice"
+
+_DIGEST_BYTES = 8
+_WORD = 1 << 32
+
+
+def task_id(message: Message) -> str:
+    """Return the id of a message's task; empty if it states none."""
+    return str(message.headers.get("id") or message.properties.get("correlation_id") or "")
+
+
+def identity_of(message: Message) -> str:
+    """Return the identity of a message, as 16 hexadecimal digits."""
+    headers = message.headers
+    stated = f"{task_id(message)}\0{headers.get('retries') or 0}\0{headers.get('eta') or ''}\0"
+    digest = blake2b(stated.encode(errors="surrogateescape"), digest_size=_DIGEST_BYTES)
+    digest.update(message.body)
+    return digest.hexdigest()
+
+
+def sums_of(identities: Iterable[str]) -> tuple[int, int]:
+    """Return the sums of the upper and of the lower halves of identities, to be added to others."""
+    numbers = [int(one, 16) for one in identities]
+    return sum(one // _WORD for one in numbers), sum(one % _WORD for one in numbers)
+
+
+def digest_of(sums: tuple[int, int]) -> str:
+    """Return sums as the digest that people compare."""
+    return f"{sums[0] % _WORD:08x}{sums[1] % _WORD:08x}"
+
+
+def number_in(headers: Mapping[str, object], move: str) -> int | None:
+    """Return the sequence number that a move gave a message; None for a message of no move, or of another one."""
+    name, separator, number = str(headers.get(MOVE_HEADER) or "").rpartition(":")
+    return int(number) if separator and name == move and number.isdecimal() else None

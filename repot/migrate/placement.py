@@ -1,0 +1,155 @@
+"""Where a move's journal is kept, and in which order a window is therefore written, settled and committed.
+
+| journal | the step that decides | after a death between the write and the commit |
+| --- | --- | --- |
+| on the target | one script writes the messages and settles the window | the journal knows: nothing is sent twice |
+| on the source | one script removes the messages and settles the window | all of it is sent again, marked |
+| beside both | settled after the confirms, before the acknowledgements | unsettled: marked; settled: recognised |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from repot.brokers.moving import KeepsJournals, MoveTarget, SettlesWithJournal
+from repot.errors import BrokerUnreachable, ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from repot.brokers import Broker
+    from repot.brokers.journal import Journal, JournalStep
+    from repot.brokers.moving import Outgoing
+    from repot.brokers.publishing import Receipt
+    from repot.migrate.window import Entry, Window
+
+
+class Placement(Protocol):
+    """One place for a journal."""
+
+    journal: Journal
+    #: Whether the journal knows for certain what was written.
+    is_certain: bool
+
+    def write(self, window: Window, sending: Sending, on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+        """Send messages of a window to the target; note in `window` what is certain by that."""
+        ...
+
+    def finish(self, window: Window, step: Callable[[], JournalStep]) -> None:
+        """Settle a window of which `window.written` was written, and commit it on the source."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Messages of a window that are sent together; `step` is the journal's if all of them arrive."""
+
+    entries: Sequence[Entry]
+    outgoing: Sequence[Outgoing]
+    step: Callable[[], JournalStep]
+
+
+@dataclass(slots=True)
+class OnTarget:
+    """The journal is on the target: writing and settling are one step."""
+
+    journal: Journal
+    target: KeepsJournals
+    lease_s: float
+    is_certain = True
+
+    def write(self, window: Window, sending: Sending, on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+        """Send and settle: all messages arrive, or none."""
+        del on_wait
+        receipts = self.target.deliver_with(sending.outgoing, sending.step())
+        if receipts[0].is_confirmed:
+            window.written += sending.entries
+            window.is_settled = True
+        return receipts
+
+    def finish(self, window: Window, step: Callable[[], JournalStep]) -> None:
+        """Commit on the source."""
+        if not window.is_settled:
+            self.journal.apply(step(), self.lease_s)
+        window.reservation.commit(entry.taken.id for entry in window.written)
+
+
+@dataclass(slots=True)
+class OnSource:
+    """The journal is on the source: settling and committing are one step."""
+
+    journal: Journal
+    target: MoveTarget
+    is_certain = False
+
+    def write(self, window: Window, sending: Sending, on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+        """Send."""
+        return _send(self.target, window, sending, on_wait)
+
+    def finish(self, window: Window, step: Callable[[], JournalStep]) -> None:
+        """Settle and commit."""
+        assert isinstance(window.reservation, SettlesWithJournal)
+        window.reservation.settle([entry.taken.id for entry in window.written], step())
+
+
+@dataclass(slots=True)
+class Beside:
+    """The journal is on neither broker."""
+
+    journal: Journal
+    target: MoveTarget
+    lease_s: float
+    is_certain = False
+
+    def write(self, window: Window, sending: Sending, on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+        """Send."""
+        return _send(self.target, window, sending, on_wait)
+
+    def finish(self, window: Window, step: Callable[[], JournalStep]) -> None:
+        """Settle, then commit; what is not committed comes back and is recognised."""
+        self.journal.apply(step(), self.lease_s)
+        window.reservation.commit(entry.taken.id for entry in window.written)
+
+
+def _send(target: MoveTarget, window: Window, sending: Sending, on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+    receipts = target.deliver(sending.outgoing, on_wait)
+    window.written += [entry for entry, one in zip(sending.entries, receipts, strict=True) if one.is_confirmed]
+    return receipts
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStore:
+    """The lease store, for moves between brokers that keep no journals; `open` connects to it."""
+
+    open: Callable[[], Broker]
+    prefix: str
+
+
+def place(source: Broker, target: Broker, name: str, store: JournalStore, lease_s: float) -> Placement:
+    """Return where the journal of a move is: on the target if it keeps journals, else on the source, else beside.
+
+    Raises:
+        ConfigInvalid: none of them can keep it.
+    """
+    if isinstance(target, KeepsJournals):
+        return OnTarget(target.journal(name), target, lease_s)
+    if not isinstance(target, MoveTarget):
+        message = f"the adapter for {target.product} cannot receive a move"
+        raise ConfigInvalid(message)
+    if isinstance(source, KeepsJournals):
+        return OnSource(source.journal(name), target)
+    return Beside(_journal_beside(name, store), target, lease_s)
+
+
+def _journal_beside(name: str, store: JournalStore) -> Journal:
+    hint = "Name a Redis for the journal: WORKER_LEASE_STORE=redis://host:6379/1."
+    try:
+        keeper = store.open()
+    except BrokerUnreachable as error:
+        message = f"the journal of a move between these brokers needs the lease store: {error.message}"
+        raise BrokerUnreachable(message, hint=hint) from error
+    if not isinstance(keeper, KeepsJournals):
+        message = "the lease store cannot keep the journal of a move"
+        raise ConfigInvalid(message, hint=hint)
+    return keeper.journal(name, store.prefix)

@@ -1,0 +1,213 @@
+"""Translate a message for its target broker, or say why it has to be quarantined. Bodies are never changed or loaded.
+
+What both brokers understand stays as it is: body, compression, task headers with `eta` and `expires`, correlation id.
+What one of them means differently is translated: priorities, the time to live, delays; the broker's own marks of a
+delivery stay behind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from repot.brokers.moving import Outgoing, QueueTraits
+from repot.deadletter.dead_letter import HEADER, Death, make_dead_letter
+from repot.deadletter.reason import Reason
+from repot.migrate.identity import MAYBE_TWICE_HEADER, MOVE_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from repot.brokers.message import Message
+
+#: RabbitMQ's marks of deliveries; one that goes to RabbitMQ again would be taken for a loop (celery#9867).
+_DELIVERY_HEADERS = ("x-death", "x-delivery-count", "x-acquired-count", "redelivered")
+_DELIVERY_HEADER_PREFIXES = ("x-first-death-", "x-last-death-")
+
+#: Celery's serializers whose bodies a worker may load without running code of theirs.
+_SAFE_TYPES = ("application/json", "application/x-msgpack", "application/x-yaml", "application/data", "text/plain")
+_PICKLE = "application/x-python-serialize"
+_JSON = "application/json"
+_HIGHEST = 9
+
+#: Headers and properties share one AMQP frame of 128 KiB; some of it is for what a dead dead_letter adds.
+_MAX_HEADER_BYTES = 110_000
+
+
+class PriorityPolicy(StrEnum):
+    """What happens to a priority between brokers that order them in opposite ways."""
+
+    INVERT = "invert"
+    KEEP = "keep"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """A message that is kept as a dead dead_letter; `at_source` where the target cannot hold it either."""
+
+    dead_letter: Outgoing
+    reason: str
+    at_source: bool = False
+
+
+Translated = Outgoing | Quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the messages of a move are translated.
+
+    Attributes:
+        priority: what happens to priorities.
+        raw: move bodies of any content type, also pickled ones.
+        queues: source queue -> target queue.
+        route: returns the target queue of a task by its name, or an empty text.
+        dead_letters_of: returns the dead-dead_letter queue of a queue.
+    """
+
+    priority: PriorityPolicy = PriorityPolicy.INVERT
+    raw: bool = False
+    queues: Mapping[str, str] = field(default_factory=dict)
+    route: Callable[[str], str] = lambda _: ""
+    dead_letters_of: Callable[[str], str] = "{}.dead".format
+
+    def target_of(self, queue: str, message: Message) -> str:
+        """Return the queue that a message of a source queue goes to."""
+        return self.route(str(message.headers.get("task") or "")) or self.queues.get(queue, queue)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Translates the messages of one source queue."""
+
+    queue: str
+    source: QueueTraits
+    target: QueueTraits
+    rules: Rules
+    #: Traits of the target for another queue than the usual one.
+    traits_of: Callable[[str], QueueTraits]
+
+    def translate(self, message: Message, now: float) -> Translated:
+        """Return what to send, and where."""
+        if refusal := self._refusal(message, now):
+            return self.quarantine(message, *refusal)
+        queue = self.rules.target_of(self.queue, message)
+        target = self.traits_of(queue)
+        changed = replace(message, headers=_own_headers(message), properties=self._properties(message, target, now))
+        return Outgoing(queue, changed, _delay_s(message, now) if target.delays else 0)
+
+    def quarantine(self, message: Message, reason: Reason, why: str) -> Quarantine:
+        """Return the dead dead_letter for a message that cannot be delivered."""
+        at_source = reason is Reason.TOO_LARGE
+        queue = self.queue if at_source else self.rules.queues.get(self.queue, self.queue)
+        now = datetime.now(UTC).timestamp()
+        death = Death(reason, queue, died_at=now, exception="Quarantined", message=why)
+        own = replace(message, headers=_own_headers(message))
+        dead_letter = own if HEADER in own.headers else make_dead_letter(own, death)
+        return Quarantine(Outgoing(self.rules.dead_letters_of(queue), dead_letter), reason, at_source)
+
+    def _refusal(self, message: Message, now: float) -> tuple[Reason, str] | None:
+        """Return why a message cannot be delivered: a reason and a text."""
+        size = len(message.body)
+        if self.target.max_bytes is not None and size > self.target.max_bytes:
+            return Reason.TOO_LARGE, f"the body has {size} bytes, and the target takes {self.target.max_bytes}"
+        if self.target.limits_headers and _header_bytes(message.headers) > _MAX_HEADER_BYTES:
+            return Reason.TOO_LARGE, f"its headers have more than {_MAX_HEADER_BYTES} bytes"
+        if not self.rules.raw and (unreadable := _unreadable(message)):
+            return unreadable
+        if (left := _lifetime_s(message, now)) is not None and left <= 0:
+            return Reason.EXPIRED, "it had expired before it was moved"
+        return None
+
+    def _properties(self, message: Message, target: QueueTraits, now: float) -> dict[str, Any]:
+        properties = {name: value for name, value in message.properties.items() if name != "priority"}
+        if "expiration" in properties:
+            left = _lifetime_s(message, now)
+            properties["expiration"] = properties["expiration"] if left is None else str(max(1, round(left * 1000)))
+        properties["delivery_mode"] = 2
+        priority = self._priority(message.properties.get("priority"), target)
+        return properties if priority is None else properties | {"priority": priority}
+
+    def _priority(self, stated: object, target: QueueTraits) -> int | None:
+        if self.rules.priority is PriorityPolicy.DROP or not self.source.orders:
+            return None
+        # omitted means 0 on both
+        given = stated if isinstance(stated, int) and not isinstance(stated, bool) else 0
+        if self.rules.priority is PriorityPolicy.KEEP or self.source.lowest_first == target.lowest_first:
+            return given
+        return _HIGHEST - max(0, min(given, _HIGHEST))
+
+
+def stamped(outgoing: Outgoing, move: str, number: int, *, maybe_twice: bool) -> Outgoing:
+    """Return a message with the headers of its move."""
+    headers = {**outgoing.message.headers, MOVE_HEADER: f"{move}:{number}"}
+    headers.pop(MAYBE_TWICE_HEADER, None)
+    if maybe_twice:
+        headers[MAYBE_TWICE_HEADER] = True
+    return replace(outgoing, message=replace(outgoing.message, headers=headers))
+
+
+def _own_headers(message: Message) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in message.headers.items()
+        if name not in _DELIVERY_HEADERS and not name.startswith(_DELIVERY_HEADER_PREFIXES)
+    }
+
+
+def _unreadable(message: Message) -> tuple[Reason, str] | None:
+    kind = message.content_type
+    if kind == _PICKLE:
+        return Reason.PICKLED, "its body is pickled; --raw moves it as it is"
+    if kind not in _SAFE_TYPES:
+        return Reason.UNDECODABLE, f"its content type is {kind!r}; --raw moves it as it is"
+    if kind == _JSON and not message.headers.get("compression"):
+        try:
+            json.loads(message.body)
+        except (ValueError, RecursionError):
+            return Reason.UNDECODABLE, "its body is not JSON, as its content type says"
+    return None
+
+
+def _lifetime_s(message: Message, now: float) -> float | None:
+    """Return for how long a message may still wait; None if that is unknown or unlimited."""
+    if (expires_at := _instant(message.headers.get("expires"))) is not None:
+        return expires_at - now
+    try:
+        ttl_s = int(message.properties["expiration"]) / 1000
+        return ttl_s - (now - float(message.properties["timestamp"]))
+    except (KeyError, TypeError, ValueError):
+        # without the time of its sending the rest is unknown
+        return None
+
+
+def _delay_s(message: Message, now: float) -> int:
+    due_at = _instant(message.headers.get("eta"))
+    return 0 if due_at is None else max(0, math.ceil(due_at - now))
+
+
+def _instant(stated: object) -> float | None:
+    """Return an instant of a header in seconds since 1970; Celery writes ISO 8601, without a zone for UTC."""
+    try:
+        moment = stated if isinstance(stated, datetime) else datetime.fromisoformat(str(stated))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _header_bytes(headers: Mapping[str, Any]) -> int:
+    """Return about how long headers are."""
+    found = 0
+    for name, value in headers.items():
+        found += len(name) + 8
+        if isinstance(value, str | bytes):
+            # up to four bytes for a character
+            found += len(value.encode(errors="replace")) if isinstance(value, str) else len(value)
+        elif isinstance(value, dict | list):
+            found += len(repr(value))
+    return found

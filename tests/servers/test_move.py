@@ -1,0 +1,117 @@
+"""Moving a backlog, in all four directions."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import defaultdict
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from repot.brokers.moving import KeepsJournals
+from repot.errors import AlreadyMoving
+from repot.migrate.identity import MAYBE_TWICE_HEADER, MOVE_HEADER, digest_of, identity_of, sums_of
+from repot.waiting import wait_until
+from support.moves import Way, places, start_killed, task, way
+
+if TYPE_CHECKING:
+    from repot.brokers.message import Message
+    from repot.testbed import Server
+
+
+@pytest.fixture(params=["redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis"])
+def path(request: pytest.FixtureRequest, redis: Server) -> Way:
+    source, target = map(request.getfixturevalue, request.param.split("-"))
+    return way(source, target, redis)
+
+
+def test_a_move_carries_everything_over_and_its_account_closes(path: Way) -> None:
+    sent = [task(place) for place in range(230)]
+    path.fill(sent)
+    found = path.move()
+    arrived = path.arrived()
+    assert list(range(230)) == places(arrived)
+    assert [one.body for one in sent] == [one.body for one in arrived]
+    assert [f"{path.name}:{number}" for number in range(1, 231)] == [one.headers[MOVE_HEADER] for one in arrived]
+    assert [] == path.left()
+    counts = {name: found[name] for name in ("reserved", "delivered", "returned", "quarantined", "still_reserved")}
+    assert {"reserved": 230, "delivered": 230, "returned": 0, "quarantined": 0, "still_reserved": 0} == counts
+    assert (0, 0) == (found["maybe_twice"], found["recognised"])
+    assert found["closes"]
+    assert digest_of(sums_of(map(identity_of, sent))) == digest_of(sums_of(map(identity_of, arrived)))
+
+
+#: What has happened when the mover is killed in its second window: (settled messages, whether the next one marks).
+INSTANTS = ("reserved", "opened", "half", "written", "settled", "committed")
+
+
+@pytest.mark.parametrize("instant", INSTANTS)
+def test_a_mover_that_is_killed_loses_nothing_and_marks_what_it_sends_twice(path: Way, instant: str) -> None:
+    if instant == "half" and is_atomic(path):
+        # one script writes all or nothing
+        return
+    path.fill([task(place) for place in range(180)])
+    killed = start_killed(path, instant, window=1 if instant == "settled" else 2)
+    with killed:
+        killed.wait()
+    if -9 != killed.returncode:
+        # where one script settles and commits there is nothing between
+        assert ("settled", 0) == (instant, killed.returncode)
+    dead = path.status()
+    assert dead["closes"]
+    assert dead["still_reserved"] in (0, 50)
+    found = path.move()
+    assert found["closes"]
+    assert (0, 180) == (found["still_reserved"], found["delivered"] + found["quarantined"])
+    assert [] == path.left()
+    arrived = path.arrived()
+    assert set(range(180)) == set(places(arrived))
+    check_copies(path, arrived, found)
+
+
+def is_atomic(path: Way) -> bool:
+    with closing(path.target.open()) as broker:
+        return isinstance(broker, KeepsJournals)
+
+
+def check_copies(path: Way, arrived: list[Message], found: dict[str, Any]) -> None:
+    """Each copy has the number of the first one, and all but one of them the mark; towards a Redis there is none."""
+    copies: dict[str, list[Message]] = defaultdict(list)
+    for one in arrived:
+        copies[one.headers["id"]].append(one)
+    marked = sum(bool(one.headers.get(MAYBE_TWICE_HEADER)) for one in arrived)
+    for same in copies.values():
+        assert 1 == len({one.headers[MOVE_HEADER] for one in same})
+        assert sum(not one.headers.get(MAYBE_TWICE_HEADER) for one in same) <= 1
+    assert len(arrived) - len(copies) <= marked <= found["maybe_twice"] <= 50
+    if is_atomic(path):
+        assert (len(copies), 0) == (len(arrived), found["maybe_twice"])
+
+
+def test_a_frozen_mover_cannot_commit_after_another_one_has_taken_over(path: Way) -> None:
+    """Stopped with a window in its hand, and continued when another mover has moved everything."""
+    path.fill([task(place) for place in range(120)])
+    with start_killed(path, "frozen", lease_s=1) as frozen:
+        try:
+            os.waitid(os.P_PID, frozen.pid, os.WSTOPPED | os.WNOWAIT)
+            wait_until(lambda: attempt(path), within_s=60, what="the lease of the frozen mover has ended", poll_s=0.2)
+        finally:
+            frozen.send_signal(signal.SIGCONT)
+        said, _ = frozen.communicate(timeout=60)
+    assert (said, frozen.returncode) in (("LeaseLost", 5), ("AlreadyMoving", 5))
+    found = path.status()
+    assert (True, 120, 0) == (found["closes"], found["delivered"], found["still_reserved"])
+    arrived = path.arrived()
+    assert set(range(120)) == set(places(arrived))
+    check_copies(path, arrived, found)
+
+
+def attempt(path: Way) -> bool:
+    """Move, unless another mover is at work."""
+    try:
+        path.move()
+    except AlreadyMoving:
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""`repot move` as an operator uses it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from repot.cli.main import main
+from repot.waiting import wait_until
+from support.moves import Way, declare, task, way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from repot.testbed import Server
+
+
+@pytest.fixture
+def path(redis: Server, rabbitmq: Server) -> Way:
+    return way(redis, rabbitmq, redis)
+
+
+@pytest.fixture
+def repot(redis: Server, tmp_path: Path) -> Callable[..., Result]:
+    """Run a command with a lease store and a directory of its own."""
+    environment = {"WORKER_LEASE_STORE": redis.url, "WORKER_MOVE_DIR": str(tmp_path / "moves")}
+    return lambda *words: CliRunner().invoke(main, ["move", *words], env=environment)
+
+
+def brokers(path: Way) -> list[str]:
+    words = ["--from", path.source.url, "--to", path.target.url, "--to-management", path.target.management_url]
+    return [*words, "--map", f"{path.queue}={path.goal}", "--queue", path.queue]
+
+
+def output(result: Result, code: int = 0) -> Any:
+    assert code == result.exit_code, result.output
+    return json.loads(result.stdout)
+
+
+def test_nothing_moves_without_execute_and_a_plan_says_what_would(path: Way, repot: Callable[..., Result]) -> None:
+    path.fill([task(place, priority=3 * (place % 2)) for place in range(10)])
+    dry = repot("start", "--name", path.name, *brokers(path))
+    assert 0 == dry.exit_code, dry.output
+    assert "nothing was changed" in dry.stderr
+    assert 10 == len(path.left())
+    (queue,) = output(repot("plan", "--json", *brokers(path)))["queues"]
+    assert {"ready": 10, "unacked": 0, "delayed": 0} == queue["source"]
+    assert 10 == queue["looked_at"] == queue["tasks"]["shop.charge"]["count"]
+    assert {"0 -> 9": 5, "3 -> 6": 5} == queue["tasks"]["shop.charge"]["priorities"]
+    assert 1 == repot("status", path.name).exit_code
+
+
+def test_a_plan_refuses_what_has_no_queue_to_go_to(path: Way, repot: Callable[..., Result]) -> None:
+    path.fill([task(0)])
+    words = [word.replace(path.goal, "not-there") for word in brokers(path)]
+    refused = repot("plan", *words)
+    assert 4 == refused.exit_code
+    assert "the target has no queue 'not-there'" in refused.stdout
+    assert 4 == repot("start", "--name", path.name, "--execute", *words).exit_code
+    assert 1 == len(path.left())
+
+
+def test_a_move_is_watched_paused_stopped_and_resumed(path: Way, repot: Callable[..., Result]) -> None:
+    path.fill([task(place) for place in range(60)])
+    results: list[Result] = []
+    words = ("start", "--name", path.name, "--execute", "--rate", "5", *brokers(path))
+    mover = threading.Thread(target=lambda: results.append(repot(*words)))
+    # a signal handler needs the main thread; the command's own process has one
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("signal.signal", lambda *_: None)
+        mover.start()
+        wait_until(lambda: delivered(repot, path) > 0, within_s=60, what="the first messages are moved")
+        assert 0 == repot("pause", path.name).exit_code
+        wait_until(lambda: is_still(repot, path), within_s=60, what="the move is paused", poll_s=1.5)
+        assert 0 == repot("stop", path.name).exit_code
+        mover.join(60)
+    assert not mover.is_alive()
+    assert 1 == results[0].exit_code, results[0].output
+    assert "stopped by an operator" in results[0].stderr
+    shown = output(repot("status", path.name, "--json"))
+    assert ("ended", True, False) == (shown["state"], shown["closes"], shown["is_alive"])
+    assert ["started", "asked: pause", "asked: stop", "ended"] == [one["what"] for one in shown["audit"]]
+    assert 0 < shown["delivered"] < 60
+    counts = output(repot("resume", path.name, "--execute", "--json"))
+    assert (60, 60, 0) == (counts["reserved"], counts["delivered"], counts["still_reserved"])
+    assert 60 == len(path.arrived())
+
+
+def delivered(repot: Callable[..., Result], path: Way) -> int:
+    result = repot("status", path.name, "--json")
+    return 0 if result.exit_code else int(json.loads(result.stdout)["delivered"])
+
+
+def is_still(repot: Callable[..., Result], path: Way) -> bool:
+    """Whether nothing moves for longer than a paused mover looks again, and it is alive."""
+    before = output(repot("status", path.name, "--json"))
+    again: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        again.append(output(repot("status", path.name, "--json")))
+        return len(again) > 4
+
+    wait_until(look, within_s=60, what="five looks", poll_s=0.5)
+    return {before["delivered"]} == {one["delivered"] for one in again} and bool(again[-1]["is_alive"])
+
+
+def test_a_password_appears_nowhere_but_in_the_file_of_the_addresses(
+    path: Way, repot: Callable[..., Result], tmp_path: Path
+) -> None:
+    path.fill([task(0)])
+    secret = path.target.url.replace("guest:guest", "guest:planted-secret")
+    words = [word.replace(path.target.url, secret) for word in brokers(path)]
+    for command in (("plan",), ("start", "--name", path.name, "--execute"), ("status", path.name)):
+        result = repot(*command, *(words if command[0] != "status" else ()))
+        assert 8 == result.exit_code, result.output
+        assert "planted-secret" not in result.output + result.stderr
+    (file,) = (tmp_path / "moves").iterdir()
+    assert 0o600 == file.stat().st_mode & 0o777
+
+
+def test_one_mover_a_queue(path: Way, repot: Callable[..., Result]) -> None:
+    """A queue that another mover holds is refused, with who holds it."""
+    path.fill([task(0)])
+    with closing(path.source.open()) as broker:
+        hold = broker.hold(path.queue, "the move 'other', process 7", 60, lambda _: False)  # type: ignore[attr-defined]
+        result = repot("start", "--name", path.name, "--execute", *brokers(path))
+        assert 5 == result.exit_code
+        assert "process 7" in result.stderr
+        hold.release()
+    assert 0 == repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code
+
+
+def test_a_name_belongs_to_one_pair_of_brokers(path: Way, repot: Callable[..., Result]) -> None:
+    declare(path.target, path.queue)
+    assert 0 == repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code
+    words = [word.replace("/0", "/3") for word in brokers(path)]
+    found = repot("start", "--name", path.name, "--execute", *words)
+    # another database has a journal of its own
+    assert 0 == found.exit_code
+    assert 2 == repot("start", "--name", "no name", "--execute", *brokers(path)).exit_code

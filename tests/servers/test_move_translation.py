@@ -1,0 +1,121 @@
+"""What a move changes in a message, and what it quarantines; the moved tasks run on a real worker."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis as redis_py
+
+from repot.brokers.message import Message
+from repot.deadletter.dead_letter import read_dead_letter
+from repot.migrate.translate import PriorityPolicy
+from support.moves import Way, declare, places, read_at_least, task, way
+
+if TYPE_CHECKING:
+    from repot.testbed import Server
+
+
+@pytest.fixture
+def onward(redis: Server, rabbitmq: Server) -> Way:
+    return way(redis, rabbitmq, redis)
+
+
+@pytest.fixture
+def back(redis: Server, rabbitmq: Server) -> Way:
+    return way(rabbitmq, redis, redis)
+
+
+def priorities(messages: list[Message]) -> dict[int, Any]:
+    return {one.headers["place"]: one.properties.get("priority") for one in messages}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (PriorityPolicy.INVERT, {0: 9, 1: 6, 2: 0}),
+        (PriorityPolicy.KEEP, {0: 0, 1: 3, 2: 9}),
+        (PriorityPolicy.DROP, dict.fromkeys(range(3))),
+    ],
+)
+def test_priorities_towards_rabbitmq(onward: Way, policy: PriorityPolicy, expected: dict[int, int]) -> None:
+    onward.fill([task(place, priority=priority) for place, priority in enumerate((0, 3, 9))])
+    onward.move(priority=policy)
+    assert expected == priorities(onward.arrived())
+
+
+def test_priorities_back_to_redis_decide_who_is_first(redis: Server, rabbitmq: Server) -> None:
+    """A classic queue with levels hands out the highest first; so does Redis after the move, whose highest is 0."""
+    path = way(rabbitmq, redis, redis)
+    queue = f"levels-{path.queue}"
+    declare(rabbitmq, queue, **{"x-queue-type": "classic", "x-max-priority": 9})
+    levels = Way(rabbitmq, redis, redis, queue, path.goal, path.name)
+    levels.fill([task(place, priority=priority) for place, priority in enumerate((0, 9, 4))])
+    levels.move()
+    assert [1, 2, 0] == places(levels.arrived())
+
+
+def test_a_queue_that_does_not_order_hands_no_priorities_on(redis: Server, rabbitmq: Server) -> None:
+    """Otherwise all of a backlog from RabbitMQ, where 0 is usual, would come last on Redis."""
+    path = way(rabbitmq, redis, redis)
+    plain = Way(rabbitmq, redis, redis, f"plain-{path.queue}", path.goal, path.name)
+    declare(rabbitmq, plain.queue, **{"x-queue-type": "classic"})
+    plain.fill([task(place, priority=0) for place in range(3)])
+    plain.move()
+    assert dict.fromkeys(range(3)) == priorities(plain.arrived())
+
+
+def test_what_cannot_be_delivered_is_quarantined(onward: Way) -> None:
+    """And is a dead letter of its own reason, in the target's dead-letter queue; nothing is dropped."""
+    past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    good = task(0)
+    letters = {
+        "pickled": Message(pickle.dumps([]), "application/x-python-serialize", "binary", task(1).headers),
+        "expired": task(2, headers={"expires": past}),
+        "undecodable": Message(b"{broken", "application/json", "utf-8", task(3).headers),
+    }
+    onward.fill([good, *letters.values()])
+    with redis_py.Redis.from_url(onward.source.url) as client:
+        client.lpush(onward.queue, "no envelope \x00", json.dumps({"body": "%%%", "properties": {}}))
+    found = onward.move()
+    assert (6, 1, 5) == (found["reserved"], found["delivered"], found["quarantined"])
+    assert [good.body] == [one.body for one in onward.arrived()]
+    dead = [read_dead_letter(one, "") for one in read_at_least(onward.target, f"{onward.goal}.dead", 5)]
+    assert sorted([*letters, "undecodable", "undecodable"]) == sorted(one.death.reason for one in dead)
+    by_reason = {one.death.reason: one for one in dead if one.task}
+    assert all(letter.body == by_reason[reason].message.body for reason, letter in letters.items())
+
+
+def test_a_pickled_body_is_moved_as_it_is_on_request(onward: Way) -> None:
+    body = pickle.dumps([[1], {}, {}])
+    onward.fill([Message(body, "application/x-python-serialize", "binary", task(1).headers, {"delivery_mode": 2})])
+    assert 1 == onward.move(raw=True)["delivered"]
+    assert [body] == [one.body for one in onward.arrived()]
+
+
+def test_headers_that_fit_no_frame_stay_on_the_source(onward: Way) -> None:
+    onward.fill([task(0, headers={"bomb": "x" * 200_000}), task(1)])
+    found = onward.move()
+    assert (1, 1) == (found["delivered"], found["quarantined"])
+    (dead,) = read_at_least(onward.source, f"{onward.queue}.dead", 1)
+    assert "too_large" == read_dead_letter(dead, "").death.reason
+    assert [1] == places(onward.arrived())
+
+
+def test_a_time_to_live_is_less_by_the_time_that_has_passed(back: Way) -> None:
+    now = datetime.now(UTC).timestamp()
+    back.fill(
+        [
+            task(0, expiration="3600000", timestamp=int(now) - 600),
+            task(1, expiration="3600000"),
+            task(2, headers={"expires": (datetime.now(UTC) + timedelta(hours=2)).isoformat()}, expiration="60000000"),
+        ]
+    )
+    back.move()
+    left = {one.headers["place"]: int(one.properties["expiration"]) / 1000 for one in back.arrived()}
+    assert 2000 < left[0] <= 3001
+    assert 3600 == left[1]
+    assert 6000 < left[2] <= 7200

@@ -1,0 +1,102 @@
+"""A program: move, and be killed with SIGKILL at an instant of a window; arguments as JSON.
+
+`reserved`: not in the journal yet. `opened`: nothing is written. `half`: half of the window is written. `written`: all
+of it, and not settled unless that is one step. `settled`: not committed on the source. `committed`: before the next
+one. `frozen`: stopped (SIGSTOP) where `written` is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from threading import Event
+from typing import Any
+
+from repot.brokers.reservation import Reservation
+from repot.config import BrokerUrl, ExplicitSettings
+from repot.errors import RepotError
+from repot.migrate.addresses import Address, Addresses
+from repot.migrate.control import Control, Limits
+from repot.migrate.move import Move, Order, open_move
+from repot.migrate.mover import QueueMover
+from repot.migrate.translate import Rules
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stand_still() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class _Counter:
+    """Calls `act` at the n-th call."""
+
+    def __init__(self, number: int, act: Any) -> None:
+        self.left, self.act = number, act
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.act()
+
+
+def _before(owner: Any, name: str, count: _Counter) -> None:
+    original = getattr(owner, name)
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        count()
+        return original(*arguments, **options)
+
+    setattr(owner, name, counted)
+
+
+def _halved(target: Any, count: _Counter) -> None:
+    original = target.deliver
+
+    def deliver(outgoing: Any, on_wait: Any) -> Any:
+        if count.left == 1:
+            original(outgoing[: len(outgoing) // 2], on_wait)
+        count()
+        return original(outgoing, on_wait)
+
+    target.deliver = deliver
+
+
+def _arm(move: Move, instant: str, window: int) -> None:
+    count = _Counter(window, _stand_still if instant == "frozen" else _die)
+    places: dict[str, tuple[Any, str]] = {
+        "reserved": (QueueMover, "_open"),
+        "opened": (QueueMover, "_write"),
+        "written": (QueueMover, "_settle"),
+        "frozen": (QueueMover, "_settle"),
+        "settled": (Reservation, "commit"),
+        "committed": (Control, "moved"),
+    }
+    if instant == "half":
+        _halved(move.target, count)
+    else:
+        _before(*places[instant], count)
+
+
+def main(found: dict[str, Any]) -> int:
+    """Move as told; return the exit code."""
+    sides = [Address(BrokerUrl.parse(url), management_url=management) for url, management in found["sides"]]
+    queues = {found["queue"]: found["goal"]}
+    limits = Limits(window=found["size"], lease_s=found["lease_s"])
+    order = Order(found["name"], Addresses(*sides), queues, Rules(queues=queues), limits)
+    with open_move(order, ExplicitSettings(lease_store=found["store"], socket_timeout=5)) as move:
+        _arm(move, found["instant"], found["window"])
+        try:
+            move.run(Event())
+        except RepotError as error:
+            sys.stdout.write(type(error).__name__)
+            return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,143 @@
+"""Moves between queues of private servers, and what is in the queues."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from kombu import Connection, Queue
+
+from repot.brokers.message import Message
+from repot.config import BrokerUrl, ExplicitSettings, inherited_environment
+from repot.migrate.addresses import Address, Addresses
+from repot.migrate.control import Limits
+from repot.migrate.move import Order, find_record, open_move, status
+from repot.migrate.translate import Rules
+from repot.waiting import wait_until
+from support.shop import APPS
+
+if TYPE_CHECKING:
+    from repot.migrate.move import Move
+    from repot.testbed import Server
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A source queue and a target queue, declared; on one server they have different names."""
+
+    source: Server
+    target: Server
+    store: Server
+    queue: str
+    goal: str
+    name: str
+
+    @property
+    def settings(self) -> ExplicitSettings:
+        """Settings whose lease store is private."""
+        return ExplicitSettings(lease_store=self.store.url, socket_timeout=5)
+
+    def order(self, limits: Limits | None = None, **rules: Any) -> Order:
+        """An order for this way."""
+        addresses = Addresses(_address(self.source), _address(self.target))
+        queues = {self.queue: self.goal}
+        return Order(self.name, addresses, queues, Rules(queues=queues, **rules), limits or Limits(window=50))
+
+    def move(self, limits: Limits | None = None, **rules: Any) -> dict[str, Any]:
+        """Move to the end; return the status."""
+        with open_move(self.order(limits, **rules), self.settings) as found:
+            found.run(Event())
+            return self.status(found)
+
+    def status(self, found: Move | None = None) -> dict[str, Any]:
+        """The status as the journal has it."""
+        if found is not None:
+            return status(find_record(found.journal, self.name))
+        with open_move(self.order(), self.settings) as opened:
+            return self.status(opened)
+
+    def fill(self, messages: list[Message]) -> None:
+        """Put messages into the source queue."""
+        with closing(self.source.open()) as broker:
+            assert all(one.is_confirmed for one in broker.publish(self.queue, messages))
+
+    def arrived(self, queue: str = "") -> list[Message]:
+        """The messages in the target queue, or in another one there; they stay."""
+        return read(self.target, queue or self.goal)
+
+    def left(self) -> list[Message]:
+        """The messages in the source queue; they stay."""
+        return read(self.source, self.queue)
+
+
+def way(source: Server, target: Server, store: Server) -> Way:
+    """Declare two queues; the target one as repot's workers would."""
+    found = Way(source, target, store, f"from-{uuid4()}", f"to-{uuid4()}", f"m-{uuid4()}")
+    declare(source, found.queue)
+    declare(target, found.goal)
+    return found
+
+
+def declare(server: Server, queue: str, **arguments: Any) -> None:
+    """Declare a queue; on Redis every name is one."""
+    with Connection(server.url) as connection:
+        Queue(queue, queue_arguments={"x-queue-type": "quorum", **arguments})(connection.default_channel).declare()
+
+
+def read(server: Server, queue: str) -> list[Message]:
+    """Return all messages of a queue, oldest first; they stay there."""
+    with closing(server.open()) as broker, broker.take(queue, 60_000) as reservation:
+        return [one.message for one in reservation.messages]
+
+
+def read_at_least(server: Server, queue: str, number: int) -> list[Message]:
+    """The same, once there are so many."""
+    found: list[Message] = []
+
+    def look() -> bool:
+        found[:] = read(server, queue)
+        return len(found) >= number
+
+    wait_until(look, within_s=30, what=f"{number} messages are in {queue}")
+    return found
+
+
+def task(place: int, *, size: int = 0, headers: dict[str, Any] | None = None, **properties: Any) -> Message:
+    """A task's message, as Celery's protocol 2 has it."""
+    id_ = f"{place:08d}-{uuid4()}"
+    stated = {"id": id_, "task": "shop.charge", "retries": 0, "lang": "py", "place": place, **(headers or {})}
+    body = f'[[{place}, "{"x" * size}"], {{}}, {{}}]'.encode()
+    fields = {"correlation_id": id_, "delivery_mode": 2, "priority": 0, **properties}
+    return Message(body, "application/json", "utf-8", stated, fields)
+
+
+def places(messages: list[Message]) -> list[int]:
+    """Their places."""
+    return [one.headers["place"] for one in messages]
+
+
+def _address(server: Server) -> Address:
+    return Address(BrokerUrl.parse(server.url), management_url=server.management_url)
+
+
+def start_killed(path: Way, instant: str, *, window: int = 2, lease_s: float = 30) -> subprocess.Popen[str]:
+    """Start a mover that is killed at an instant of a window (`support.killed_move`)."""
+    given = {
+        "sides": [[one.url, one.management_url] for one in (path.source, path.target)],
+        "store": path.store.url,
+        "queue": path.queue,
+        "goal": path.goal,
+        "name": path.name,
+        "size": 50,
+        "instant": instant,
+        "window": window,
+        "lease_s": lease_s,
+    }
+    command = [sys.executable, "-m", "support.killed_move", json.dumps(given)]
+    return subprocess.Popen(command, env=inherited_environment(without=()) | {"PYTHONPATH": APPS}, stdout=-1, text=True)
