@@ -77,7 +77,7 @@ def is_atomic(path: Way) -> bool:
 
 
 def check_copies(path: Way, arrived: list[Message], found: dict[str, Any]) -> None:
-    """Each copy has the number of the first one, and all but one of them the mark; towards a Redis there is none."""
+    """Each copy has the number of the first one, and all but one of them the mark; no copies towards a Redis."""
     copies: dict[str, list[Message]] = defaultdict(list)
     for one in arrived:
         copies[one.headers["id"]].append(one)

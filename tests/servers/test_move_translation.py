@@ -72,21 +72,21 @@ def test_what_cannot_be_delivered_is_quarantined(onward: Way) -> None:
     """And is a dead letter of its own reason, in the target's dead-letter queue; nothing is dropped."""
     past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     good = task(0)
-    letters = {
+    refused = {
         "pickled": Message(pickle.dumps([]), "application/x-python-serialize", "binary", task(1).headers),
         "expired": task(2, headers={"expires": past}),
         "undecodable": Message(b"{broken", "application/json", "utf-8", task(3).headers),
     }
-    onward.fill([good, *letters.values()])
+    onward.fill([good, *refused.values()])
     with redis_py.Redis.from_url(onward.source.url) as client:
         client.lpush(onward.queue, "no envelope \x00", json.dumps({"body": "%%%", "properties": {}}))
     found = onward.move()
     assert (6, 1, 5) == (found["reserved"], found["delivered"], found["quarantined"])
     assert [good.body] == [one.body for one in onward.arrived()]
     dead = [read_dead_letter(one, "") for one in read_at_least(onward.target, f"{onward.goal}.dead", 5)]
-    assert sorted([*letters, "undecodable", "undecodable"]) == sorted(one.death.reason for one in dead)
+    assert sorted([*refused, "undecodable", "undecodable"]) == sorted(one.death.reason for one in dead)
     by_reason = {one.death.reason: one for one in dead if one.task}
-    assert all(letter.body == by_reason[reason].message.body for reason, letter in letters.items())
+    assert all(sent.body == by_reason[reason].message.body for reason, sent in refused.items())
 
 
 def test_a_pickled_body_is_moved_as_it_is_on_request(onward: Way) -> None:
