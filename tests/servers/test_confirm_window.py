@@ -92,6 +92,15 @@ def test_many_wait_together(sender: Sender) -> None:
     assert sent == found[1:]
 
 
+def test_no_message_waits_for_a_confirm_of_its_own(sender: Sender) -> None:
+    """RabbitMQ's confirms are held back until the last one is sent."""
+    with repot.confirm_window(sender.app):
+        sent = [sender.task.delay("first").id]
+        with sender.proxy.with_toxic("latency", ("downstream",), {"latency": 600_000}):
+            sent += [sender.task.delay("a").id for _ in range(20)]
+    assert sent == sender.waiting()
+
+
 def test_a_chord_is_sent_and_confirmed_like_a_group(sender: Sender) -> None:
     """Its parts wait together; one that no queue takes is named, and the others are in the queue."""
     parts = [sender.task.s("a") for _ in range(50)]
