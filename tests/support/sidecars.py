@@ -191,7 +191,7 @@ class ProbedWorker:
             return found.short == expected
 
         try:
-            wait_until(answered, within_s=within_s, what=f"{path} says {expected}", poll_s=0.05)
+            wait_until(answered, within_s=within_s, what=f"{path} says {expected}", poll_s=0.1)
         except Exception as error:
             error.add_note(f"it said {seen}\nthe worker:\n{self.worker.log_tail(30)}")
             raise
