@@ -29,8 +29,9 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import ResponseError
 
 from repot.chaos.runner.proxies import Proxy
-from repot.testbed import redis_server
+from repot.testbed import executables, redis_server
 from repot.waiting import wait_until
+from support.installed import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -258,6 +259,7 @@ def test_a_refused_login_is_an_error_after_which_a_worker_connects_again() -> No
 @pytest.mark.parametrize("polls", [False, True], ids=["READONLY", "UNBLOCKED"])
 def test_a_demoted_redis_is_a_lost_connection(monkeypatch: pytest.MonkeyPatch, *, polls: bool) -> None:
     """celery/celery#7946."""
+    require(executables.REDIS)
     # what repot puts in its place, for a test before this one
     monkeypatch.setattr("kombu.transport.redis.Channel.connection_class", redis_py.Connection)
     queue = Queue(f"q-{uuid4()}")
