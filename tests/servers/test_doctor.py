@@ -110,6 +110,7 @@ def admin(rabbitmq: Server) -> Iterator[Admin]:
 def database(redis: Server) -> Iterator[redis_py.Redis]:
     """The private Redis, empty and at its defaults before and after."""
     with redis_py.Redis(port=redis.port, decode_responses=True) as client:
+        client.flushall()
         before = client.config_get("*")
         yield client
         client.flushall()
