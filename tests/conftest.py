@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+import requests
 from hypothesis import settings
 
 from repot.testbed import executables, rabbitmq_server, redis_server, toxiproxy_server
@@ -37,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _group(item: pytest.Item) -> str:
     """Return the module of a test that uses a fixture of module scope, with the parameters of such fixtures."""
     definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined] # pytest tells it to no plugin
-    shared = sorted(name for name, found in definitions.items() if found[-1].scope == "module")
+    shared = sorted(name for name, found in definitions.items() if found[-1].scope == "module" and name != "rabbitmq")
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     of_shared = [str(parameters[name]) for name in shared if name in parameters]
     return " ".join([item.nodeid.partition("::")[0], *of_shared]) if shared else ""
@@ -59,11 +60,24 @@ def redis() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[Server]:
-    """A private RabbitMQ for the whole session."""
+def _rabbitmq() -> Iterator[Server]:
     require(executables.RABBITMQ)
     with rabbitmq_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(_rabbitmq: Server) -> Iterator[Server]:
+    """A private RabbitMQ for the whole session, without the queues of other modules: each costs it time for ever."""
+    yield _rabbitmq
+    with requests.Session() as management:
+        management.trust_env, management.auth = False, ("guest", "guest")
+        host = f"{_rabbitmq.management_url}/api/vhosts/%2F"
+        management.delete(host, timeout=60).raise_for_status()
+        management.put(host, timeout=60).raise_for_status()
+        rights = dict.fromkeys(("configure", "write", "read"), ".*")
+        permissions = f"{_rabbitmq.management_url}/api/permissions/%2F/guest"
+        management.put(permissions, json=rights, timeout=60).raise_for_status()
 
 
 @pytest.fixture(scope="session")
