@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from repot.brokers.journal import Journal, JournalStep
     from repot.brokers.message import Message
@@ -126,6 +126,18 @@ class MoveSource(HasQueueTraits, Protocol):
         """Return a reader of a queue for windows of this size.
 
         Raises:
+            BrokerUnreachable: the broker did not answer.
+        """
+        ...
+
+    def scan(self, queue: str, limit: int | None = None) -> Iterator[Message]:
+        """Yield the messages that wait in a queue, oldest first, at most `limit`; they stay there.
+
+        On RabbitMQ no other client sees them meanwhile, and they are marked as redelivered afterwards. On Redis one
+        that another client takes meanwhile may let the next one be skipped.
+
+        Raises:
+            FactUnknown: the name does not belong to a queue.
             BrokerUnreachable: the broker did not answer.
         """
         ...

@@ -20,7 +20,7 @@ from repot.cli.move_options import (
     order_options,
     settings_of,
 )
-from repot.cli.move_output import print_status, show_plan
+from repot.cli.move_output import print_checks, print_status, show_plan
 
 if TYPE_CHECKING:
     from repot.config import WorkerSettings
@@ -145,6 +145,26 @@ def resume(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
         queues = json.loads(record["queues"])
         given |= {"queues": tuple(queues), "mapped": tuple(f"{old}={new}" for old, new in queues.items())}
     _run(order_of(name, addresses, given, settings), settings, as_json=as_json)
+
+
+@move.command()
+@click.argument("name")
+@broker_options
+@JSON
+def verify(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+    """Compare the account of a move with its brokers; exit with 4 if it does not close.
+
+    The messages in the target queues are read and stay there. What was delivered and is
+    not there any more was consumed, or is lost: run it before workers consume to tell.
+    """
+    from repot.migrate.move import find_record
+    from repot.migrate.verify import verify as compare
+
+    settings = settings_of()
+    with _opened(name, given, settings) as found:
+        record = find_record(found.journal, name)
+        checks = compare(found, record, json.loads(record["queues"]))
+    print_checks(checks, as_json=as_json)
 
 
 def _both(found: Addresses | None) -> Addresses:

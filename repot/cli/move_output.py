@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.migrate.move import Order
     from repot.migrate.plan import QueuePlan
+    from repot.migrate.verify import QueueCheck
 
 _HEADS = ("task", "count", "largest", "compressed", "earliest eta", "latest eta", "priorities", "quarantined")
 
@@ -89,3 +90,23 @@ def print_status(shown: dict[str, Any]) -> None:
                 click.echo(f"{name + ':':<16} {sanitize(json.dumps(one))}")
         elif value is not None:
             click.echo(f"{name + ':':<16} {sanitize(str(value))}")
+
+
+def print_checks(checks: list[QueueCheck], *, as_json: bool) -> None:
+    """Print what was found about each queue.
+
+    Raises:
+        AccountOpen: an account does not close.
+    """
+    from repot.errors import AccountOpen
+
+    shown = [asdict(one) for one in checks]
+    if as_json:
+        click.echo(json.dumps(shown, indent=2))
+    else:
+        for one in shown:
+            print_status(one)
+    problems = [f"{one.queue}: {problem}" for one in checks for problem in one.problems]
+    if problems:
+        message = f"the account does not close: {problems[0]}"
+        raise AccountOpen(message, hint="`repot move status` shows the counts; `--json` of this command all problems.")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from repot.brokers import Broker
     from repot.brokers.journal import Journal
+    from repot.brokers.message import Message
     from repot.brokers.moving import QueueHold
     from repot.config import WorkerSettings
     from repot.migrate.account import Account
@@ -63,7 +64,7 @@ class Move:
         if not isinstance(source, MoveSource) or not isinstance(source, MoveTarget):
             message = f"the adapter for {source.product} cannot take part in a move"
             raise ConfigInvalid(message)
-        if not isinstance(target, MoveTarget):
+        if not isinstance(target, MoveSource) or not isinstance(target, MoveTarget):
             message = f"the adapter for {target.product} cannot receive a move"
             raise ConfigInvalid(message)
         self.order, self.source, self.target = order, source, target
@@ -74,6 +75,14 @@ class Move:
     def journal(self) -> Journal:
         """Return the move's journal."""
         return self.placement.journal
+
+    def target_messages(self, queue: str) -> Iterator[Message]:
+        """Yield the messages that wait in a queue of the target; they stay there.
+
+        Raises:
+            BrokerUnreachable: the target did not answer.
+        """
+        return self.target.scan(queue)
 
     def run(self, stop: Event, progress: Show = lambda *_: None) -> Account:
         """Move all queues; return the account. `progress` is called after each window.

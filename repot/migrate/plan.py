@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
     from repot.brokers import Broker
     from repot.brokers.message import Message
-    from repot.brokers.moving import MoveSource
     from repot.migrate.move import Move
-
-#: The reservation of a look; it is given back within this time, or by its lease.
-_LOOK_LEASE_S = 30
 
 
 @dataclass(slots=True)
@@ -127,7 +123,7 @@ def _look(move: Move, found: QueuePlan, sample: int) -> None:
     translation = move.translation(found.queue)
     now = time()
     try:
-        messages = sampled(move.source, found.queue, sample)
+        messages = list(move.source.scan(found.queue, sample)) if sample else []
     except (BrokerUnreachable, FactUnknown) as error:
         found.looked_at = f"unknown: {error.message}"
         return
@@ -138,23 +134,6 @@ def _look(move: Move, found: QueuePlan, sample: int) -> None:
     quarantined = sum(sum(one.quarantined.values()) for one in found.tasks.values())
     if quarantined:
         found.notes.append(f"{quarantined} of the messages looked at would be quarantined beside the dead letters")
-
-
-def sampled(source: MoveSource, queue: str, sample: int) -> list[Message]:
-    """Return the oldest messages of a queue; they stay where they are.
-
-    Raises:
-        BrokerUnreachable: the broker did not answer.
-        FactUnknown: the name does not belong to a queue.
-    """
-    if not sample:
-        return []
-    reader = source.reader(queue, window=sample, lease_s=_LOOK_LEASE_S)
-    try:
-        with reader.take(sample, "look") as reservation:
-            return [one.message for one in reservation.messages]
-    finally:
-        reader.close()
 
 
 def problems_of(plans: Iterable[QueuePlan]) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections import defaultdict
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from repot.brokers.moving import KeepsJournals
 from repot.errors import AlreadyMoving
 from repot.migrate.identity import MAYBE_TWICE_HEADER, MOVE_HEADER, digest_of, identity_of, sums_of
+from repot.migrate.move import find_record, open_move
+from repot.migrate.verify import QueueCheck, verify
 from repot.waiting import wait_until
 from support.moves import Way, places, start_killed, task, way
 
@@ -115,3 +118,28 @@ def attempt(path: Way) -> bool:
     except AlreadyMoving:
         return False
     return True
+
+
+def test_verify_finds_what_differs(path: Way) -> None:
+    """The account closes after a move; a message that is added twice, or changed, is found with its id."""
+    path.fill([task(place) for place in range(20)])
+    path.move()
+    (check,) = checks(path)
+    assert ([], 20, 0, 0) == (check.problems, check.present, check.gone, check.copies)
+    assert check.source_digest == check.moved_digest == check.target_digest
+    again, changed = path.arrived()[3], path.arrived()[7]
+    with closing(path.target.open()) as broker:
+        broker.publish(path.goal, [again, replace(changed, body=b"[[], {}, {}]")])
+    (check,) = checks(path)
+    assert (2, 2) == (check.copies, check.unmarked_copies)
+    assert {again.headers["id"], changed.headers["id"]} == set(check.differing)
+    assert "twice in the target" in check.problems[0]
+    with closing(path.target.open()) as broker, broker.take(path.goal, 100) as all_of_it:
+        all_of_it.commit(one.id for one in all_of_it.messages)
+    (check,) = checks(path)
+    assert ([], 0, 20) == (check.problems, check.present, check.gone)
+
+
+def checks(path: Way) -> list[QueueCheck]:
+    with open_move(path.order(), path.settings) as move:
+        return verify(move, find_record(move.journal, path.name), {path.queue: path.goal})

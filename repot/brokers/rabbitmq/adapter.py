@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import amqp
@@ -39,6 +40,8 @@ DEFAULT_DEPTH_LAG_S = 10.0
 
 #: Since 4.0 quorum queues drop a message that was returned more than 20 times.
 _DEFAULT_RETURN_LIMIT, _LIMITED_SINCE = 20, 4
+#: A scan's reader may wait so long for the next message that it takes.
+_SCAN_LEASE_S = 120
 #: The default of `max_message_size`, which the management API does not show: since 4.0, and before.
 _MAX_BODY_BYTES, _OLD_MAX_BODY_BYTES = 16 << 20, 128 << 20
 
@@ -141,6 +144,11 @@ class RabbitBroker:
             self._return_limit(queue),
             self._errors,
         )
+
+    def scan(self, queue: str, limit: int | None = None) -> Iterator[Message]:
+        """Receive the messages without acknowledging them, and give them back at the end."""
+        reader = self.reader(queue, window=(limit or 0) // 2 + bool(limit), lease_s=_SCAN_LEASE_S)
+        return islice(reader.scan(), limit)
 
     def hold(self, queue: str, holder: str, lease_s: float, is_gone: Callable[[str], bool]) -> RabbitHold:
         """Hold a queue by an exclusive one beside it, which ends with its holder's connection."""

@@ -22,10 +22,12 @@ from repot.upstream.raw_methods import nack_all
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from kombu import Connection
+
+    from repot.brokers.message import Message
 
 Errors: TypeAlias = "Callable[[], AbstractContextManager[None]]"
 Find: TypeAlias = "Callable[[str], str]"
@@ -67,6 +69,21 @@ class RabbitReader(QueueReader):
             self._receive(limit)
         taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
         return _Window(self, self._channel, taken)
+
+    def scan(self) -> Iterator[Message]:
+        """Yield all messages, hold them, and give them back at the end; a window of 0 is no limit of the prefetch."""
+        try:
+            with self._errors():
+                self._subscribe()
+            while self._connection is not None:
+                with self._errors():
+                    self._receive(1)
+                if not self._arrived:
+                    return
+                while self._arrived:
+                    yield without_counts(from_amqp(self._arrived.popleft()))
+        finally:
+            self.close()
 
     def keep_alive(self) -> None:
         """Ask for an answer, which shows RabbitMQ that the connection lives."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
@@ -20,7 +21,7 @@ from repot.config.endpoints import endpoints
 from repot.errors import AccessRefused, BrokerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from repot.brokers.browse import Browsed, Decide
     from repot.brokers.journal import JournalStep
@@ -112,6 +113,10 @@ class RedisBroker:
         """Return a reader of a queue's lists."""
         del window
         return RedisReader(self._client, queue, self._keys, lease_s, self._ask)
+
+    def scan(self, queue: str, limit: int | None = None) -> Iterator[Message]:
+        """Read the queue's lists page by page."""
+        return islice(browse.scan(self._client, queue, self._keys, self._ask), limit)
 
     def hold(self, queue: str, holder: str, lease_s: float, is_gone: Callable[[str], bool]) -> RedisHold:
         """Hold a queue by the key `{queue}{sep}mover`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,9 +14,14 @@ from repot.brokers.redis.lists import list_for, lists_of, not_a_list, read_eleme
 from repot.errors import FactUnknown, Unroutable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from repot.brokers.browse import Decide
+    from repot.brokers.message import Message
+    from repot.brokers.redis.journal import Ask
+
+#: Elements that are read together.
+_PAGE = 500
 
 #: Removes the exact element from one list, the oldest first, and pushes another on the next list; both or neither:
 #: Redis does not undo what a script did before it failed, so the type of the other key is asked first.
@@ -60,9 +66,23 @@ def browse(client: Any, queue: str, decide: Decide, keys: Mapping[str, Any]) -> 
     return browsed
 
 
-def _elements(client: Any, name: str) -> list[str]:  # noqa: ANN401
+def scan(client: Any, queue: str, keys: Mapping[str, Any], ask: Ask) -> Iterator[Message]:  # noqa: ANN401 - redis.Redis
+    """Yield each message, the oldest of a list first, and change nothing.
+
+    Raises:
+        FactUnknown: the queue's key holds something other than a list.
+        BrokerUnreachable: Redis did not answer.
+    """
+    for name in lists_of(queue, keys):
+        seen = 0
+        while page := ask(partial(_elements, client, name, -seen - _PAGE, -seen - 1)):
+            seen += len(page)
+            yield from (read_element(element)[0] for element in reversed(page))
+
+
+def _elements(client: Any, name: str, first: int = 0, last: int = -1) -> list[str]:  # noqa: ANN401
     try:
-        return list(client.lrange(name, 0, -1))
+        return list(client.lrange(name, first, last))
     except ResponseError as error:
         if not str(error).startswith("WRONGTYPE"):
             raise
