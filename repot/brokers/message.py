@@ -122,16 +122,15 @@ def from_amqp(found: Any) -> Message:  # noqa: ANN401 - amqp.Message
 
 def to_amqp(message: Message) -> amqp.Message:
     """Write a message that py-amqp publishes, without properties that AMQP does not have."""
-    known = {name: message.properties[name] for name in _AMQP_PROPERTIES if message.properties.get(name) is not None}
-    written = amqp.Message(
-        message.body,
-        content_type=message.content_type,
-        content_encoding=message.content_encoding,
-        application_headers=dict(message.headers),
-        **known,
-    )
+    fields = {name: value for name, value in message.properties.items() if name in _AMQP_PROPERTIES}
+    fields |= {
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "application_headers": dict(message.headers),
+    }
+    written = amqp.Message(message.body)
     # py-amqp would add an encoding
-    written.properties = {name: value for name, value in written.properties.items() if value is not None}
+    written.properties = {name: value for name, value in fields.items() if value is not None}
     return written
 
 

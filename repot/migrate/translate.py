@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 #: RabbitMQ's marks of deliveries; one that goes to RabbitMQ again would be taken for a loop (celery#9867).
 _DELIVERY_HEADERS = ("x-death", "x-delivery-count", "x-acquired-count", "redelivered")
 _DELIVERY_HEADER_PREFIXES = ("x-first-death-", "x-last-death-")
+_DELIVERY_MARKS = ("x-", "redelivered")
 
 #: Celery's serializers whose bodies a worker may load without running code of theirs.
 _SAFE_TYPES = ("application/json", "application/x-msgpack", "application/x-yaml", "application/data", "text/plain")
@@ -153,6 +154,9 @@ def stamped(outgoing: Outgoing, move: str, number: int, *, maybe_twice: bool) ->
 
 
 def _own_headers(message: Message) -> dict[str, Any]:
+    # few of a broker's own, if any
+    if not any(name.startswith(_DELIVERY_MARKS) for name in message.headers):
+        return dict(message.headers)
     return {
         name: value
         for name, value in message.headers.items()

@@ -1,8 +1,8 @@
 """Compare the account of a move with its brokers.
 
-Messages in the target queue state in `repot_move` that this move sent them, and with which number. Workers of the target
-take messages meanwhile: one that was delivered and is not there was run, or is in a worker's hands, or is lost; nothing
-tells which.
+Messages in the target queue state in `repot_move` that this move sent them, and with which number. Workers of the
+target take messages meanwhile: one that was delivered and is not there was run, or is in a worker's hands, or is lost;
+nothing tells which.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from repot.brokers.moving import QueueHold, QueueReader
 from repot.brokers.rabbitmq.requeue import count_waiting, republish, returns_of, without_counts
 from repot.brokers.reservation import Reservation, TakenMessage
 from repot.errors import AlreadyMoving, ReservationLost, Unroutable
+from repot.upstream.fewer_system_calls import receive_more
 from repot.upstream.raw_methods import nack_all
 from repot.waiting import wait_until
 
@@ -121,6 +122,7 @@ class RabbitReader(QueueReader):
         established = self._connection.connection
         if count_waiting(established, self._queue) is None:
             return
+        receive_more(established)
         self._channel = established.channel()
         # a body is bytes, whatever its encoding
         self._channel.auto_decode = False
