@@ -153,6 +153,19 @@ class MoveSource(HasQueueTraits, Protocol):
 
 
 @runtime_checkable
+class HoldsDelayed(Protocol):
+    """A broker that holds messages until they are due, outside of their queues (RabbitMQ)."""
+
+    def delayed_reader(self, queue: str, *, lease_s: float) -> QueueReader:
+        """Return a reader of the messages that are not due yet and will go to a queue.
+
+        Raises:
+            BrokerUnreachable: the broker did not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class MoveTarget(HasQueueTraits, Protocol):
     """A broker that messages can be moved to."""
 

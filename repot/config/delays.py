@@ -77,6 +77,16 @@ def queue_of(key: str) -> str:
     return unquote(found[1]) if found else ""
 
 
+def delayed_queue_of(key: str) -> str:
+    """Return the queue of any delayed message's key: repot's, or kombu's, whose routing key is usually the queue."""
+    words = key.split(".", MAX_NUMBER_OF_BITS_TO_USE)
+    return queue_of(key) or (words[-1] if len(words) > MAX_NUMBER_OF_BITS_TO_USE else "")
+
+
+#: The queues that hold delayed messages, of all queues of a virtual host.
+LEVELS = tuple(level_name(number) for number in range(MAX_LEVEL + 1))
+
+
 def _words(queue: str) -> str:
     return f"{quote(queue, safe='').replace('.', '%2E')}.{_LAST}"
 

@@ -96,6 +96,11 @@ class Control:
         """Return the duration of the mover's leases."""
         return self.limits.lease_s
 
+    @property
+    def follows(self) -> bool:
+        """Return whether the move goes on with what comes later."""
+        return self.limits.until is Until.FOLLOW
+
     def goes_on(self) -> bool:
         """Wait while the move is paused; return False at a limit.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from time import time
 from typing import TYPE_CHECKING, Protocol
 
-from repot.brokers.moving import MoveSource, MoveTarget
+from repot.brokers.moving import HoldsDelayed, MoveSource, MoveTarget
 from repot.brokers.publishing import PublishOutcome
 from repot.deadletter.reason import Reason
 from repot.errors import BrokerUnreachable, MoveStopped, ReservationLost
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from repot.migrate.translate import Translated, Translation
 
 log = logging.getLogger(__name__)
+
+#: Phases after the queue itself: what is not due yet, and what has become due meanwhile.
+_DELAYED, _DUE = "delayed", "due"
 
 #: What a broker that fails raises here; after it the mover looks again where it stands.
 DISTURBANCES = (BrokerUnreachable, ReservationLost)
@@ -63,6 +66,8 @@ class QueueMover:
         control.alive = self._keep_alive
         self._window = self._number = 0
         #: Identities of messages that were delivered and may come back, and of those that may have been sent.
+        #: What is read when the queue is empty.
+        self._phases = [_DELAYED, _DUE]
         self._written: Counter[str] = Counter()
         self._maybe: Identities = {}
 
@@ -86,7 +91,7 @@ class QueueMover:
                 return True
             if self._reader is None:
                 self._recover()
-            return not self._move_window() and self._control.is_over()
+            return not self._move_window() and not self._turn() and self._control.is_over()
         except DISTURBANCES as error:
             self._leave()
             self._control.disturbed(error)
@@ -96,6 +101,22 @@ class QueueMover:
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
+
+    def _turn(self) -> bool:
+        """Go on with what is not due yet, then with what has become due; return False at the end."""
+        source = self._route.source
+        if not self._phases or not isinstance(source, HoldsDelayed) or self._control.follows:
+            return False
+        self._leave()
+        if self._phases.pop(0) == _DELAYED:
+            self._reader = source.delayed_reader(self._route.queue, lease_s=self._control.lease_s)
+        else:
+            self._reader = self._queue_reader()
+        return True
+
+    def _queue_reader(self) -> QueueReader:
+        window = self._control.window_size()
+        return self._route.source.reader(self._route.queue, window=window, lease_s=self._control.lease_s)
 
     # -- one window
 
@@ -239,9 +260,7 @@ class QueueMover:
         record = self._journal.read()
         queue = self._route.queue
         self._window, self._number = int(record.get(f"window:{queue}") or 0), int(record.get("sequence") or 0)
-        self._reader = self._route.source.reader(
-            queue, window=self._control.window_size(), lease_s=self._control.lease_s
-        )
+        self._reader = self._queue_reader()
         open_now = self._journal.identities(queue, "open")
         for name in self._reader.left(f"move.{self._route.name}."):
             if self._take_over(name, open_now):

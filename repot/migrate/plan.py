@@ -102,10 +102,11 @@ def _plan(move: Move, queue: str, goal: str, sample: int, *, follows: bool) -> Q
         found.notes.append(
             f"{found.source['unacked']} messages are in the hands of workers or of another mover, and stay with them"
         )
-    if found.source["delayed"] and not follows:
-        found.problems.append(
-            f"{found.source['delayed']} messages wait in the source until they are due, and would stay behind: "
-            "--until follow moves each when it is due"
+    if found.source["delayed"]:
+        when = "when they are due" if follows else "at once, and their ETA goes with them"
+        found.notes.append(
+            f"{found.source['delayed']} messages of this or other queues wait on the source until they are due; those of "
+            f"this one are moved {when}"
         )
     return found
 

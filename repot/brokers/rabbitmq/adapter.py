@@ -18,9 +18,9 @@ from repot.brokers.publishing import PublishOutcome
 from repot.brokers.rabbitmq import browse, publish, reservation
 from repot.brokers.rabbitmq.delayed import delayed_for
 from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
-from repot.brokers.rabbitmq.reader import RabbitHold, RabbitReader
+from repot.brokers.rabbitmq.reader import DelayedReader, RabbitHold, RabbitReader
 from repot.brokers.rabbitmq.requeue import count_waiting
-from repot.config.delays import EXIT, delayed_pattern
+from repot.config.delays import EXIT, LEVELS, delayed_pattern
 from repot.config.endpoints import endpoints
 from repot.config.queues import DeadLetterQueue
 from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown
@@ -143,6 +143,13 @@ class RabbitBroker:
             window,
             self._return_limit(queue),
             self._errors,
+        )
+
+    def delayed_reader(self, queue: str, *, lease_s: float) -> RabbitReader:
+        """Return a reader of the delayed messages for a queue."""
+        heartbeat_s = max(1, round(lease_s))
+        return DelayedReader(
+            lambda: self._connect(confirm_publish=True, heartbeat_s=heartbeat_s), queue, LEVELS, self._errors
         )
 
     def scan(self, queue: str, limit: int | None = None) -> Iterator[Message]:

@@ -17,6 +17,7 @@ from repot.brokers.message import from_amqp
 from repot.brokers.moving import QueueHold, QueueReader
 from repot.brokers.rabbitmq.requeue import count_waiting, republish, returns_of, without_counts
 from repot.brokers.reservation import Reservation, TakenMessage
+from repot.config.delays import delayed_queue_of
 from repot.errors import AlreadyMoving, ReservationLost, Unroutable
 from repot.upstream.fewer_system_calls import receive_more
 from repot.upstream.raw_methods import nack_all
@@ -50,6 +51,7 @@ class RabbitReader(QueueReader):
         self, connect: Callable[[], Connection], queue: str, window: int, return_limit: int | None, errors: Errors
     ) -> None:
         """Read by connections that `connect` opens; `return_limit` as for `repot.brokers.rabbitmq.reservation`."""
+        self._queues: tuple[str, ...] = (queue,)
         self._connect, self._queue, self._window, self._limit, self._errors = (
             connect,
             queue,
@@ -99,7 +101,8 @@ class RabbitReader(QueueReader):
         if connection is None:
             return
         with suppress(*_FAILURES):
-            self._channel.basic_cancel("mover")
+            for queue in self._queues:
+                self._channel.basic_cancel(f"mover.{queue}")
             nack_all(self._channel)
             self._channel.basic_qos(0, 0, False)
         leave(connection, _ARRIVE_WITHIN_S)
@@ -120,18 +123,23 @@ class RabbitReader(QueueReader):
     def _subscribe(self) -> None:
         self._connection = self._connect()
         established = self._connection.connection
-        if count_waiting(established, self._queue) is None:
+        self._queues = tuple(one for one in self._queues if count_waiting(established, one) is not None)
+        if not self._queues:
             return
         receive_more(established)
         self._channel = established.channel()
         # a body is bytes, whatever its encoding
         self._channel.auto_decode = False
         self._answer()
-        self._channel.basic_consume(self._queue, consumer_tag="mover", callback=self._arrive)
+        for queue in self._queues:
+            self._channel.basic_consume(queue, consumer_tag=f"mover.{queue}", callback=self._arrive)
 
     def _arrive(self, delivery: Any) -> None:  # noqa: ANN401 - amqp.Message
-        if not self._refreshed(delivery):
+        if self._is_wanted(delivery) and not self._refreshed(delivery):
             self._arrived.append(delivery)
+
+    def _is_wanted(self, delivery: Any) -> bool:  # noqa: ANN401, ARG002 - for readers of some messages alone
+        return True
 
     def _refreshed(self, delivery: Any) -> bool:  # noqa: ANN401
         """Replace a message that the queue would soon drop by a copy at its end; return whether that was done."""
@@ -154,8 +162,31 @@ class RabbitReader(QueueReader):
                 established.drain_events(timeout=_PAUSE_S)
             except TimeoutError:
                 waited_s += _PAUSE_S
-                if self._arrived or waited_s >= _ARRIVE_WITHIN_S or not count_waiting(established, self._queue):
+                if self._arrived or waited_s >= _ARRIVE_WITHIN_S or not self._waiting(established):
                     return
+
+    def _waiting(self, established: Any) -> bool:  # noqa: ANN401 - amqp.Connection
+        return any(count_waiting(established, one) for one in self._queues)
+
+
+class DelayedReader(RabbitReader):
+    """Reads the messages for one queue out of the queues that hold delayed messages of all queues.
+
+    Those of other queues are also held until the reader is closed, and arrive a little late if they are due meanwhile.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], queue: str, queues: tuple[str, ...], errors: Errors) -> None:
+        """Read `queues`."""
+        super().__init__(connect, queue, 0, None, errors)
+        self._queues = queues
+
+    def acknowledge(self, tags: list[int], *, in_order: bool) -> None:
+        """Acknowledge one by one: between them are those of other queues."""
+        del in_order
+        super().acknowledge(tags, in_order=False)
+
+    def _is_wanted(self, delivery: Any) -> bool:  # noqa: ANN401 - amqp.Message
+        return delayed_queue_of(delivery.delivery_info["routing_key"]) == self._queue
 
 
 class _Window(Reservation):

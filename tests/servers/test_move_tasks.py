@@ -1,0 +1,120 @@
+"""Tasks of every kind are sent to one broker, moved, and run by a worker of the other one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from time import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import chain, chord
+
+from repot.waiting import wait_until
+from support.moves import Way
+from support.shop import Shop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery.canvas import Signature
+
+    from repot.testbed import Server
+
+
+class Move:
+    """A shop whose workers have moved to another broker, and the old one."""
+
+    def __init__(self, source: Server, target: Server, redis: Server, folder: Any) -> None:
+        self.before = Shop(source, redis, folder, app="support.moved_app", visibility_timeout=3600)
+        name = self.before.name
+        same: dict[str, Any] = {
+            "app": "support.moved_app",
+            "queue_names": (name,),
+            "lease_prefix": name,
+            "visibility_timeout": 3600,
+        }
+        self.after = Shop(target, redis, folder, **same)
+        self.after.name = name
+        self.servers = source, target, redis
+        self.after.start(2)
+        self._moves = 0
+
+    def move(self) -> dict[str, Any]:
+        """Move what waits."""
+        self._moves += 1
+        name = self.before.name
+        source, target, redis = self.servers
+        return Way(source, target, redis, name, name, f"m{self._moves}-{name}").move()
+
+    def signature(self, task: str, *arguments: Any, **options: Any) -> Signature[Any]:
+        """A task for the old broker."""
+        return self.before.client.signature(f"support.moved_app.{task}", arguments, **options)
+
+
+@pytest.fixture(scope="module", params=["redis-rabbitmq", "rabbitmq-redis"])
+def moved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Move]:
+    source, target = map(request.getfixturevalue, request.param.split("-"))
+    found = Move(source, target, request.getfixturevalue("redis"), tmp_path_factory.mktemp("moved"))
+    yield found
+    found.after.stop()
+
+
+def test_plain_compressed_and_old_messages(moved: Move) -> None:
+    sent = [
+        moved.signature("add", 1, 2).apply_async(),
+        moved.signature("add", 3, 4).apply_async(compression="gzip"),
+    ]
+    moved.before.client.conf.task_protocol = 1
+    try:
+        moved.before.client.amqp.__dict__.pop("_create_task_sender", None)
+        sent.append(moved.signature("add", 7, 8).apply_async())
+    finally:
+        moved.before.client.conf.task_protocol = 2
+    assert 3 == moved.move()["delivered"]
+    assert [3, 7, 15] == [moved.after.get(one) for one in sent]
+
+
+def test_workflows(moved: Move) -> None:
+    """A chain, a chord and a callback: what follows runs on the new broker."""
+    first, parts, called = (
+        chain(moved.signature("add", 1, 1), moved.signature("add", 10)).apply_async(),
+        chord([moved.signature("add", number, 1) for number in range(5)], moved.signature("total")).apply_async(),
+        moved.signature("add", 2, 2).apply_async(link=moved.signature("add", 100)),
+    )
+    assert 7 == moved.move()["delivered"]
+    assert [12, 15, 4] == [moved.after.get(one) for one in (first, parts, called)]
+    moved.after.await_effects(104)
+
+
+def test_a_retry_with_a_countdown(moved: Move) -> None:
+    sent = moved.signature("retried", "again").apply_async()
+    assert 1 == moved.move()["delivered"]
+    assert "again" == moved.after.get(sent)
+    assert 1 == len(moved.after.effects("again0")) == len(moved.after.effects("again1"))
+
+
+def test_a_countdown_is_kept(moved: Move) -> None:
+    """A task is run when it is due and not before, whichever broker or worker waits."""
+    due_at = time() + 6
+    sent = moved.signature("late", "due").apply_async(eta=datetime.fromtimestamp(due_at, UTC))
+    found = moved.move()
+    assert 1 == found["delivered"]
+    assert "due" == moved.after.get(sent, 60)
+    (effect,) = moved.after.await_effects("due")
+    assert effect.details["at"] >= due_at - 1
+
+
+def test_an_expired_task_does_not_run(moved: Move) -> None:
+    moved.signature("late", "expired").apply_async(expires=datetime.now(UTC) + timedelta(seconds=1))
+    kept = moved.signature("late", "kept").apply_async(expires=datetime.now(UTC) + timedelta(hours=1))
+    wait_until(lambda: moved.before.client and expired(moved), within_s=30, what="one has expired")
+    found = moved.move()
+    assert 1 == found["delivered"]
+    assert "kept" == moved.after.get(kept)
+    assert [] == moved.after.effects("expired")
+
+
+def expired(moved: Move) -> bool:
+    """Whether a second has passed since the task was sent, by the clock that the mover reads."""
+    moved.__dict__.setdefault("since", time())
+    return bool(time() - moved.__dict__["since"] > 1.5)
