@@ -105,8 +105,8 @@ def _plan(move: Move, queue: str, goal: str, sample: int, *, follows: bool) -> Q
     if found.source["delayed"]:
         when = "when they are due" if follows else "at once, and their ETA goes with them"
         found.notes.append(
-            f"{found.source['delayed']} messages of this or other queues wait on the source until they are due; those of "
-            f"this one are moved {when}"
+            f"{found.source['delayed']} messages of this or other queues wait on the source until they are due; those "
+            f"of this one are moved {when}"
         )
     return found
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Move:
     """A shop whose workers have moved to another broker, and the old one."""
 
-    def __init__(self, source: Server, target: Server, redis: Server, folder: Any) -> None:
-        self.before = Shop(source, redis, folder, app="support.moved_app", visibility_timeout=3600)
+    def __init__(self, source: Server, target: Server, redis: Server, directory: Any) -> None:
+        self.before = Shop(source, redis, directory, app="support.moved_app", visibility_timeout=3600)
         name = self.before.name
         same: dict[str, Any] = {
             "app": "support.moved_app",
@@ -33,7 +33,7 @@ class Move:
             "lease_prefix": name,
             "visibility_timeout": 3600,
         }
-        self.after = Shop(target, redis, folder, **same)
+        self.after = Shop(target, redis, directory, **same)
         self.after.name = name
         self.servers = source, target, redis
         self.after.start(2)

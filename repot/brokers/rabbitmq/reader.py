@@ -38,6 +38,8 @@ Find: TypeAlias = "Callable[[str], str]"
 _PAUSE_S = 0.05
 #: Messages that were counted and do not arrive for so long were taken by another consumer.
 _ARRIVE_WITHIN_S = 1.0
+#: A quorum queue takes a prefetch of 0, which is no limit, for 2,000.
+_MAX_PREFETCH = 65_535
 #: A message that its queue may still return so often is replaced by a copy.
 _RETURNS_LEFT = 3
 
@@ -62,6 +64,8 @@ class RabbitReader(QueueReader):
         self._connection: Connection | None = None
         self._channel: Any = None
         self._arrived: deque[Any] = deque()
+        #: Messages of a scan that the last channel has not acknowledged.
+        self._held = 0
 
     def take(self, limit: int, name: str) -> Reservation:
         """Wait until a window has arrived, or no message waits."""
@@ -81,9 +85,14 @@ class RabbitReader(QueueReader):
             while self._connection is not None:
                 with self._errors():
                     self._receive(1)
-                if not self._arrived:
+                    is_full = self._connection is not None and not self._arrived and self._held >= _MAX_PREFETCH
+                    if is_full:
+                        self._held = 0
+                        self._consume()
+                if not self._arrived and not is_full:
                     return
                 while self._arrived:
+                    self._held += 1
                     yield without_counts(from_amqp(self._arrived.popleft()))
         finally:
             self.close()
@@ -118,7 +127,7 @@ class RabbitReader(QueueReader):
 
     def _answer(self) -> None:
         # an answer on the same channel: RabbitMQ has read what was sent before
-        self._channel.basic_qos(0, 2 * self._window, False)
+        self._channel.basic_qos(0, 2 * self._window or _MAX_PREFETCH, False)
 
     def _subscribe(self) -> None:
         self._connection = self._connect()
@@ -127,7 +136,12 @@ class RabbitReader(QueueReader):
         if not self._queues:
             return
         receive_more(established)
-        self._channel = established.channel()
+        self._consume()
+
+    def _consume(self) -> None:
+        """Consume on a new channel, which has a prefetch of its own."""
+        assert self._connection is not None
+        self._channel = self._connection.connection.channel()
         # a body is bytes, whatever its encoding
         self._channel.auto_decode = False
         self._answer()

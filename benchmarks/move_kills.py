@@ -1,0 +1,189 @@
+"""Kill a mover with SIGKILL at random instants, under a live producer, and account for every message.
+
+    python benchmarks/move_kills.py [--kills 200] [--way redis-rabbitmq ...] [--seed 1] [--window 100] [--json]
+
+For each direction: private servers, a producer that goes on sending, and `repot move start` again and again, each
+killed after a random time; the last one ends by itself. Then every message must be in the target: once, or further
+times with the mark `repot_maybe_twice`. Exits with 4 if one is lost, or twice without a mark, or if the account does
+not close.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from kombu import Connection, Queue
+
+from repot.brokers.message import Message
+from repot.config import inherited_environment
+from repot.migrate.identity import MAYBE_TWICE_HEADER
+from repot.testbed import rabbitmq_server, redis_server
+
+if TYPE_CHECKING:
+    from repot.testbed import Server
+
+WAYS = ("redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis")
+_LONGEST_S = 2.5
+_BATCH, _PAUSE_S = 20, 0.1
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of the messages of one direction."""
+
+    way: str
+    kills: int = 0
+    sent: int = 0
+    lost: list[str] = field(default_factory=list)
+    twice: int = 0
+    unmarked: list[str] = field(default_factory=list)
+    account: dict[str, Any] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is lost, and every copy is marked."""
+        return not (self.lost or self.unmarked or self.failures) and self.account.get("closes", False)
+
+
+class Producer:
+    """Sends until it is stopped."""
+
+    def __init__(self, server: Server, queue: str) -> None:
+        self.sent: list[str] = []
+        self._server, self._queue, self._stop = server, queue, Event()
+        self._thread = Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after the last batch is confirmed."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        numbers = count()
+        with closing(self._server.open()) as broker:
+            while not self._stop.wait(_PAUSE_S):
+                batch = [_message(next(numbers)) for _ in range(_BATCH)]
+                receipts = broker.publish(self._queue, batch)
+                pairs = zip(batch, receipts, strict=True)
+                self.sent += [one.headers["id"] for one, receipt in pairs if receipt.is_confirmed]
+
+
+def _message(number: int) -> Message:
+    id_ = f"{number}-{uuid4()}"
+    headers = {"id": id_, "task": "bench.task", "retries": 0}
+    body = json.dumps([["x" * 500], {}, {}]).encode()
+    return Message(body, "application/json", "utf-8", headers, {"correlation_id": id_, "delivery_mode": 2})
+
+
+def storm(way: str, servers: dict[str, Server], kills: int, seed: int, window: int) -> Result:
+    """Kill movers of one direction; return what became of the messages."""
+    source, target = (servers[one] for one in way.split("-"))
+    queue, goal, name = f"from-{uuid4().hex[:8]}", f"to-{uuid4().hex[:8]}", f"storm-{uuid4().hex[:8]}"
+    for server, one in ((source, queue), (target, goal)):
+        with Connection(server.url) as connection:
+            Queue(one, queue_arguments={"x-queue-type": "quorum"})(connection.default_channel).declare()
+    result, rng = Result(way), random.Random(f"{seed} {way}")  # noqa: S311 - to be repeated, not to keep a secret
+    with tempfile.TemporaryDirectory() as directory:
+        command = _command(source, target, queue, goal, name, window)
+        environment = inherited_environment(without=("WORKER_",)) | {
+            "WORKER_LEASE_STORE": servers["redis"].url,
+            "WORKER_MOVE_DIR": directory,
+        }
+        producer = Producer(source, queue)
+        try:
+            for _ in range(kills):
+                result.kills += _kill(
+                    [*command, "--until", "follow"], environment, rng.uniform(0.3, _LONGEST_S), result
+                )
+        finally:
+            producer.stop()
+        ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+        if ended.returncode:
+            result.failures.append(ended.stderr[-500:])
+        shown = subprocess.run(
+            [sys.executable, "-m", "repot", "move", "status", name, "--json"],
+            env=environment,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        result.account = json.loads(shown.stdout)
+    result.account.pop("audit", None)
+    _judge(result, producer.sent, target, goal)
+    return result
+
+
+def _command(source: Server, target: Server, queue: str, goal: str, name: str, window: int) -> list[str]:
+    words = ["--from", source.url, "--to", target.url, "--queue", queue, "--map", f"{queue}={goal}"]
+    words += ["--from-management", source.management_url, "--to-management", target.management_url]
+    words += ["--name", name, "--window", str(window), "--rate", "1000", "--execute"]
+    return [sys.executable, "-m", "repot", "move", "start", *words]
+
+
+def _kill(command: list[str], environment: dict[str, str], after_s: float, result: Result) -> bool:
+    """Start a mover, and kill it once it has printed that it moves, and some time has passed."""
+    mover = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with mover:
+        try:
+            mover.wait(after_s + 1)
+        except subprocess.TimeoutExpired:
+            mover.kill()
+            return True
+        said = mover.stderr.read() if mover.stderr else ""
+        if mover.returncode:
+            result.failures.append(said[-500:])
+    return False
+
+
+def _judge(result: Result, sent: list[str], target: Server, goal: str) -> None:
+    copies: dict[str, list[Message]] = defaultdict(list)
+    with closing(target.open()) as broker:
+        for message in broker.scan(goal):  # type: ignore[attr-defined]
+            copies[message.headers["id"]].append(message)
+    result.sent = len(sent)
+    result.lost = sorted(set(sent) - set(copies))
+    result.twice = sum(len(same) - 1 for same in copies.values())
+    unmarked = {id_: sum(not one.headers.get(MAYBE_TWICE_HEADER) for one in same) for id_, same in copies.items()}
+    result.unmarked = [id_ for id_, number in unmarked.items() if number > 1]
+
+
+def main() -> int:
+    """Run; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--way", choices=WAYS, action="append")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--window", type=int, default=100)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    results = []
+    with redis_server() as redis, rabbitmq_server() as rabbitmq:
+        for way in given.way or WAYS:
+            result = storm(way, {"redis": redis, "rabbitmq": rabbitmq}, given.kills, given.seed, given.window)
+            results.append(result)
+            counts = {name: result.account[name] for name in ("reserved", "delivered", "returned", "maybe_twice")}
+            counts |= {"recognised": result.account["recognised"]}
+            line = f"{way}: {result.kills} kills, {result.sent} sent, {len(result.lost)} lost, {result.twice} twice, "
+            line += f"{len(result.unmarked)} of them unmarked; {counts}; closes {result.account['closes']}"
+            print(line, *result.failures, sep="\n  ", flush=True)
+    if given.json:
+        print(json.dumps([asdict(one) for one in results], indent=2))
+    return 0 if all(one.is_good for one in results) else 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())
