@@ -266,12 +266,12 @@ def private_redis() -> Iterator[Any]:
         yield test_broker
 
 
-def impatient(test_broker: Any) -> Broker:
+def impatient(test_broker: Any, timeout_s: float = 1) -> Broker:
     """Connect with a timeout of a second, and declare the queue `q`."""
     url = BrokerUrl.parse(test_broker.url_at(test_broker.port))
     with Connection(url.reveal()) as connection:
         Queue("q")(connection.default_channel).declare()
-    return open_broker(url, management_url=test_broker.primary.launched.management_url, timeout_s=1)
+    return open_broker(url, management_url=test_broker.primary.launched.management_url, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("private", ["private_redis", "private_rabbitmq"])
@@ -289,7 +289,8 @@ def test_a_broker_that_stands_still_leaves_the_outcome_unknown(request: pytest.F
 
 def test_a_message_that_is_too_large_is_refused(private_rabbitmq: Any) -> None:
     """It closes the channel, and the outcome of the others is unknown, or they are not sent."""
-    with closing(impatient(private_rabbitmq)) as broker:
+    # an answer that is late would leave the outcome unknown
+    with closing(impatient(private_rabbitmq, 20)) as broker:
         receipts = broker.publish("q", [message(0, size=70_000)])
         assert [PublishOutcome.REFUSED] == outcomes(receipts)
         assert "70000" in receipts[0].reason
