@@ -65,9 +65,9 @@ class QueueMover:
         self._reader: QueueReader | None = None
         control.alive = self._keep_alive
         self._window = self._number = 0
-        #: Identities of messages that were delivered and may come back, and of those that may have been sent.
         #: What is read when the queue is empty.
         self._phases = [_DELAYED, _DUE]
+        #: Identities of messages that were delivered and may come back, and of those that may have been sent.
         self._written: Counter[str] = Counter()
         self._maybe: Identities = {}
 
@@ -234,7 +234,7 @@ class QueueMover:
         receipts = self._route.source.deliver(dead_letters, self._wait)
         if refused := next((one for one in receipts if not one.is_confirmed), None):
             message = f"what the target cannot hold cannot be quarantined on the source either: {refused.reason}"
-            raise MoveStopped(message, hint="Make room for the dead-dead_letter queue on the source, and resume.")
+            raise MoveStopped(message, hint="Make room for the dead-letter queue on the source, and resume.")
         window.written += entries
 
     def _translated(self, entry: Entry) -> Translated:

@@ -68,7 +68,7 @@ class Rules:
         raw: move bodies of any content type, also pickled ones.
         queues: source queue -> target queue.
         route: returns the target queue of a task by its name, or an empty text.
-        dead_letters_of: returns the dead-dead_letter queue of a queue.
+        dead_letters_of: returns the dead-letter queue of a queue.
     """
 
     priority: PriorityPolicy = PriorityPolicy.INVERT
