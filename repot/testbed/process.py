@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ class ReapedDirectory:
 
     def __init__(self, prefix: str, *, epmd_port: int | None = None) -> None:
         """Create it."""
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        self.path = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(6)}")
         self.epmd_port = epmd_port
         order = {"command": None, "remove": str(self.path), "epmd_port": epmd_port}
         self._reaper = subprocess.Popen(  # noqa: S603 - our own program
@@ -49,6 +50,8 @@ class ReapedDirectory:
         )
         assert self._reaper.stdin is not None
         self.lifeline = self._reaper.stdin.fileno()
+        # after the reaper has started: who is killed in between leaves no directory
+        self.path.mkdir(mode=0o700)
 
     def close(self, *, within_s: float = _STOP_WITHIN_S) -> None:
         """Delete it, once the processes that live in it have ended.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.request import ProxyHandler, build_opener
@@ -15,12 +13,14 @@ from repot.brokers import open_broker
 from repot.config import BrokerUrl
 from repot.errors import ServerFailed
 from repot.testbed import executables
+from repot.testbed.process import ReapedDirectory
 from repot.testbed.rabbitmq_node import TICK_MS, RabbitPorts, launch_rabbitmq, write_files
 from repot.testbed.redis_node import launch_redis
 from repot.testbed.startup import ATTEMPTS, LOOPBACK, Launched, free_port, start, wait_until_it_serves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from repot.brokers.port import Broker
     from repot.testbed.process import ReapedProcess
@@ -137,9 +137,8 @@ def _running(name: str, launch: Callable[[Path], Launched]) -> Iterator[Server]:
     """Start a server, each attempt in a new directory; stop it at the end."""
     for attempts_left in reversed(range(ATTEMPTS)):
         begun = monotonic()
-        directory = Path(tempfile.mkdtemp(prefix=f"repot-{name}-"))
-        launched = launch(directory)
-        with launched.process:
+        # the server's own reaper removes the directory too; it does not run yet when the directory is made
+        with ReapedDirectory(f"repot-{name}-") as home, (launched := launch(home.path)).process:
             try:
                 product, version = wait_until_it_serves(name, launched)
             except ServerFailed:
@@ -153,7 +152,7 @@ def _running(name: str, launch: Callable[[Path], Launched]) -> Iterator[Server]:
                 launched.url,
                 launched.management_url,
                 launched.process,
-                directory,
+                home.path,
                 started_in_s=monotonic() - begun,
                 variables=launched.variables,
             )

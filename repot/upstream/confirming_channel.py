@@ -25,6 +25,12 @@ POINTS = (
         _BREAKS,
         contains=("self.events = defaultdict(set)", "self.basic_publish = self.basic_publish_confirm"),
     ),
+    Point(
+        "amqp.channel:Channel._on_close",
+        Failure.SILENT,
+        "A message that is too large counts as unknown on a slow RabbitMQ.",
+        contains=("self._do_revive()", "raise error_for_code("),
+    ),
     Point("amqp.channel:Channel._on_basic_ack", Failure.SILENT, _BREAKS, contains=("self.events['basic_ack']",)),
     Point("amqp.channel:Channel._on_basic_nack", Failure.SILENT, _BREAKS, contains=("self.events['basic_nack']",)),
     Point(
@@ -61,6 +67,14 @@ def open_confirming_channel(connection: Any, publish: Callable[..., None], liste
     channel.events["basic_return"].add(listener.returned)
     channel.basic_publish = publish
     return channel
+
+
+def report_close_at_once(channel: Any) -> None:
+    """Let a channel that RabbitMQ closes raise the reason, and stay closed.
+
+    py-amqp opens the channel again first. If that takes longer than the timeout of the read, the reason is lost.
+    """
+    channel._do_revive = lambda: None
 
 
 def publish_unconfirmed(channel: amqp.Channel, message: Any, **options: Any) -> None:

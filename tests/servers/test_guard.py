@@ -152,7 +152,8 @@ def test_after_the_last_retry_the_key_is_free(shop: Shop, order: str) -> None:
         task = shop.send("flaky", order, 3)
         with pytest.raises(Exception, match=order):
             shop.get(task)
-        assert ["RETRY", "RETRY", "FAILURE"] == shop.await_ended(task.id, 3)
+        # each run says so after it has stored its result: the last one may be quicker than the one before
+        assert ["FAILURE", "RETRY", "RETRY"] == sorted(shop.await_ended(task.id, 3))
 
 
 def test_a_failure_that_is_not_kept_may_be_tried_again(shop: Shop, order: str) -> None:

@@ -210,11 +210,11 @@ def test_a_delayed_message_is_kept_before_any_worker_has_started(rabbitmq: Serve
     with _virtual_host(rabbitmq) as url:
         app = Celery("early", set_as_current=False)
         configure(app, ExplicitSettings(broker_url=url, queue_names=(name,)), Role.CLIENT)  # type: ignore[arg-type]
-        app.send_task("repot.run", countdown=1, ignore_result=True)
+        app.send_task("repot.run", countdown=8, ignore_result=True)
         with Connection(url) as connection:
             channel: Any = connection.default_channel
             assert channel.basic_get(name, no_ack=True) is None
-            wait_until(lambda: channel.basic_get(name, no_ack=True), within_s=10, what="it arrives")
+            wait_until(lambda: channel.basic_get(name, no_ack=True), within_s=30, what="it arrives")
 
 
 def test_a_delayed_message_reaches_no_queue_whose_name_ends_alike(rabbitmq: Server) -> None:

@@ -109,7 +109,8 @@ def test_a_killed_task_runs_again_but_not_for_ever(running: RunningWorker) -> No
 def test_a_retrying_task_keeps_its_id(running: RunningWorker) -> None:
     task = running.send("repot.retry", 2)
     running.await_line(ENDED, task, 3)
-    assert ["RETRY", "RETRY", "SUCCESS"] == [line["state"] for line in running.lines(ENDED, task)]
+    # each run says so after it has stored its result: the last one may be quicker than the one before
+    assert ["RETRY", "RETRY", "SUCCESS"] == sorted(line["state"] for line in running.lines(ENDED, task))
 
 
 def test_a_warm_shutdown_ends_with_success(running: RunningWorker) -> None:

@@ -15,7 +15,7 @@ import amqp
 from repot.brokers.message import to_amqp
 from repot.brokers.publishing import CONFIRMED, Receipt, refused, unknown
 from repot.config.delays import ENTRY, delayed_key
-from repot.upstream.confirming_channel import open_confirming_channel, publish_unconfirmed
+from repot.upstream.confirming_channel import open_confirming_channel, publish_unconfirmed, report_close_at_once
 from repot.upstream.fewer_system_calls import writing_together
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class _Batch:
         #: Returned messages come in the order in which they were sent: the search goes on from the last one.
         self._last_returned = -1
         self._channel = open_confirming_channel(connection, publish_unconfirmed, self)
+        report_close_at_once(self._channel)
 
     def send(self) -> str:
         """Publish everything and wait for the confirms; return why that failed, or an empty text."""
@@ -79,6 +80,10 @@ class _Batch:
             self._wait(0)
         except TimeoutError:
             return f"RabbitMQ confirmed nothing for {self._timeout_s:g} s"
+        except amqp.ChannelError as error:
+            # it is closed: its number is free for the next one
+            self._channel.collect()
+            return f"RabbitMQ did not confirm it: {error}"
         except (amqp.AMQPError, OSError) as error:
             return f"RabbitMQ did not confirm it: {error}"
         return ""
