@@ -71,7 +71,7 @@ class Limits:
 class Control:
     """Watches the limits, the operator's requests and the brokers' state.
 
-    `depth` counts the target queue, `check` looks whether the target can take messages, `progress` is called after each
+    `depth` counts the target queue, `check_target` looks whether it can take messages, `progress` is called after each
     window and at each change of what the move waits for, and `alive` while it waits.
     """
 
@@ -79,7 +79,8 @@ class Control:
     stop: Event
     hold: QueueHold
     depth: Callable[[], int]
-    check: Callable[[], None]
+    #: Raises MoveRefused where a queue is missing.
+    check_target: Callable[[], None]
     progress: Callable[[str], None]
     alive: Callable[[], None] = lambda: None
     moved_count: int = 0
@@ -182,22 +183,12 @@ class Control:
             self.hold.renew()
             self._renewed_at = monotonic()
 
-    def check_target(self) -> None:
-        """Look whether the target can take the messages.
-
-        Raises:
-            MoveRefused: a queue is missing.
-            BrokerUnreachable: it did not answer.
-        """
-        self.check()
-
     def _is_too_deep(self) -> bool:
         if self.limits.max_depth is None or monotonic() - self._depth_checked_at < _SLICE_S:
             return False
-        self._depth_checked_at = monotonic()
         too_deep = self.depth() >= self.limits.max_depth
-        if too_deep:
-            self._depth_checked_at = 0
+        if not too_deep:
+            self._depth_checked_at = monotonic()
         return too_deep
 
     def _rest(self, seconds: float) -> None:

@@ -7,29 +7,26 @@ import json
 import os
 import socket
 from contextlib import suppress
-from pathlib import Path
+from typing import Any
+
+from repot.worker.process_identity import boot_id, pid_namespace, process_state, start_ticks
 
 
 def this_mover(name: str) -> str:
     """Return the text for this process and the name of its move."""
-    pid = os.getpid()
-    return json.dumps(
-        {
-            "move": name,
-            "user": _user(),
-            "host": socket.gethostname(),
-            "machine": _machine(),
-            "pid": pid,
-            "started": _started(pid),
-        }
-    )
+    return json.dumps({"move": name, **who(), "machine": _machine(), "started": _started(os.getpid())})
+
+
+def who() -> dict[str, Any]:
+    """Return the user, the host and the process id."""
+    return {"user": _user(), "host": socket.gethostname(), "pid": os.getpid()}
 
 
 def has_ended(holder: str) -> bool:
     """Return whether the process of a text is known to have ended; False for one on another machine."""
     try:
         found = json.loads(holder)
-        here = bool(_machine()) and found["machine"] == _machine() and found["host"] == socket.gethostname()
+        here = bool(boot_id()) and found["machine"] == _machine() and found["host"] == socket.gethostname()
         return here and _started(int(found["pid"])) != str(found["started"])
     except (ValueError, KeyError, TypeError):
         return False
@@ -45,20 +42,13 @@ def described(holder: str) -> str:
 
 
 def _machine() -> str:
-    """Return what this boot and these process ids belong to; empty where the platform does not say."""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    return ""
+    """Return what this boot and these process ids belong to."""
+    return f"{boot_id()} {pid_namespace()}"
 
 
 def _started(pid: int) -> str:
-    """Return when a process started, in ticks since the boot; empty if it has ended."""
-    with suppress(OSError):
-        # the second field, a name in parentheses, may contain spaces
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if state == "Z" else rest[18]
-    return ""
+    """Return when a process started; empty if it has ended."""
+    return "" if process_state(pid) == "Z" else start_ticks(pid)
 
 
 def _user() -> str:

@@ -15,7 +15,7 @@ from repot.errors import AlreadyMoving, BrokerUnreachable, ConfigInvalid, MoveCo
 from repot.migrate.account import account_of, total
 from repot.migrate.addresses import Address
 from repot.migrate.control import Control, Limits, Request
-from repot.migrate.holder import described, has_ended, this_mover
+from repot.migrate.holder import described, has_ended, this_mover, who
 from repot.migrate.mover import QueueMover, Route
 from repot.migrate.placement import JournalStore, place
 from repot.migrate.translate import Rules, Translation
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from repot.brokers import Broker
     from repot.brokers.journal import Journal
-    from repot.brokers.message import Message
     from repot.brokers.moving import QueueHold
     from repot.config import WorkerSettings
     from repot.migrate.account import Account
@@ -76,14 +75,6 @@ class Move:
         """Return the move's journal."""
         return self.placement.journal
 
-    def target_messages(self, queue: str) -> Iterator[Message]:
-        """Yield the messages that wait in a queue of the target; they stay there.
-
-        Raises:
-            BrokerUnreachable: the target did not answer.
-        """
-        return self.target.scan(queue)
-
     def run(self, stop: Event, progress: Show = lambda *_: None) -> Account:
         """Move all queues; return the account. `progress` is called after each window.
 
@@ -116,7 +107,7 @@ class Move:
             stop,
             hold,
             depth=lambda: self.target.depth(goal).ready,
-            check=lambda: check_queues(self.target, self.order),
+            check_target=lambda: check_queues(self.target, self.order),
             progress=lambda doing: progress(queue, doing, control.moved_count),
         )
         route = Route(self.order.name, queue, self.source, self.translation(queue))
@@ -233,7 +224,7 @@ def check_queues(target: MoveTarget, order: Order) -> None:
     goals = dict.fromkeys(order.queues.values())
     if missing := target.missing(goals):
         message = f"the target has no queue {', '.join(map(repr, missing))}"
-        hint = "Start a worker there first: it declares its queues as the application has them. Or use --declare."
+        hint = "Start a worker there first: it declares its queues as the application has them."
         raise MoveRefused(message, hint=hint)
     target.prepare(filter(None, map(order.rules.dead_letters_of, goals)))
 
@@ -286,6 +277,4 @@ def counts(account: Account) -> dict[str, int]:
 
 def audit_line(what: str) -> str:
     """Return a line of the audit: when, who, what."""
-    found = json.loads(this_mover(""))
-    who = {name: found[name] for name in ("user", "host", "pid")}
-    return json.dumps({"at": datetime.now(UTC).isoformat(timespec="seconds"), **who, "what": what})
+    return json.dumps({"at": datetime.now(UTC).isoformat(timespec="seconds"), **who(), "what": what})

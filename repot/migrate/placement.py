@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from repot.brokers.moving import KeepsJournals, MoveTarget, SettlesWithJournal
+from repot.brokers.moving import KeepsJournals, SettlesWithJournal
 from repot.errors import BrokerUnreachable, ConfigInvalid
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from repot.brokers import Broker
     from repot.brokers.journal import Journal, JournalStep
-    from repot.brokers.moving import Outgoing
+    from repot.brokers.moving import MoveSource, MoveTarget, Outgoing
     from repot.brokers.publishing import Receipt
     from repot.migrate.window import Entry, Window
 
@@ -126,7 +126,7 @@ class JournalStore:
     prefix: str
 
 
-def place(source: Broker, target: Broker, name: str, store: JournalStore, lease_s: float) -> Placement:
+def place(source: MoveSource, target: MoveTarget, name: str, store: JournalStore, lease_s: float) -> Placement:
     """Return where the journal of a move is: on the target if it keeps journals, else on the source, else beside.
 
     Raises:
@@ -134,9 +134,6 @@ def place(source: Broker, target: Broker, name: str, store: JournalStore, lease_
     """
     if isinstance(target, KeepsJournals):
         return OnTarget(target.journal(name), target, lease_s)
-    if not isinstance(target, MoveTarget):
-        message = f"the adapter for {target.product} cannot receive a move"
-        raise ConfigInvalid(message)
     if isinstance(source, KeepsJournals):
         return OnSource(source.journal(name), target)
     return Beside(_journal_beside(name, store), target, lease_s)

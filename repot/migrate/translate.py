@@ -35,7 +35,7 @@ _PICKLE = "application/x-python-serialize"
 _JSON = "application/json"
 _HIGHEST = 9
 
-#: Headers and properties share one AMQP frame of 128 KiB; some of it is for what a dead dead_letter adds.
+#: Headers and properties share one AMQP frame of 128 KiB; some of it is for what a dead letter adds.
 _MAX_HEADER_BYTES = 110_000
 
 
@@ -49,7 +49,7 @@ class PriorityPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A message that is kept as a dead dead_letter; `at_source` where the target cannot hold it either."""
+    """A message that is kept as a dead letter; `at_source` where the target cannot hold it either."""
 
     dead_letter: Outgoing
     reason: str
@@ -103,7 +103,7 @@ class Translation:
         return Outgoing(queue, changed, _delay_s(message, now) if target.delays else 0)
 
     def quarantine(self, message: Message, reason: Reason, why: str) -> Quarantine:
-        """Return the dead dead_letter for a message that cannot be delivered."""
+        """Return the dead letter for a message that cannot be delivered."""
         at_source = reason is Reason.TOO_LARGE
         queue = self.queue if at_source else self.rules.queues.get(self.queue, self.queue)
         now = datetime.now(UTC).timestamp()

@@ -68,7 +68,7 @@ def _check(move: Move, record: Mapping[str, str], queue: str, goal: str) -> Queu
     numbers: Counter[int] = Counter()
     identities: dict[int, str] = {}
     marked: Counter[int] = Counter()
-    for message in move.target_messages(goal):
+    for message in move.target.scan(goal):
         number = number_in(message.headers, move.order.name)
         if number is None:
             continue

@@ -44,7 +44,7 @@ class ReapedDirectory:
         """Create it."""
         self.path = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(6)}")
         self.epmd_port = epmd_port
-        order = {"command": None, "remove": str(self.path), "epmd_port": epmd_port}
+        order = {"remove": str(self.path), "epmd_port": epmd_port}
         self._reaper = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-I", "-S", str(_REAPER), json.dumps(order)], stdin=subprocess.PIPE, start_new_session=True
         )
@@ -91,20 +91,13 @@ class ReapedProcess:
         log: Path,
         environment: Mapping[str, str],
         directory: Path | None = None,
-        remove: Path | None = None,
-        epmd_port: int | None = None,
         home: ReapedDirectory | None = None,
     ) -> None:
-        """Start `command` in `directory`; delete `remove` once it has ended. A `home` is deleted after it."""
+        """Start `command` in `directory`. A `home` is deleted after it has ended."""
         self.log = log
         self._last_lines = ""
         self._freezes = 0
-        order = {
-            "command": list(command),
-            "log": str(log),
-            "remove": str(remove) if remove else None,
-            "epmd_port": epmd_port,
-        }
+        order = {"command": list(command), "log": str(log)}
         self._reaper = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-I", "-S", str(_REAPER), json.dumps(order)],
             stdin=subprocess.PIPE,

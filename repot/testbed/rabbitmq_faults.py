@@ -122,7 +122,7 @@ def rabbitmq_node(
     directory = home.path / name
     directory.mkdir()
     write_files(directory, ports, options, cookie=cookie)
-    return Node(name, lambda: launch_rabbitmq(directory, ports, home=home), directory / "db", ports.of_the_node)
+    return Node(name, lambda: launch_rabbitmq(directory, home, ports), directory / "db", ports.of_the_node)
 
 
 def _await_alarm(node: Node, *, raised: bool) -> None:

@@ -43,11 +43,8 @@ class RabbitPorts:
         return self.amqp, self.management, self.distribution
 
 
-def launch_rabbitmq(directory: Path, ports: RabbitPorts, *, home: ReapedDirectory | None = None) -> Launched:
-    """Start a node from the files that `write_files` left in `directory`.
-
-    A `home` of several nodes ends their port mapper itself.
-    """
+def launch_rabbitmq(directory: Path, home: ReapedDirectory, ports: RabbitPorts) -> Launched:
+    """Start a node from the files that `write_files` left in `directory`; `home` ends the port mapper."""
     variables = _variables(directory, ports)
     url = f"amqp://guest:guest@{LOOPBACK}:{ports.amqp}//"
     address = f"http://{LOOPBACK}:{ports.management}"
@@ -57,7 +54,7 @@ def launch_rabbitmq(directory: Path, ports: RabbitPorts, *, home: ReapedDirector
         with closing(open_broker(BrokerUrl.parse(url), management_url=address)) as broker:
             return if_ours(broker, ports.node)
 
-    process = start([executables.RABBITMQ.find()], directory, variables, None if home else ports.epmd, home=home)
+    process = start([executables.RABBITMQ.find()], directory, home, variables)
     return Launched(process, ports.amqp, url, identify, address, variables)
 
 

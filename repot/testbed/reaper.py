@@ -26,12 +26,12 @@ ENDED_WITHIN_S = 5
 
 
 def main() -> int:
-    """Run `{"command", "log", "remove", "epmd_port"}`, given as JSON in the first argument.
+    """Run `{"command", "log"}`, given as JSON in the first argument.
 
-    Without a command it keeps a directory: it waits until no process holds the other end, and removes it.
+    `{"remove", "epmd_port"}` keeps a directory: wait until no process holds the other end, and remove it.
     """
     order = json.loads(sys.argv[1])
-    if order["command"] is None:
+    if "remove" in order:
         until_the_caller_is_gone()
         clean_up(order["epmd_port"], order["remove"])
         return 0
@@ -54,7 +54,6 @@ def main() -> int:
     code = child.wait()
     end()
     show_end_of(order["log"])
-    clean_up(order["epmd_port"], order["remove"])
     return code if code >= 0 else 128 - code
 
 
@@ -93,12 +92,11 @@ def until_the_caller_is_gone() -> None:
         pass
 
 
-def clean_up(epmd_port: int | None, directory: str | None) -> None:
-    """End the port mapper and remove the directory, if given."""
+def clean_up(epmd_port: int | None, directory: str) -> None:
+    """End the port mapper, if there is one, and remove the directory."""
     if epmd_port:
         end_epmd(epmd_port)
-    if directory:
-        remove(directory)
+    remove(directory)
 
 
 def remove(directory: str) -> None:

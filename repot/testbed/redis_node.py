@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from repot.testbed.process import ReapedDirectory
 
 
-def launch_redis(
-    program: str, directory: Path, port: int, options: Iterable[str], *, home: ReapedDirectory | None = None
-) -> Launched:
+def launch_redis(program: str, directory: Path, home: ReapedDirectory, port: int, options: Iterable[str]) -> Launched:
     """Start one that keeps nothing on disk, unless `options` of its command line change that."""
     command = [program, "--port", str(port), "--bind", LOOPBACK, "--dir", str(directory)]
     command += ["--save", "", "--appendonly", "no", "--daemonize", "no", *options]
     url = f"redis://{LOOPBACK}:{port}/0"
-    process = start(command, directory, home=home)
+    process = start(command, directory, home)
 
     def identify() -> tuple[str, str]:
         with closing(open_broker(BrokerUrl.parse(url))) as broker:

@@ -79,8 +79,8 @@ def redis_server(*options: str, program: str = "") -> Iterator[Server]:
     """
     program = program or executables.REDIS.find()
 
-    def launch(directory: Path) -> Launched:
-        return launch_redis(program, directory, free_port(), options)
+    def launch(home: ReapedDirectory) -> Launched:
+        return launch_redis(program, home.path, home, free_port(), options)
 
     with _running("redis", launch) as server:
         yield server
@@ -99,12 +99,13 @@ def rabbitmq_server(*options: str) -> Iterator[Server]:
     """
     executables.RABBITMQ.find()
 
-    def launch(directory: Path) -> Launched:
-        ports = RabbitPorts(*(free_port() for _ in range(4)))
-        write_files(directory, ports, options)
-        return launch_rabbitmq(directory, ports)
+    def launch(home: ReapedDirectory) -> Launched:
+        assert home.epmd_port is not None
+        ports = RabbitPorts(free_port(), free_port(), free_port(), home.epmd_port)
+        write_files(home.path, ports, options)
+        return launch_rabbitmq(home.path, home, ports)
 
-    with _running("rabbitmq", launch) as server:
+    with _running("rabbitmq", launch, epmd_port=free_port) as server:
         yield server
 
 
@@ -118,7 +119,7 @@ def toxiproxy_server() -> Iterator[Server]:
     """
     program = executables.TOXIPROXY.find()
 
-    def launch(directory: Path) -> Launched:
+    def launch(home: ReapedDirectory) -> Launched:
         port = free_port()
         url = f"http://{LOOPBACK}:{port}"
 
@@ -126,19 +127,21 @@ def toxiproxy_server() -> Iterator[Server]:
             with build_opener(ProxyHandler({})).open(f"{url}/version", timeout=1) as answer:
                 return "Toxiproxy", str(json.load(answer)["version"])
 
-        return Launched(start([program, "-host", LOOPBACK, "-port", str(port)], directory), port, url, identify)
+        process = start([program, "-host", LOOPBACK, "-port", str(port)], home.path, home)
+        return Launched(process, port, url, identify)
 
     with _running("toxiproxy", launch) as server:
         yield server
 
 
 @contextmanager
-def _running(name: str, launch: Callable[[Path], Launched]) -> Iterator[Server]:
+def _running(
+    name: str, launch: Callable[[ReapedDirectory], Launched], *, epmd_port: Callable[[], int | None] = lambda: None
+) -> Iterator[Server]:
     """Start a server, each attempt in a new directory; stop it at the end."""
     for attempts_left in reversed(range(ATTEMPTS)):
         begun = monotonic()
-        # the server's own reaper removes the directory too; it does not run yet when the directory is made
-        with ReapedDirectory(f"repot-{name}-") as home, (launched := launch(home.path)).process:
+        with ReapedDirectory(f"repot-{name}-", epmd_port=epmd_port()) as home, (launched := launch(home)).process:
             try:
                 product, version = wait_until_it_serves(name, launched)
             except ServerFailed:

@@ -44,4 +44,4 @@ def redis_node(home: ReapedDirectory, name: str, program: str, options: list[str
     directory = home.path / name
     directory.mkdir()
     port = free_port()
-    return Node(name, lambda: launch_redis(program, directory, port, options, home=home), directory, (port,))
+    return Node(name, lambda: launch_redis(program, directory, home, port, options), directory, (port,))

@@ -47,25 +47,12 @@ def free_port() -> int:
 
 
 def start(
-    command: list[str],
-    directory: Path,
-    variables: Mapping[str, str] | None = None,
-    epmd_port: int | None = None,
-    *,
-    home: ReapedDirectory | None = None,
+    command: list[str], directory: Path, home: ReapedDirectory, variables: Mapping[str, str] | None = None
 ) -> ReapedProcess:
-    """Run a server in `directory`, which is deleted with it, or with the `home` that it is in."""
+    """Run a server in `directory`; the `home` that it is in is deleted after it has ended."""
     environment = inherited_environment(without=("RABBITMQ_", "ERL_", "WORKER_", "CELERY_")) | dict(variables or {})
-    remove = None if home else directory
-    return ReapedProcess(
-        command,
-        log=directory / "server.log",
-        environment=environment,
-        directory=directory,
-        remove=remove,
-        epmd_port=epmd_port,
-        home=home,
-    )
+    log = directory / "server.log"
+    return ReapedProcess(command, log=log, environment=environment, directory=directory, home=home)
 
 
 def wait_until_it_serves(name: str, launched: Launched) -> tuple[str, str]:

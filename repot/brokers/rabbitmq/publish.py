@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _WINDOW = 500
 #: 406 of a message that is larger than RabbitMQ takes: "message size 17 is larger than configured max size 16".
 _MAX_SIZE = re.compile(r"larger than (?:configured )?max size (\d+)")
-
-
 #: Seconds between two calls of `on_wait`.
 _SLICE_S = 1.0
 

@@ -16,6 +16,7 @@ from repot.brokers.closing import leave
 from repot.brokers.message import from_amqp
 from repot.brokers.moving import QueueHold, QueueReader
 from repot.brokers.rabbitmq.requeue import count_waiting, republish, returns_of, without_counts
+from repot.brokers.rabbitmq.reservation import ARRIVE_WITHIN_S, FAILURES
 from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config.delays import delayed_queue_of
 from repot.errors import AlreadyMoving, ReservationLost, Unroutable
@@ -36,14 +37,10 @@ Find: TypeAlias = "Callable[[str], str]"
 
 #: A pause between two deliveries of a consumer with free prefetch; longer, and no message waits.
 _PAUSE_S = 0.05
-#: Messages that were counted and do not arrive for so long were taken by another consumer.
-_ARRIVE_WITHIN_S = 1.0
 #: A quorum queue takes a prefetch of 0, which is no limit, for 2,000.
 _MAX_PREFETCH = 65_535
 #: A message that its queue may still return so often is replaced by a copy.
 _RETURNS_LEFT = 3
-
-_FAILURES = (amqp.AMQPError, OSError, AttributeError)
 
 
 class RabbitReader(QueueReader):
@@ -109,12 +106,12 @@ class RabbitReader(QueueReader):
         self._arrived.clear()
         if connection is None:
             return
-        with suppress(*_FAILURES):
+        with suppress(*FAILURES):
             for queue in self._queues:
                 self._channel.basic_cancel(f"mover.{queue}")
             nack_all(self._channel)
             self._channel.basic_qos(0, 0, False)
-        leave(connection, _ARRIVE_WITHIN_S)
+        leave(connection, ARRIVE_WITHIN_S)
 
     def acknowledge(self, tags: list[int], *, in_order: bool) -> None:
         """Acknowledge deliveries; `in_order` if they are all up to the last one. Wait until RabbitMQ has read it."""
@@ -176,7 +173,7 @@ class RabbitReader(QueueReader):
                 established.drain_events(timeout=_PAUSE_S)
             except TimeoutError:
                 waited_s += _PAUSE_S
-                if self._arrived or waited_s >= _ARRIVE_WITHIN_S or not self._waiting(established):
+                if self._arrived or waited_s >= ARRIVE_WITHIN_S or not self._waiting(established):
                     return
 
     def _waiting(self, established: Any) -> bool:  # noqa: ANN401 - amqp.Connection
@@ -219,8 +216,7 @@ class _Window(Reservation):
             if self._channel is None or not self._channel.is_open:
                 raise ReservationLost.of(len(ids))
             self._reader.acknowledge(sorted(map(int, ids)), in_order=whole)
-        except _FAILURES as error:
-            # py-amqp's closed channel has no connection
+        except FAILURES as error:
             self._has_ended = True
             self._reader.close()
             raise ReservationLost.of(len(ids)) from error
@@ -270,7 +266,7 @@ class RabbitHold(QueueHold):
                 return
             try:
                 self._channel.basic_qos(0, 1, False)
-            except _FAILURES as error:
+            except FAILURES as error:
                 self.release()
                 message = "the connection that holds the queue was lost"
                 raise OSError(message) from error
@@ -279,7 +275,7 @@ class RabbitHold(QueueHold):
         """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            leave(connection, _ARRIVE_WITHIN_S)
+            leave(connection, ARRIVE_WITHIN_S)
 
     def _acquire(self) -> None:
         connection = self._connect()
@@ -287,14 +283,14 @@ class RabbitHold(QueueHold):
         try:
             channel.queue_declare(self.name, exclusive=True, arguments={"x-repot-holder": self._holder})
         except amqp.ResourceLocked as error:
-            leave(connection, _ARRIVE_WITHIN_S)
+            leave(connection, ARRIVE_WITHIN_S)
             other = self._holder_of(self.name)
             if other == self._holder:
                 message = "RabbitMQ has not noticed yet that the former connection of this mover is dead"
                 raise OSError(message) from error
             raise AlreadyMoving.by(other) from error
         except BaseException:
-            leave(connection, _ARRIVE_WITHIN_S)
+            leave(connection, ARRIVE_WITHIN_S)
             raise
         self._connection, self._channel = connection, channel
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from kombu import Connection
 
 #: Messages that were counted and do not arrive for so long were taken by another consumer.
-_ARRIVE_WITHIN_S = 1.0
+ARRIVE_WITHIN_S = 1.0
+#: What a connection that failed raises; py-amqp's closed channel has no connection.
+FAILURES = (amqp.AMQPError, OSError, AttributeError)
 
 
 def take(connection: Connection, queue: str, limit: int, return_limit: int | None) -> RabbitReservation:
@@ -68,7 +70,7 @@ def _consume(connection: amqp.Connection, channel: Any, queue: str, limit: int) 
     tag = channel.basic_consume(queue, callback=arrived.append)
     with suppress(TimeoutError):
         while len(arrived) < expected:
-            connection.drain_events(timeout=_ARRIVE_WITHIN_S)
+            connection.drain_events(timeout=ARRIVE_WITHIN_S)
     # RabbitMQ delivers nothing after it has confirmed this
     channel.basic_cancel(tag)
     return arrived
@@ -100,8 +102,7 @@ class RabbitReservation(Reservation):
                 self._channel.basic_ack(int(one))
             # an answer on the same channel: RabbitMQ has read the acknowledgements before
             self._channel.basic_qos(0, len(self.messages), False)
-        except (amqp.AMQPError, OSError, AttributeError) as error:
-            # py-amqp's closed channel has no connection
+        except FAILURES as error:
             self._has_ended = True
             self._close()
             raise ReservationLost.of(len(ids)) from error
@@ -113,12 +114,12 @@ class RabbitReservation(Reservation):
             if self._open:
                 nack_all(self._channel)
                 self._channel.basic_qos(0, 0, False)
-        except (amqp.AMQPError, OSError, AttributeError):
+        except FAILURES:
             # the connection has failed: RabbitMQ puts them back as soon as it notices
             pass
         finally:
             self._close()
 
     def _close(self) -> None:
-        with suppress(amqp.AMQPError, OSError, AttributeError):
+        with suppress(*FAILURES):
             self._connection.release()

@@ -14,7 +14,7 @@ again after the worker's own visibility timeout, and an element that is not JSON
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from repot.brokers.redis.journal import STEP, step_text
@@ -23,12 +23,10 @@ from repot.brokers.reservation import Reservation, TakenMessage
 from repot.errors import FactUnknown, LeaseLost, ReservationLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from repot.brokers.journal import JournalStep
-
-#: Runs a command; raises repot's errors in place of redis-py's.
-Ask: TypeAlias = "Callable[[Callable[[], Any]], Any]"
+    from repot.brokers.redis.journal import Ask
 
 #: KEYS: the index, and the queue's lists. What is pushed back needs no memory, but Redis at `maxmemory` refuses RPUSH
 #: unless the script has written before: LPOP, which it never refuses, comes first.
