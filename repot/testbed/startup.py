@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ LOOPBACK = "127.0.0.1"
 
 #: A port found free can be taken before the server binds it; then another is tried.
 ATTEMPTS = 3
+#: Below the ports of outgoing connections on Linux, which would take one between its choice and its use.
+_PORTS = range(10_000, 32_768)
+_PORT_ATTEMPTS = 100
 _START_WITHIN_S = 40
 
 
@@ -39,11 +43,20 @@ class Launched:
 
 
 def free_port() -> int:
-    """Return a loopback port that is free at this moment."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a loopback port that is free at this moment, and that no outgoing connection takes.
+
+    The port 10,000 above, on which a node of a Redis Cluster listens too, exists.
+
+    Raises:
+        ServerFailed: none was found.
+    """
+    for _ in range(_PORT_ATTEMPTS):
+        port = secrets.choice(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
+    message = f"no port of {LOOPBACK} from {_PORTS[0]} to {_PORTS[-1]} is free"
+    raise ServerFailed(message)
 
 
 def start(

@@ -279,8 +279,7 @@ def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
 
 def test_on_a_cluster(tmp_path: Path) -> None:
     """Each script touches one record, whose name carries its hash tag."""
-    # a node also listens on its port + 10000
-    port = next(port for port in iter(free_port, 0) if port < 50000)
+    port = free_port()
     options = ["--port", str(port), "--bind", LOOPBACK, "--dir", str(tmp_path), "--cluster-enabled", "yes"]
     with _process(*options, "--save", "", directory=tmp_path) as node:
         timed = TimedRedis(f"redis+cluster://{LOOPBACK}:{port}")
