@@ -20,7 +20,8 @@ from repot.cli.move_options import (
     order_options,
     settings_of,
 )
-from repot.cli.move_output import print_checks, print_status, show_plan
+from repot.cli.move_output import print_checks, print_status
+from repot.cli.plan_output import show_plan
 
 if TYPE_CHECKING:
     from repot.config import WorkerSettings

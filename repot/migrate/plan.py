@@ -1,7 +1,7 @@
 """What a move would do: counted and sampled, and nothing is changed.
 
 A broker that hands messages out to show them (RabbitMQ) gets them back at once, marked as redelivered; `sample` limits
-how many.
+how many. What cannot be read is a text that says why, in the place of a count.
 """
 
 from __future__ import annotations
@@ -10,94 +10,124 @@ from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from repot.brokers.conditions import HasConditions
+from repot.brokers.facts import Unknown
 from repot.errors import BrokerUnreachable, FactUnknown
-from repot.migrate.translate import Quarantine, Translation
+from repot.migrate.risks import Goal, Remarks, judge_consumers, judge_limits, judge_room, judge_source
+from repot.migrate.sample import Backlog, Sample, TaskLook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator, Mapping, Sequence
 
     from repot.brokers import Broker
-    from repot.brokers.message import Message
+    from repot.brokers.conditions import QueueLimits, Room, Traffic
     from repot.migrate.move import Move
 
-
-@dataclass(slots=True)
-class TaskLook:
-    """What the sampled messages of one task have in common; instants are seconds since 1970, None if unknown."""
-
-    count: int = 0
-    oldest_at: float | None = None
-    newest_at: float | None = None
-    earliest_eta: str | None = None
-    latest_eta: str | None = None
-    largest_bytes: int = 0
-    total_bytes: int = 0
-    compressed: int = 0
-    delayed_by_target: int = 0
-    priorities: dict[str, int] = field(default_factory=dict)
-    quarantined: dict[str, int] = field(default_factory=dict)
-
-    def add(self, message: Message, translation: Translation, now: float) -> None:
-        """Look at one message."""
-        headers, properties = message.headers, message.properties
-        self.count += 1
-        self.largest_bytes = max(self.largest_bytes, len(message.body))
-        self.total_bytes += len(message.body)
-        self.compressed += bool(headers.get("compression"))
-        sent_at, eta = properties.get("timestamp"), headers.get("eta")
-        if isinstance(sent_at, int | float):
-            self.oldest_at = min(self.oldest_at or sent_at, sent_at)
-            self.newest_at = max(self.newest_at or sent_at, sent_at)
-        if eta:
-            self.earliest_eta = min(self.earliest_eta or str(eta), str(eta))
-            self.latest_eta = max(self.latest_eta or str(eta), str(eta))
-        found = translation.translate(message, now)
-        if isinstance(found, Quarantine):
-            _count(self.quarantined, found.reason)
-            return
-        self.delayed_by_target += found.delay_s > 0
-        before, after = properties.get("priority", "none"), found.message.properties.get("priority", "none")
-        _count(self.priorities, f"{before} -> {after}")
-
-
-def _count(counts: dict[str, int], name: str) -> None:
-    counts[name] = counts.get(name, 0) + 1
+_UNASKED = Unknown("this broker's adapter does not say")
 
 
 @dataclass(slots=True)
-class QueuePlan:
-    """What is known about one queue; a text in place of counts says why they are unknown."""
+class QueuePlan(Remarks):
+    """What is known about one source queue and where its messages go."""
 
-    queue: str
-    to: str
-    source: dict[str, Any] | str
-    target: dict[str, Any] | str
+    queue: str = ""
+    to: str = ""
+    source: dict[str, Any] | str = ""
+    target: dict[str, Any] | str = ""
+    by_priority: Mapping[str, int] | Unknown = _UNASKED
+    traffic: Traffic | Unknown = _UNASKED
     looked_at: int | str = 0
     tasks: dict[str, TaskLook] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
-def plan_of(move: Move, sample: int, *, follows: bool) -> list[QueuePlan]:
-    """Return the plan of each queue; `follows` if the move goes on with what comes later.
+@dataclass(slots=True)
+class GoalPlan(Remarks):
+    """What is known about one target queue, and what would come from all source queues.
+
+    Attributes:
+        held_s: for how long workers would have to hold a message until it is due.
+    """
+
+    queue: str = ""
+    coming: Backlog = field(default_factory=Backlog)
+    held_s: float = 0
+    limits: QueueLimits | Unknown = _UNASKED
+    traffic: Traffic | Unknown = _UNASKED
+
+
+@dataclass(slots=True)
+class Plan(Remarks):
+    """The plan of a move; its own remarks concern the target as a whole.
+
+    Attributes:
+        seconds: how long it takes at least, by the limit of its rate; a text without one.
+    """
+
+    queues: list[QueuePlan] = field(default_factory=list)
+    goals: list[GoalPlan] = field(default_factory=list)
+    room: Room | Unknown = _UNASKED
+    seconds: float | str = ""
+
+    @property
+    def all_problems(self) -> list[str]:
+        """Return what would be lost or stranded."""
+        return [problem for part in self._parts() for problem in part.problems]
+
+    def _parts(self) -> Iterator[Remarks]:
+        yield from self.queues
+        yield from self.goals
+        yield self
+
+
+def plan_of(move: Move, sample: int, *, follows: bool) -> Plan:
+    """Return the plan; `follows` if the move goes on with what comes later.
 
     Raises:
         BrokerUnreachable: a broker did not answer at all.
     """
-    return [_plan(move, queue, goal, sample, follows=follows) for queue, goal in move.order.queues.items()]
+    plan = Plan()
+    goals: dict[str, GoalPlan] = {}
+    traffic = _traffic(move.source, list(move.order.queues))
+    for queue, goal in move.order.queues.items():
+        found = QueuePlan(queue=queue, to=goal, traffic=traffic.get(queue, _UNASKED))
+        looked, coming = _fill(move, found, sample, follows=follows)
+        plan.queues.append(found)
+        if found.target != _MISSING:
+            whole = goals.setdefault(goal, GoalPlan(queue=goal, coming=Backlog(0, 0, 0)))
+            whole.coming, whole.held_s = whole.coming + coming, max(whole.held_s, looked.held_s)
+    plan.goals = list(goals.values())
+    _judge_target(move, plan)
+    plan.seconds = _seconds(plan, move.order.limits.rate)
+    return plan
 
 
-def _plan(move: Move, queue: str, goal: str, sample: int, *, follows: bool) -> QueuePlan:
-    missing = bool(move.target.missing([goal]))
-    found = QueuePlan(queue, goal, _depth(move.source, queue), "not declared" if missing else _depth(move.target, goal))
+_MISSING = "not declared"
+
+
+def _fill(move: Move, found: QueuePlan, sample: int, *, follows: bool) -> tuple[Sample, Backlog]:
+    """Count and look at a source queue; return what was seen, and what would come from it."""
+    missing = bool(move.target.missing([found.to]))
+    found.source = _depth(move.source, found.queue)
+    found.target = _MISSING if missing else _depth(move.target, found.to)
     if missing:
         found.problems.append(
-            f"the target has no queue {goal!r}: start a worker there first, which declares it as the application does"
+            f"the target has no queue {found.to!r}: start a worker there first, which declares it as the application "
+            f"does"
         )
-    _look(move, found, sample)
+    if isinstance(move.source, HasConditions):
+        found.by_priority = move.source.conditions().by_priority(found.queue)
+    looked = _look(move, found, sample)
+    _judge_counts(found, follows=follows)
+    if not isinstance(found.traffic, Unknown):
+        judge_source(found.queue, found.traffic, follows=follows, remarks=found)
+    ready = None if isinstance(found.source, str) else found.source["ready"] + found.source["delayed"]
+    return looked, looked.backlog(ready)
+
+
+def _judge_counts(found: QueuePlan, *, follows: bool) -> None:
     if isinstance(found.source, str):
-        found.problems.append(f"the messages of {queue!r} cannot be counted: {found.source}")
-        return found
+        found.problems.append(f"the messages of {found.queue!r} cannot be counted: {found.source}")
+        return
     if found.source["unacked"]:
         found.notes.append(
             f"{found.source['unacked']} messages are in the hands of workers or of another mover, and stay with them"
@@ -108,7 +138,42 @@ def _plan(move: Move, queue: str, goal: str, sample: int, *, follows: bool) -> Q
             f"{found.source['delayed']} messages of this or other queues wait on the source until they are due; those "
             f"of this one are moved {when}"
         )
-    return found
+
+
+def _judge_target(move: Move, plan: Plan) -> None:
+    coming = Backlog(0, 0, 0)
+    for goal in plan.goals:
+        coming += goal.coming
+    if not isinstance(move.target, HasConditions):
+        plan.unknown.append(f"limits and room of the target are unknown: {_UNASKED.reason}")
+        return
+    conditions = move.target.conditions()
+    traffic = _traffic(move.target, [goal.queue for goal in plan.goals])
+    waiting = {one.to: None if isinstance(one.target, str) else one.target["ready"] for one in plan.queues}
+    for goal in plan.goals:
+        goal.traffic, goal.limits = traffic[goal.queue], conditions.limits(goal.queue)
+        has_consumers = judge_consumers(goal.queue, traffic[goal.queue], goal)
+        if goal.known(goal.limits, f"the limits of the target queue {goal.queue!r}"):
+            assert not isinstance(goal.limits, Unknown)
+            facts = Goal(goal.queue, waiting[goal.queue], goal.coming, has_consumers, goal.held_s)
+            judge_limits(facts, goal.limits, goal)
+    plan.room = conditions.room()
+    judge_room(plan.room, coming, plan)
+
+
+def _traffic(broker: object, queues: Sequence[str]) -> Mapping[str, Traffic]:
+    return broker.conditions().traffic(queues) if isinstance(broker, HasConditions) and queues else {}
+
+
+def _seconds(plan: Plan, rate: float | None) -> float | str:
+    """Return how long the move takes at least; a text if nothing honest can be said."""
+    ready = [None if isinstance(one.source, str) else int(one.source["ready"]) for one in plan.queues]
+    counted = [one for one in ready if one is not None]
+    if len(counted) < len(ready):
+        return "unknown: the messages cannot be counted"
+    if rate is None:
+        return "unknown until it has run; --rate limits it, and the running move shows its rate and the time left"
+    return sum(counted) / rate
 
 
 def _depth(broker: Any, queue: str) -> dict[str, Any] | str:  # noqa: ANN401 - a Broker
@@ -120,23 +185,17 @@ def _depth(broker: Any, queue: str) -> dict[str, Any] | str:  # noqa: ANN401 - a
     return {"ready": depth.ready, "unacked": depth.unacked, "delayed": depth.delayed}
 
 
-def _look(move: Move, found: QueuePlan, sample: int) -> None:
-    translation = move.translation(found.queue)
-    now = time()
+def _look(move: Move, found: QueuePlan, sample: int) -> Sample:
+    looked = Sample(move.translation(found.queue), time())
     try:
-        messages = list(move.source.scan(found.queue, sample)) if sample else []
+        for message in move.source.scan(found.queue, sample) if sample else ():
+            looked.add(message)
     except (BrokerUnreachable, FactUnknown) as error:
         found.looked_at = f"unknown: {error.message}"
-        return
-    found.looked_at = len(messages)
-    for message in messages:
-        task = str(message.headers.get("task") or "(no task header)")
-        found.tasks.setdefault(task, TaskLook()).add(message, translation, now)
-    quarantined = sum(sum(one.quarantined.values()) for one in found.tasks.values())
-    if quarantined:
-        found.notes.append(f"{quarantined} of the messages looked at would be quarantined beside the dead letters")
-
-
-def problems_of(plans: Iterable[QueuePlan]) -> list[str]:
-    """Return what would be lost or stranded."""
-    return [problem for plan in plans for problem in plan.problems]
+        return Sample(looked.translation, looked.now)
+    found.looked_at, found.tasks = looked.count, looked.tasks
+    if looked.quarantined:
+        found.notes.append(
+            f"{looked.quarantined} of the messages looked at would be quarantined beside the dead letters"
+        )
+    return looked

@@ -180,7 +180,7 @@ def _unreadable(message: Message) -> tuple[Reason, str] | None:
 
 def _lifetime_s(message: Message, now: float) -> float | None:
     """Return for how long a message may still wait; None if that is unknown or unlimited."""
-    if (expires_at := _instant(message.headers.get("expires"))) is not None:
+    if (expires_at := instant(message.headers.get("expires"))) is not None:
         return expires_at - now
     try:
         ttl_s = int(message.properties["expiration"]) / 1000
@@ -191,11 +191,11 @@ def _lifetime_s(message: Message, now: float) -> float | None:
 
 
 def _delay_s(message: Message, now: float) -> int:
-    due_at = _instant(message.headers.get("eta"))
+    due_at = instant(message.headers.get("eta"))
     return 0 if due_at is None else max(0, math.ceil(due_at - now))
 
 
-def _instant(stated: object) -> float | None:
+def instant(stated: object) -> float | None:
     """Return an instant of a header in seconds since 1970; Celery writes ISO 8601, without a zone for UTC."""
     try:
         moment = stated if isinstance(stated, datetime) else datetime.fromisoformat(str(stated))

@@ -16,6 +16,7 @@ from repot.brokers.moving import Outgoing, QueueTraits
 from repot.brokers.port import DEFAULT_LEASE_S, Depth
 from repot.brokers.publishing import PublishOutcome
 from repot.brokers.rabbitmq import browse, publish, reservation
+from repot.brokers.rabbitmq.conditions import RabbitConditions
 from repot.brokers.rabbitmq.delayed import delayed_for
 from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
 from repot.brokers.rabbitmq.reader import DelayedReader, RabbitHold, RabbitReader
@@ -191,9 +192,17 @@ class RabbitBroker:
         return QueueTraits(
             orders=has_levels or "x-max-priority" in (found.get("arguments") or {}),
             delays=self._is_delayed(queue),
-            max_bytes=_MAX_BODY_BYTES if self._major >= _LIMITED_SINCE else _OLD_MAX_BODY_BYTES,
+            max_bytes=self._max_body_bytes,
             limits_headers=True,
         )
+
+    def conditions(self) -> RabbitConditions:
+        """Return what reads limits, room and traffic by the management API."""
+        return RabbitConditions(self._api, self._vhost, self._max_body_bytes)
+
+    @property
+    def _max_body_bytes(self) -> int:
+        return _MAX_BODY_BYTES if self._major >= _LIMITED_SINCE else _OLD_MAX_BODY_BYTES
 
     def _is_delayed(self, queue: str) -> bool:
         """Return whether the delays' exit leads to the queue by its name (`repot/config/delays.py`)."""

@@ -13,6 +13,7 @@ from repot.brokers.moving import Outgoing, QueueTraits
 from repot.brokers.port import DEFAULT_LEASE_S, Depth
 from repot.brokers.redis import browse, publish, reservation
 from repot.brokers.redis.client import open_client
+from repot.brokers.redis.conditions import RedisConditions
 from repot.brokers.redis.in_flight import InFlight
 from repot.brokers.redis.journal import RedisJournal, journal_key
 from repot.brokers.redis.lists import lists_of
@@ -149,6 +150,10 @@ class RedisBroker:
         """Return what all queues on Redis have in common."""
         del queue
         return QueueTraits(lowest_first=True, max_bytes=_MAX_ELEMENT_BYTES)
+
+    def conditions(self) -> RedisConditions:
+        """Return what reads memory, lists and clients."""
+        return RedisConditions(self._client, self._keys, _MAX_ELEMENT_BYTES, self._ask)
 
     @property
     def unacked_keys(self) -> tuple[str, str]:

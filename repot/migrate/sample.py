@@ -1,0 +1,117 @@
+"""What the first messages of a queue say about all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from repot.migrate.translate import Quarantine, Translation, instant
+
+if TYPE_CHECKING:
+    from repot.brokers.message import Message
+
+#: What a broker stores for a message besides its body, its headers and Base64: an estimate.
+_ENVELOPE_BYTES = 300
+
+
+@dataclass(slots=True)
+class TaskLook:
+    """What the sampled messages of one task have in common; instants are seconds since 1970, None if unknown."""
+
+    count: int = 0
+    oldest_at: float | None = None
+    newest_at: float | None = None
+    earliest_eta: str | None = None
+    latest_eta: str | None = None
+    largest_bytes: int = 0
+    total_bytes: int = 0
+    compressed: int = 0
+    delayed_by_target: int = 0
+    priorities: dict[str, int] = field(default_factory=dict)
+    quarantined: dict[str, int] = field(default_factory=dict)
+
+    def add(self, message: Message, translation: Translation, now: float) -> None:
+        """Look at one message."""
+        headers, properties = message.headers, message.properties
+        self.count += 1
+        self.largest_bytes = max(self.largest_bytes, len(message.body))
+        self.total_bytes += len(message.body)
+        self.compressed += bool(headers.get("compression"))
+        sent_at, eta = properties.get("timestamp"), headers.get("eta")
+        if isinstance(sent_at, int | float):
+            self.oldest_at = min(self.oldest_at or sent_at, sent_at)
+            self.newest_at = max(self.newest_at or sent_at, sent_at)
+        if eta:
+            self.earliest_eta = min(self.earliest_eta or str(eta), str(eta))
+            self.latest_eta = max(self.latest_eta or str(eta), str(eta))
+        found = translation.translate(message, now)
+        if isinstance(found, Quarantine):
+            _count(self.quarantined, found.reason)
+            return
+        self.delayed_by_target += found.delay_s > 0
+        before, after = properties.get("priority", "none"), found.message.properties.get("priority", "none")
+        _count(self.priorities, f"{before} -> {after}")
+
+
+@dataclass(slots=True)
+class Sample:
+    """Messages that were looked at, by task; a worker has to hold one of them for `held_s` until it is due."""
+
+    translation: Translation
+    now: float
+    count: int = 0
+    body_bytes: int = 0
+    stored_bytes: int = 0
+    held_s: float = 0
+    tasks: dict[str, TaskLook] = field(default_factory=dict)
+
+    def add(self, message: Message) -> None:
+        """Look at one message."""
+        self.count += 1
+        self.body_bytes += len(message.body)
+        # Base64, as Redis needs it, is a third longer
+        self.stored_bytes += len(message.body) * 4 // 3 + len(str(message.headers)) + _ENVELOPE_BYTES
+        self.held_s = max(self.held_s, self._held_s(message))
+        task = str(message.headers.get("task") or "(no task header)")
+        self.tasks.setdefault(task, TaskLook()).add(message, self.translation, self.now)
+
+    def _held_s(self, message: Message) -> float:
+        due_at = instant(message.headers.get("eta"))
+        return 0 if due_at is None or self.translation.target.delays else due_at - self.now
+
+    @property
+    def quarantined(self) -> int:
+        """Return how many of them would be quarantined."""
+        return sum(sum(one.quarantined.values()) for one in self.tasks.values())
+
+    def backlog(self, messages: int | None) -> Backlog:
+        """Return an estimate for so many messages; None if their number is unknown."""
+        if messages is None or (messages and not self.count):
+            return Backlog(messages)
+        share = messages / self.count if self.count else 0
+        return Backlog(messages, round(self.body_bytes * share), round(self.stored_bytes * share))
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How much is to be moved: counted messages, and estimated bytes; None if unknown."""
+
+    messages: int | None = 0
+    body_bytes: int | None = None
+    stored_bytes: int | None = None
+
+    def __add__(self, other: Backlog) -> Backlog:
+        """Add two backlogs; an unknown part makes the sum unknown."""
+        return Backlog(
+            _sum(self.messages, other.messages),
+            _sum(self.body_bytes, other.body_bytes),
+            _sum(self.stored_bytes, other.stored_bytes),
+        )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _count(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
