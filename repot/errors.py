@@ -343,6 +343,12 @@ class MoveStopped(RepotError):
     """A move ended before its queues were empty; what is left waits on the source broker."""
 
 
+class HoldersUnknown(RepotError):
+    """A worker may be alive that did not say what it holds, so its messages cannot be given back."""
+
+    exit_code = 4
+
+
 class AccountOpen(RepotError):
     """The account of a move does not close."""
 

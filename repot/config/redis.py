@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Address = TypeVar("Address", bound="ServiceUrl")
 
+#: The end of the name that repot's probes have in CLIENT LIST: they consume replies, and never a task.
+PROBE_CLIENT = "-probe"
+
 #: Number of scans that are missed if the scanning worker dies or its connection goes silent.
 _SCANS_MISSED = 3
 

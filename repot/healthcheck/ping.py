@@ -20,6 +20,7 @@ from kombu.exceptions import KombuError, OperationalError
 from repot.brokers.closing import leave
 from repot.brokers.errors import refuses_access
 from repot.config import Role, ServiceUrl, celery_config
+from repot.config.redis import PROBE_CLIENT
 from repot.upstream.pidbox import CommandMailbox
 
 if TYPE_CHECKING:
@@ -147,10 +148,11 @@ class PingClient:
         timeouts = dict.fromkeys(
             ("socket_timeout", "socket_connect_timeout", "read_timeout", "write_timeout"), self._timeout_s
         )
+        options = {**self._config.get("broker_transport_options", {}), **self._link.transport_options}
         return {
-            **self._config.get("broker_transport_options", {}),
-            **self._link.transport_options,
+            **options,
             **timeouts,
+            "client_name": f"{options.get('client_name') or 'repot'}{PROBE_CLIENT}",
             # redis-py would send a PING of its own before each ping
             "health_check_interval": 0,
             # a ping needs no confirm, and would wait for it as long as an alarm lasts

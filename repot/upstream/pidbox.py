@@ -16,7 +16,7 @@ from kombu.pidbox import Mailbox
 from repot.upstream.point import Failure, Point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 _BREAKS = "Pings are not answered, and probes restart a worker that works."
 
@@ -45,7 +45,42 @@ POINTS = (
     Point("kombu.pidbox:Mailbox.reply_queue", Failure.LOUD, _BREAKS),
     Point("kombu.pidbox:Mailbox.oid", Failure.LOUD, _BREAKS),
     Point("kombu.pidbox:Mailbox.__call__", Failure.LOUD, _BREAKS, "(self, connection)"),
+    Point(
+        "kombu.pidbox:Mailbox",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("exchange_fmt = '%s.pidbox'", "reply_exchange_fmt = 'reply.%s.pidbox'"),
+    ),
 )
+
+
+def mailbox_exchange(control_exchange: str) -> str:
+    """Return the name of the exchange of commands; each worker has a queue `{worker}.{name}` there."""
+    return f"{control_exchange}.pidbox"
+
+
+def reply_exchange(control_exchange: str) -> str:
+    """Return the name of the exchange of replies."""
+    return f"reply.{control_exchange}.pidbox"
+
+
+def command(
+    method: str,
+    arguments: Mapping[str, Any],
+    ticket: str,
+    reply_to: tuple[str, str],
+    destination: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return the body of a command; `reply_to` are exchange and routing key, without a destination it is for all."""
+    return {
+        "method": method,
+        "arguments": dict(arguments),
+        "destination": None if destination is None else list(destination),
+        "pattern": None,
+        "matcher": None,
+        "ticket": ticket,
+        "reply_to": {"exchange": reply_to[0], "routing_key": reply_to[1]},
+    }
 
 
 class CommandMailbox:
@@ -65,18 +100,19 @@ class CommandMailbox:
         consumer.register_callback(lambda body, message: on_reply(str(message.headers.get("ticket")), body))
         consumer.consume()
 
-    def send(self, command: str, node: str, ticket: str, within_s: float) -> None:
+    def send(self, method: str, node: str, ticket: str, within_s: float) -> None:
         """Send a command to one worker, once; errors of publishing are raised."""
+        self._publish(method, {}, ticket, within_s, [node])
+
+    def broadcast(self, method: str, arguments: Mapping[str, Any], ticket: str, within_s: float) -> None:
+        """Send a command to all workers, once; errors of publishing are raised."""
+        self._publish(method, arguments, ticket, within_s, None)
+
+    def _publish(
+        self, method: str, arguments: Mapping[str, Any], ticket: str, within_s: float, destination: list[str] | None
+    ) -> None:
         self._producer.publish(
-            {
-                "method": command,
-                "arguments": {},
-                "destination": [node],
-                "pattern": None,
-                "matcher": None,
-                "ticket": ticket,
-                "reply_to": {"exchange": self._mailbox.reply_exchange.name, "routing_key": self._mailbox.oid},
-            },
+            command(method, arguments, ticket, (self._mailbox.reply_exchange.name, self._mailbox.oid), destination),
             exchange=self._mailbox.exchange.name,
             headers={"clock": self._mailbox.clock.forward(), "expires": time() + within_s},
             retry=False,

@@ -17,6 +17,7 @@ from repot.brokers.port import DEFAULT_LEASE_S, Depth
 from repot.brokers.publishing import PublishOutcome
 from repot.brokers.rabbitmq import browse, publish, reservation
 from repot.brokers.rabbitmq.conditions import RabbitConditions
+from repot.brokers.rabbitmq.consumers import ask, consumers, mailboxes
 from repot.brokers.rabbitmq.delayed import delayed_for
 from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
 from repot.brokers.rabbitmq.reader import DelayedReader, RabbitHold, RabbitReader
@@ -27,9 +28,10 @@ from repot.config.queues import DeadLetterQueue
 from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from repot.brokers.browse import Browsed, Decide
+    from repot.brokers.in_hand import Answers, QueueConsumer
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
     from repot.brokers.registry import ConnectOptions
@@ -184,6 +186,16 @@ class RabbitBroker:
         """Return which queues are not declared."""
         with self._errors(), self._connect(confirm_publish=False) as connection:
             return tuple(one for one in queues if count_waiting(connection.connection, one) is None)
+
+    def ask_workers(self, control_exchange: str, within_s: float) -> Answers:
+        """Ask by a mailbox on a connection of its own; the bindings of its exchange say who listens."""
+        listening = mailboxes(self._api, self._vhost, control_exchange)
+        with self._errors(), self._connect(confirm_publish=False) as connection:
+            return ask(connection, control_exchange, listening, within_s)
+
+    def consumers(self, queues: Collection[str]) -> tuple[QueueConsumer, ...]:
+        """Return who consumes, by the management API."""
+        return consumers(self._api, self._vhost, queues)
 
     def traits(self, queue: str) -> QueueTraits:
         """Read a queue's type, its arguments, and whether the delays' exit leads to it."""

@@ -15,9 +15,11 @@ from repot.brokers.redis import browse, publish, reservation
 from repot.brokers.redis.client import open_client
 from repot.brokers.redis.conditions import RedisConditions
 from repot.brokers.redis.in_flight import InFlight
+from repot.brokers.redis.in_hand import InHand
 from repot.brokers.redis.journal import RedisJournal, journal_key
 from repot.brokers.redis.lists import lists_of
 from repot.brokers.redis.reader import RedisHold, RedisReader
+from repot.brokers.redis.workers import WorkerMailbox
 from repot.config.endpoints import endpoints
 from repot.errors import AccessRefused, BrokerUnreachable
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from repot.brokers.browse import Browsed, Decide
+    from repot.brokers.in_hand import Answers, BrokerClient, Delivery, GiveBack
     from repot.brokers.journal import JournalStep
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
@@ -35,14 +38,17 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-#: kombu's default names of keys: one list for each step of priority, `queue`, `queue\x06\x163`, ..., and one hash for
-#: the unacknowledged messages of all queues, with an index of their delivery times.
+#: kombu's options that name keys or times, with its defaults: one list for each step of priority, `queue`,
+#: `queue\x06\x163`, ..., and one hash for the unacknowledged messages of all queues, with an index of their delivery
+#: times.
 _KEYS = {
     "global_keyprefix": "",
     "sep": "\x06\x16",
     "priority_steps": (0, 3, 6, 9),
     "unacked_key": "unacked",
     "unacked_index_key": "unacked_index",
+    "fanout_prefix": True,
+    "visibility_timeout": None,
 }
 
 
@@ -84,6 +90,8 @@ class RedisBroker:
             sentinels=servers,
         )
         self._in_flight = InFlight(self._client, self._keys)
+        self._database = int(self._endpoint.path or 0)
+        self._in_hand = InHand(self._client, self._keys, self._database, self._ask)
         server = self._ask(lambda: self._client.info("server"))
         self.product, self.version = product_and_version(server)
         self.identity = str(server["process_id"])
@@ -145,6 +153,27 @@ class RedisBroker:
         """Return nothing: on Redis every name is a queue."""
         del queues
         return ()
+
+    def ask_workers(self, control_exchange: str, within_s: float) -> Answers:
+        """Ask by a reply queue that exists for this question alone."""
+
+        def ask() -> Answers:
+            with WorkerMailbox(self._client, self._keys, self._database, control_exchange) as mailbox:
+                return mailbox.ask(within_s)
+
+        return self._ask(ask)
+
+    def deliveries(self) -> Iterator[Delivery]:
+        """Yield kombu's unacknowledged deliveries."""
+        return self._in_hand.deliveries()
+
+    def consuming_clients(self) -> tuple[BrokerClient, ...]:
+        """Return the connections to this database that consume."""
+        return self._in_hand.clients()
+
+    def give_back(self, delivery: Delivery) -> GiveBack:
+        """Move a delivery back by one script, if it is still the same."""
+        return self._in_hand.give_back(delivery)
 
     def traits(self, queue: str) -> QueueTraits:
         """Return what all queues on Redis have in common."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from repot.brokers.redis import reservation
 from repot.errors import DepthUnknown
+from repot.upstream.redis_deliveries import bindings_key, bound_queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,8 +57,7 @@ class InFlight:
     def __init__(self, client: Any, keys: Mapping[str, Any]) -> None:  # noqa: ANN401 - redis.Redis
         """Count with `client`; `keys` are kombu's transport options."""
         self._client = client
-        self._prefix, self._separator = keys["global_keyprefix"], keys["sep"]
-        self._hash = f"{self._prefix}{keys['unacked_key']}"
+        self._hash = f"{keys['global_keyprefix']}{keys['unacked_key']}"
         self._keys = keys
         self._ends = client.register_script(_ENDS)
         self._reserved = client.register_script(reservation.COUNT)
@@ -95,9 +95,13 @@ class InFlight:
         return sum(held for origin, held in origins.items() if _may_return(origin, queue, tables.get(origin[0], ())))
 
     def _table(self, exchange: str) -> list[Sequence[str]]:
-        """Return the bindings of an exchange (routing key, pattern, queue), as kombu's `get_table`."""
-        members = self._client.smembers(f"{self._prefix}_kombu.binding.{exchange}")
-        return [tuple(member.split(self._separator)) for member in members]
+        return bindings(self._client, exchange, self._keys)
+
+
+def bindings(client: Any, exchange: str, keys: Mapping[str, Any]) -> list[Sequence[str]]:  # noqa: ANN401 - redis.Redis
+    """Return the bindings of an exchange (routing key, pattern, queue), as kombu's `get_table`."""
+    members = client.smembers(f"{keys['global_keyprefix']}{bindings_key(exchange)}")
+    return [tuple(member.split(keys["sep"])) for member in members]
 
 
 def _may_return(origin: Origin, queue: str, table: Iterable[Sequence[str]]) -> bool:
@@ -105,19 +109,9 @@ def _may_return(origin: Origin, queue: str, table: Iterable[Sequence[str]]) -> b
     exchange, key = origin
     if not exchange:
         return key == queue
-    bound = {row[2] for row in table if len(row) == 3 and _matches(row[0], row[1], key)}  # noqa: PLR2004 - kombu's three
     # no binding has the key: a fanout exchange ignores it
-    bound = bound or {row[-1] for row in table}
+    bound = bound_queues(table, key) or {row[-1] for row in table}
     return queue in bound or not bound
-
-
-def _matches(bound_key: str, pattern: str, key: str) -> bool:
-    if not pattern:
-        return bound_key == key
-    try:
-        return re.match(pattern, key) is not None
-    except re.error:
-        return True
 
 
 def _origin(end: str) -> Origin:

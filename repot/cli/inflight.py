@@ -1,0 +1,174 @@
+"""`repot inflight`: what workers hold, and giving back what no living worker holds."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from repot.cli.columns import columns
+from repot.cli.dlq_options import JSON, refuse_blank
+from repot.cli.durations import seconds
+from repot.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from repot.brokers import Broker
+    from repot.brokers.in_hand import QueueConsumer
+    from repot.migrate.in_hand import InHandReport, TaskInHand
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_TASK_HEADS = ("id", "task", "queue", "worker", "state", "age", "delivered again")
+_CONSUMER_HEADS = ("queue", "connection", "host", "client", "unacked", "prefetch", "connected for")
+
+
+class _Opened(NamedTuple):
+    broker: Broker
+    control_exchange: str
+
+
+@click.group()
+def inflight() -> None:
+    """List what workers hold; give back what no living worker holds.
+
+    A message in hand was delivered to a worker and is not acknowledged. Workers are
+    asked what they hold; one that does not answer is unknown, not dead. See
+    docs/in-flight.md.
+    """
+
+
+def _options(command: F) -> F:
+    for option in (
+        JSON,
+        click.option(
+            "--wait", callback=seconds, default="3s", show_default=True, help="How long workers may take to answer."
+        ),
+        click.option(
+            "--app", "-A", metavar="APP", help="Application, as for `celery -A`: its broker, options and mailbox."
+        ),
+        click.option(
+            "--queue", "queues", multiple=True, callback=refuse_blank, help="Only this queue; may be repeated."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@inflight.command("list")
+@_options
+def list_(*, queues: tuple[str, ...], app: str | None, wait: float, as_json: bool) -> None:
+    """List the tasks that workers hold; nothing is changed.
+
+    The broker is that of WORKER_BROKER_URL, or of the application. State `unknown`: no
+    worker that answered holds it. State `acknowledged`: it runs, and the broker has
+    forgotten it.
+    """
+    from repot.migrate.in_hand import list_in_hand
+
+    with _open(app) as opened:
+        found = list_in_hand(opened.broker, queues, opened.control_exchange, wait)
+    if as_json:
+        click.echo(json.dumps(_data(found), indent=2))
+    else:
+        _print(found)
+
+
+@contextmanager
+def _open(app: str | None) -> Iterator[_Opened]:
+    """Connect to the broker from which workers consume."""
+    from repot.config import Role, celery_config, load
+    from repot.config.redis import with_tls
+    from repot.migrate.in_hand import CONTROL_EXCHANGE
+
+    settings = load()
+    url, config = settings.read_url, celery_config(settings, Role.CLIENT)
+    exchange = CONTROL_EXCHANGE
+    if app is not None:
+        url, config, exchange = _of_app(app)
+    from repot.brokers import open_broker
+
+    broker = open_broker(
+        with_tls(url, settings),
+        management_url=settings.management_url.reveal() if settings.management_url else "",
+        tls=config.get("broker_use_ssl") or None,
+        transport_options=config.get("broker_transport_options"),
+        timeout_s=settings.socket_timeout,
+    )
+    with closing(broker):
+        yield _Opened(broker, exchange)
+
+
+def _of_app(name: str) -> tuple[Any, dict[str, Any], str]:
+    """Return the broker's address, options and the control exchange of an application."""
+    from repot.config import BrokerUrl
+    from repot.errors import ConfigInvalid
+    from repot.worker.app_loader import load_app
+
+    conf: Any = load_app(name).conf
+    try:
+        url = BrokerUrl.parse(conf.broker_read_url or conf.broker_url)
+    except ValueError as error:
+        message = f"the broker of {name!r} {error}"
+        raise ConfigInvalid(message) from None
+    config = {
+        "broker_use_ssl": conf.broker_use_ssl if isinstance(conf.broker_use_ssl, dict) else None,
+        "broker_transport_options": dict(conf.broker_transport_options or {}),
+    }
+    return url, config, str(conf.control_exchange)
+
+
+def _data(found: InHandReport) -> dict[str, Any]:
+    return {
+        "workers": {node: list(queues) for node, queues in found.answers.queues.items()},
+        "asked": found.answers.asked,
+        "answered": found.answers.answered,
+        "silent": list(found.answers.silent),
+        "tasks": [asdict(one) for one in found.tasks],
+        "consumers": [asdict(one) for one in found.consumers],
+    }
+
+
+def _print(found: InHandReport) -> None:
+    now = datetime.now(UTC).timestamp()
+    for line in columns((_row(one, found, now) for one in found.tasks), _TASK_HEADS) if found.tasks else ():
+        click.echo(line)
+    if found.consumers:
+        rows = [_consumer(one, now) for one in found.consumers]
+        click.echo("\n".join(["", *columns(rows, _CONSUMER_HEADS)]))
+    if not found.tasks:
+        click.echo("no worker that answered holds a task", err=True)
+    answers = found.answers
+    asked = "an unknown number" if answers.asked is None else answers.asked
+    click.echo(f"{answers.answered} of {asked} workers answered", err=True)
+    if answers.silent:
+        click.echo("no answer (they may have ended): " + sanitize(", ".join(answers.silent)), err=True)
+
+
+def _row(one: TaskInHand, found: InHandReport, now: float) -> tuple[str, ...]:
+    if one.state == "acknowledged":
+        again = "never"
+    elif found.returns_by_itself:
+        again = "when its connection ends"
+    else:
+        again = _at(one.again_at)
+    task = one.task or f"({one.problem})" if one.problem else one.task
+    return one.id, task, ", ".join(one.queues), one.worker, one.state, _age(one.since, now), again
+
+
+def _consumer(one: QueueConsumer, now: float) -> tuple[str, ...]:
+    unacked = "unknown" if one.unacked is None else str(one.unacked)
+    return one.queue, one.connection, one.host, one.client, unacked, str(one.prefetch), _age(one.connected_at, now)
+
+
+def _age(since: float | None, now: float) -> str:
+    return "" if since is None else f"{max(now - since, 0):.0f} s"
+
+
+def _at(moment: float | None) -> str:
+    return "" if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,123 @@
+"""What workers hold: the broker's deliveries, matched with what workers say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from repot.brokers.in_hand import AsksWorkers, KeepsDeliveries, ListsConsumers
+from repot.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from repot.brokers import Broker
+    from repot.brokers.in_hand import Answers, Delivery, HeldTask, QueueConsumer
+
+#: Celery's default of `control_exchange`.
+CONTROL_EXCHANGE = "celery"
+#: How long workers may take to answer, in seconds. One that is busy in its main process needs longer.
+ANSWER_WITHIN_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInHand:
+    """One task in hand; instants are seconds since 1970, None if unknown.
+
+    Attributes:
+        queues: those that it may belong to.
+        worker: empty if no worker that answered holds it.
+        state: scheduled, reserved, active; `unknown` if no worker said; `acknowledged` if the broker has forgotten it.
+        since: of its delivery, or of the start of its run where the broker does not know the delivery.
+        again_at: when the broker may deliver it again while it is not acknowledged.
+        problem: why its message cannot be read.
+    """
+
+    id: str
+    task: str
+    queues: tuple[str, ...]
+    worker: str
+    state: str
+    since: float | None = None
+    again_at: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InHandReport:
+    """All that is known about what workers hold."""
+
+    tasks: tuple[TaskInHand, ...]
+    answers: Answers
+    consumers: tuple[QueueConsumer, ...] = ()
+    #: Whether messages in hand return as soon as their worker's connection ends.
+    returns_by_itself: bool = False
+
+
+def list_in_hand(
+    broker: Broker, queues: Collection[str], control_exchange: str = CONTROL_EXCHANGE, within_s: float = ANSWER_WITHIN_S
+) -> InHandReport:
+    """Return what workers hold of these queues, or of all if none is given; nothing is changed.
+
+    Raises:
+        ConfigInvalid: the adapter cannot say.
+        BrokerUnreachable: the broker did not answer.
+    """
+    asked: Any = broker
+    if not isinstance(asked, AsksWorkers):
+        message = f"the adapter for {broker.product} cannot ask workers"
+        raise ConfigInvalid(message)
+    # before the workers are asked: what they take up meanwhile is only in their answers
+    deliveries = list(asked.deliveries()) if isinstance(asked, KeepsDeliveries) else []
+    answers = asked.ask_workers(control_exchange, within_s)
+    of_worker = [_by_worker(one, answers) for one in unlisted(answers, deliveries)]
+    tasks = (*_by_broker(deliveries, answers), *of_worker)
+    return InHandReport(
+        tuple(one for one in tasks if not queues or not one.queues or set(one.queues) & set(queues)),
+        answers,
+        asked.consumers(queues) if isinstance(asked, ListsConsumers) else (),
+        isinstance(asked, ListsConsumers),
+    )
+
+
+def holders(answers: Answers) -> dict[str, list[HeldTask]]:
+    """Return what workers hold, by the id of the task."""
+    found: dict[str, list[HeldTask]] = defaultdict(list)
+    for one in answers.tasks:
+        found[one.id].append(one)
+    return found
+
+
+def unlisted(answers: Answers, deliveries: Collection[Delivery]) -> list[HeldTask]:
+    """Return what workers hold and the broker does not list: acknowledged early, or taken up meanwhile."""
+    listed = {one.task_id for one in deliveries}
+    return [one for one in answers.tasks if one.id not in listed]
+
+
+def _by_broker(deliveries: Collection[Delivery], answers: Answers) -> list[TaskInHand]:
+    held = holders(answers)
+    found = []
+    for one in sorted(deliveries, key=lambda each: each.delivered_at or 0):
+        by = held.get(one.task_id, [])
+        found.append(
+            TaskInHand(
+                one.task_id,
+                one.task,
+                one.queues,
+                ", ".join(sorted({each.worker for each in by})),
+                ", ".join(sorted({each.state for each in by})) or "unknown",
+                one.delivered_at,
+                one.again_at,
+                one.problem,
+            )
+        )
+    return found
+
+
+def _by_worker(held: HeldTask, answers: Answers) -> TaskInHand:
+    consumed = answers.queues.get(held.worker, ())
+    # the routing key is the queue's name unless the application routes by other keys
+    queues = (held.route,) if held.route in consumed else consumed
+    state = "acknowledged" if held.is_acknowledged else held.state
+    return TaskInHand(held.id, held.task, queues, held.worker, state, held.started_at)

@@ -1,0 +1,159 @@
+"""What workers hold: listed on both brokers."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+from kombu import Connection, Queue
+from redis import Redis
+
+from repot.brokers import open_broker
+from repot.brokers.in_hand import KeepsDeliveries
+from repot.cli.main import main
+from repot.config import BrokerUrl
+from repot.testbed import redis_server
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from click.testing import Result
+
+    from repot.testbed import Server
+    from support.shop import Shop
+
+SHOP = {"app": "support.held_app", "visibility_timeout": 3600, "prefetch_multiplier": 2, "dead_letter_queue": ""}
+
+
+@pytest.fixture(scope="module")
+def _own() -> Iterator[Server]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def own(_own: Server) -> Server:
+    """A Redis without clients and messages of other tests."""
+    with Redis.from_url(_own.url) as client:
+        client.flushall()
+    return _own
+
+
+@pytest.fixture(params=["own", "rabbitmq"])
+def each(request: pytest.FixtureRequest) -> Server:
+    """Each broker in turn."""
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def in_hand(each: Server, redis: Server, opened: Callable[..., Shop]) -> Shop:
+    """A worker that runs two tasks, one of them acknowledged early, has one more, and waits until another is due."""
+    shop = opened(each, redis, management_url=each.management_url or None)
+    shop.start(2)
+    for task in ("hold", "early"):
+        shop.send(task, task, str(shop.directory / "go"))
+    for task in ("hold", "early"):
+        shop.await_effects(f"begun {task}")
+    for _ in range(2):
+        shop.send("hold", "reserved", str(shop.directory / "go"))
+    return shop
+
+
+def repot(shop: Shop, *words: str) -> Result:
+    """Run `repot inflight` with the shop's broker."""
+    environment = {
+        "WORKER_BROKER_URL": shop.settings.broker_url.reveal(),
+        "WORKER_VISIBILITY_TIMEOUT": str(shop.settings.visibility_timeout),
+    }
+    if shop.settings.management_url:
+        environment["WORKER_MANAGEMENT_URL"] = shop.settings.management_url.reveal()
+    return CliRunner().invoke(main, ["inflight", *words], env=environment)
+
+
+def listed(shop: Shop, *words: str) -> Any:
+    result = repot(shop, "list", "--json", *words)
+    assert 0 == result.exit_code, result.output
+    return json.loads(result.stdout)
+
+
+def states(found: Any) -> list[str]:
+    return sorted(one["state"] for one in found["tasks"])
+
+
+def test_what_workers_hold_is_listed(in_hand: Shop, each: Server) -> None:
+    expected = ["acknowledged", "active", "reserved", "reserved"]
+    wait_until(lambda: states(listed(in_hand)) == expected, within_s=60, what="all are in hand")
+    found = listed(in_hand, "--queue", in_hand.name)
+    assert {f"celery@w0-{in_hand.name}"} == {one["worker"] for one in found["tasks"]} == set(found["workers"])
+    assert (1, 1, []) == (found["asked"], found["answered"], found["silent"])
+    assert all([in_hand.name] == one["queues"] for one in found["tasks"])
+    assert [] == listed(in_hand, "--queue", "another")["tasks"]
+    text = repot(in_hand, "list").stdout
+    assert "support.held_app.hold" in text
+    assert "active" in text
+    if each.management_url:
+        # the management API collects every few seconds
+        wait_until(lambda: consumer(in_hand)["unacked"] == 3, within_s=60, what="its consumer is listed")
+        one = consumer(in_hand)
+        assert ("py-amqp", "127.0.0.1") == (one["client"].split()[0], one["host"])
+
+
+def consumer(shop: Shop) -> Any:
+    """The only consumer of the queue."""
+    (found,) = listed(shop, "--queue", shop.name)["consumers"] or [{"unacked": None}]
+    return found
+
+
+def test_the_broker_says_when_it_delivers_again(own: Server, redis: Server, opened: Callable[..., Shop]) -> None:
+    shop = opened(own, redis, prefetch_multiplier=1)
+    shop.start(1)
+    shop.send("hold", "late", "/nowhere", countdown=3000)
+    wait_until(lambda: states(listed(shop)) == ["scheduled"], within_s=60, what="it is in hand")
+    (task,) = listed(shop)["tasks"]
+    assert task["again_at"] == pytest.approx(task["since"] + 3600)
+
+
+def test_what_is_not_a_delivery_of_kombu_is_listed_as_such(own: Server) -> None:
+    with Redis.from_url(own.url) as client, closing(own.open()) as broker:
+        values = ["no JSON", "[]", '[{"body": "", "headers": 5}, "", ""]', '{"a": 1}', b"\xff\x00", "[" * 100_000]
+        try:
+            for number, value in enumerate(values):
+                client.hset("unacked", f"tag-{number}", value)
+            assert isinstance(broker, KeepsDeliveries)
+            found = {one.tag: one for one in broker.deliveries()}
+        finally:
+            client.delete("unacked")
+    assert {f"tag-{number}" for number in range(len(values))} == set(found)
+    assert {"its message cannot be read"} == {one.problem for one in found.values()}
+
+
+def test_a_large_backlog_in_hand_is_read_in_pieces_and_without_bodies(own: Server) -> None:
+    """With kombu's prefix of keys, and a binding whose key is not the queue's name."""
+    name, prefix = f"large-{uuid4()}", f"{uuid4()}:"
+    options = {"global_keyprefix": prefix}
+    with (
+        Connection(own.url, transport_options=options) as connection,
+        closing(open_broker(BrokerUrl.parse(own.url), transport_options=options)) as broker,
+        Redis.from_url(own.url) as client,
+    ):
+        queue = Queue(name, routing_key="some.key")(connection.channel())
+        queue.exchange.name = f"x-{name}"
+        queue.declare()
+        text = '", "content-encoding": ' * 5_000
+        for number in range(300):
+            connection.Producer().publish(
+                {"text": text}, exchange=queue.exchange, routing_key="some.key", headers={"id": f"id-{number}"}
+            )
+            assert queue.get() is not None
+        assert isinstance(broker, KeepsDeliveries)
+        before = client.info("stats")["total_net_output_bytes"]
+        found = list(broker.deliveries())
+        assert client.info("stats")["total_net_output_bytes"] - before < 1_000_000
+    assert {f"id-{number}" for number in range(300)} == {one.task_id for one in found}
+    assert {(name,)} == {one.queues for one in found}
