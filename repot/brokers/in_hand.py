@@ -68,6 +68,7 @@ class Answers:
         queues: the queues that each worker consumes.
         limited: names of tasks with a rate limit: a worker keeps their messages where no question finds them.
         answered: how many workers replied to each question. Two may have one name.
+        consuming: how many of them consume a queue, which a fanout exchange does not need.
         asked: how many received the question; None if the broker does not say.
         silent: names of workers that did not reply; on Redis they may have ended long ago.
     """
@@ -76,6 +77,7 @@ class Answers:
     queues: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     limited: frozenset[str] = frozenset()
     answered: int = 0
+    consuming: int = 0
     asked: int | None = None
     silent: tuple[str, ...] = ()
 
@@ -191,9 +193,15 @@ def answers_of(
             str(one).partition(" ")[0] for _, reply in usable[LIMITED] for one in reply if "[rate_limit=" in str(one)
         ),
         answered=min(map(len, usable.values())),
+        consuming=sum(any(map(_is_consumed, reply)) for _, reply in usable[CONSUMED]),
         asked=asked,
         silent=tuple(silent),
     )
+
+
+def _is_consumed(queue: Any) -> bool:  # noqa: ANN401 - JSON
+    exchange = queue.get("exchange") if isinstance(queue, dict) else None
+    return isinstance(exchange, dict) and exchange.get("type") != "fanout"
 
 
 def _names(reply: list[Any]) -> Iterator[str]:

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from repot.brokers import Broker
     from repot.brokers.in_hand import QueueConsumer
     from repot.migrate.in_hand import InHandReport, TaskInHand
+    from repot.migrate.orphans import Finding
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _TASK_HEADS = ("id", "task", "queue", "worker", "state", "age", "delivered again")
+_FINDING_HEADS = ("id", "task", "queue", "what")
 _CONSUMER_HEADS = ("queue", "connection", "host", "client", "unacked", "prefetch", "connected for")
 
 
@@ -77,6 +79,74 @@ def list_(*, queues: tuple[str, ...], app: str | None, wait: float, as_json: boo
         click.echo(json.dumps(_data(found), indent=2))
     else:
         _print(found)
+
+
+@inflight.command()
+@_options
+@click.option("--orphans", is_flag=True, required=True, help="What no living worker holds.")
+@click.option(
+    "--older-than",
+    callback=seconds,
+    default="1m",
+    show_default=True,
+    metavar="AGE",
+    help="Only messages delivered before: a worker without a connection cannot be seen.",
+)
+@click.option(
+    "--not-a-worker",
+    "not_workers",
+    multiple=True,
+    callback=refuse_blank,
+    metavar="ADDRESS",
+    help="A client of the broker, as IP:PORT, that you know to hold no tasks; may be repeated.",
+)
+@click.option("--execute", is_flag=True, help="Give back; without it, only show what would be.")
+def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN401 - click's options
+    """Give back to their queues the messages that no living worker holds.
+
+    Exit code 4, and nothing is given back, while a worker may be alive that did not say
+    what it holds: each client that consumes has to be accounted for by a worker that
+    answered. RabbitMQ needs no such help.
+    """
+    del orphans
+    from repot.migrate.orphans import Selection, find_orphans, give_back, returns_by_itself
+
+    with _open(given["app"]) as (broker, control_exchange):
+        if returns_by_itself(broker):
+            click.echo(
+                f"{broker.product} delivers a message again by itself when its worker's connection ends", err=True
+            )
+            if given["as_json"]:
+                click.echo("[]")
+            return
+        selection = Selection(
+            given["queues"], given["older_than"], control_exchange, given["wait"], given["not_workers"]
+        )
+        found = find_orphans(broker, selection)
+        done = "given back" if execute else "would be given back"
+        shown = [_finding(one, done) for one in (give_back(broker, found) if execute else found)]
+    if given["as_json"]:
+        click.echo(json.dumps(shown, indent=2))
+    elif shown:
+        rows = [(one["id"], one["task"], ", ".join(one["queues"]), one["what"]) for one in shown]
+        click.echo("\n".join(columns(rows, _FINDING_HEADS)))
+    count = sum(one["is_orphan"] for one in shown)
+    click.echo(f"{count} {done}, {len(shown) - count} left", err=True)
+    if count and not execute:
+        click.echo("nothing was changed; add --execute", err=True)
+
+
+def _finding(one: Finding, done: str) -> dict[str, Any]:
+    delivery = one.delivery
+    return {
+        "id": delivery.task_id,
+        "task": delivery.task,
+        "queues": list(delivery.queues),
+        "tag": delivery.tag,
+        "delivered_at": delivery.delivered_at,
+        "is_orphan": one.is_orphan,
+        "what": done if one.is_orphan else f"left: {one.reason}",
+    }
 
 
 @contextmanager

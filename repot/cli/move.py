@@ -11,6 +11,7 @@ import click
 from repot.cli.move_options import (
     EXECUTE,
     JSON,
+    ORPHANS,
     SAMPLE,
     addresses_of,
     broker_options,
@@ -45,6 +46,7 @@ def move() -> None:
 @move.command()
 @broker_options
 @order_options
+@ORPHANS
 @SAMPLE
 @JSON
 def plan(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's options
@@ -62,6 +64,7 @@ def plan(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's opti
 @click.option("--name", required=True, help="The move's name: it continues under it, from any machine.")
 @broker_options
 @order_options
+@ORPHANS
 @SAMPLE
 @EXECUTE
 @JSON

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 EXECUTE = click.option("--execute", is_flag=True, help="Move; without it, only show the plan.")
+ORPHANS = click.option(
+    "--orphans",
+    is_flag=True,
+    help="Redis: first give back what no living worker holds, as `repot inflight requeue --orphans`.",
+)
 SAMPLE = click.option(
     "--sample", type=click.IntRange(0, 50_000), default=1000, show_default=True, help="Messages that the plan looks at."
 )
@@ -167,10 +172,12 @@ def _options(text: str, option: str) -> dict[str, Any]:
 def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: WorkerSettings) -> Order:
     """Return the order of the options."""
     from repot.migrate.move import Order
+    from repot.migrate.orphans import Selection
 
     mapping = dict(_pair(one) for one in given["mapped"])
     queues = {queue: mapping.get(queue, queue) for queue in (given["queues"] or (*mapping, *settings.queue_names))}
-    return Order(name, addresses, queues, _rules(queues, given, settings), _limits(given))
+    orphans = Selection(queues=tuple(queues)) if given.get("orphans") else None
+    return Order(name, addresses, queues, _rules(queues, given, settings), _limits(given), orphans=orphans)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from repot.migrate.addresses import Address
 from repot.migrate.control import Control, Limits, Request
 from repot.migrate.holder import described, has_ended, this_mover, who
 from repot.migrate.mover import QueueMover, Route
+from repot.migrate.orphans import take_back
 from repot.migrate.placement import JournalStore, place
 from repot.migrate.translate import Rules, Translation
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.migrate.account import Account
     from repot.migrate.addresses import Addresses
+    from repot.migrate.orphans import Selection
     from repot.migrate.placement import Placement
 
 #: Called with the queue, what the mover does, and how many messages it has moved.
@@ -49,6 +51,8 @@ class Order:
     queues: Mapping[str, str]
     rules: Rules
     limits: Limits = field(default_factory=Limits)
+    #: Give back what no living worker of the source holds before it is moved.
+    orphans: Selection | None = None
 
 
 class Move:
@@ -84,6 +88,7 @@ class Move:
             MoveRefused: the target has not all queues.
             MoveStopped: it ended early.
             LeaseLost: another mover has taken over.
+            HoldersUnknown: orphans are wanted, and a worker did not say what it holds.
         """
         check_queues(self.target, self.order)
         self._register()
@@ -92,6 +97,9 @@ class Move:
         state = ENDED
         try:
             self.journal.ask({"wanted": Request.RUN, "state": MOVING}, audit_line("started"))
+            if self.order.orphans is not None:
+                text = take_back(self.source, self.order.orphans)
+                self.journal.ask({"in_hand": text}, audit_line(text))
             for queue in self.order.queues:
                 self._run_queue(queue, holder, token, stop, progress)
             state = DONE
@@ -253,6 +261,7 @@ def status(record: Mapping[str, str]) -> dict[str, Any]:
         "state": record.get("state", "new"),
         "wanted": record.get("wanted") or Request.RUN.value,
         "created_at": record["created_at"],
+        "in_hand": record.get("in_hand"),
         "owner": described(record["owner"]) if record.get("owner") else None,
         "is_alive": float(record.get("lease_until") or 0) / 1000 > datetime.now(UTC).timestamp(),
         "fencing_token": int(record.get("token") or 0),

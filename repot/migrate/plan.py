@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from repot.brokers.conditions import HasConditions
 from repot.brokers.facts import Unknown
-from repot.errors import BrokerUnreachable, FactUnknown
+from repot.errors import BrokerUnreachable, FactUnknown, HoldersUnknown
+from repot.migrate.orphans import look_ahead
 from repot.migrate.risks import Goal, Remarks, judge_consumers, judge_limits, judge_room, judge_source
 from repot.migrate.sample import Backlog, Sample, TaskLook
 
@@ -96,9 +97,20 @@ def plan_of(move: Move, sample: int, *, follows: bool) -> Plan:
             whole = goals.setdefault(goal, GoalPlan(queue=goal, coming=Backlog(0, 0, 0)))
             whole.coming, whole.held_s = whole.coming + coming, max(whole.held_s, looked.held_s)
     plan.goals = list(goals.values())
+    _look_for_orphans(move, plan)
     _judge_target(move, plan)
     plan.seconds = _seconds(plan, move.order.limits.rate)
     return plan
+
+
+def _look_for_orphans(move: Move, plan: Plan) -> None:
+    """Say what the move would give back before it begins, if it is to."""
+    if move.order.orphans is None:
+        return
+    try:
+        plan.notes.append(look_ahead(move.source, move.order.orphans))
+    except HoldersUnknown as error:
+        plan.problems.append(error.message)
 
 
 _MISSING = "not declared"

@@ -15,29 +15,32 @@ app = Celery("held")
 repot.configure(app)
 
 
-def _hold(task: Any, value: str, path: str) -> None:
+def hold_until(task: Any, value: str, path: str) -> None:
+    """Have an effect, wait until a file exists, and have another one."""
     _note(task, f"begun {value}")
     wait_until(Path(path).exists, within_s=300, what=f"{path} appears")
     _note(task, value)
 
 
 def _note(task: Any, value: str) -> None:
-    Journal(Path(app.conf.repot_journal)).write(EFFECT, str(task.request.hostname), str(task.request.id), value=value)
+    Journal(Path(task.app.conf.repot_journal)).write(
+        EFFECT, str(task.request.hostname), str(task.request.id), value=value
+    )
 
 
 @app.task(bind=True)
 def hold(task: Any, value: str, path: str) -> None:
     """Run until a file exists; have one effect at the beginning and one at the end."""
-    _hold(task, value, path)
+    hold_until(task, value, path)
 
 
 @app.task(bind=True, acks_late=False)
 def early(task: Any, value: str, path: str) -> None:
     """The same, acknowledged before it runs."""
-    _hold(task, value, path)
+    hold_until(task, value, path)
 
 
 @app.task(bind=True, rate_limit="1/h")
 def limited(task: Any, value: str, path: str) -> None:
     """The same, once an hour."""
-    _hold(task, value, path)
+    hold_until(task, value, path)
