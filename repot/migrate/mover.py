@@ -189,7 +189,7 @@ class QueueMover:
         """Send everything; wait while the target takes nothing, and quarantine what it will never take."""
         translated = {entry.taken.id: self._translated(entry) for entry in window.entries}
         while window.pending:
-            self._write_to_source(window, [one for one in window.pending if _is_for_source(translated[one.taken.id])])
+            self._write_to_source(window, translated)
             if pending := window.pending:
                 self._send(window, pending, translated)
 
@@ -224,13 +224,12 @@ class QueueMover:
             return replace(found, dead_letter=self._stamped(found.dead_letter, entry))
         return self._stamped(found, entry)
 
-    def _write_to_source(self, window: Window, entries: Sequence[Entry]) -> None:
+    def _write_to_source(self, window: Window, translated: dict[str, Translated]) -> None:
         """Quarantine on the source what the target cannot hold."""
+        entries = [one for one in window.pending if _is_for_source(translated[one.taken.id])]
         if not entries:
             return
-        dead_letters = [
-            self._quarantined(entry, Reason.TOO_LARGE, "the target cannot hold it").dead_letter for entry in entries
-        ]
+        dead_letters = [_outgoing(translated[entry.taken.id]) for entry in entries]
         receipts = self._route.source.deliver(dead_letters, self._wait)
         if refused := next((one for one in receipts if not one.is_confirmed), None):
             message = f"what the target cannot hold cannot be quarantined on the source either: {refused.reason}"

@@ -105,6 +105,15 @@ def test_headers_that_fit_no_frame_stay_on_the_source(onward: Way) -> None:
     assert [1] == places(onward.arrived())
 
 
+def test_what_amqp_cannot_express_stays_on_the_source(onward: Way) -> None:
+    onward.fill([task(0, headers={"x" * 300: 1}), task(1), task(2, headers={"large": 1 << 70}), task(3)])
+    found = onward.move()
+    assert (2, 2) == (found["delivered"], found["quarantined"])
+    dead = [read_dead_letter(one, "") for one in read_at_least(onward.source, f"{onward.queue}.dead", 2)]
+    assert all("cannot be written as AMQP" in one.death.message for one in dead)
+    assert [1, 3] == places(onward.arrived())
+
+
 def test_a_time_to_live_is_less_by_the_time_that_has_passed(back: Way) -> None:
     now = datetime.now(UTC).timestamp()
     back.fill(

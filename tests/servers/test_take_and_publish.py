@@ -23,7 +23,7 @@ from repot.testbed import standalone_rabbitmq, standalone_redis
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, KeysView
+    from collections.abc import Callable, Iterator
 
     from repot.brokers import Broker
     from repot.brokers.publishing import Receipt
@@ -310,12 +310,12 @@ class _PauseAfterSending:
         pauses = self._paused
 
         class _Headers(UserDict[str, Any]):
-            def keys(self) -> KeysView[str]:
+            def __iter__(self) -> Iterator[str]:
                 # the broker has been asked whether it is there
                 if not self.get("paused"):
                     pauses.__enter__()
                     self["paused"] = True
-                return super().keys()
+                return super().__iter__()
 
         first = Message(b"0", "text/plain", "utf-8", _Headers())
         return [first, *(message(place) for place in range(1, number))]

@@ -1,22 +1,23 @@
 """Publish a batch of messages to a queue of RabbitMQ, with publisher confirms and `mandatory`.
 
 py-amqp waits for each confirm before it publishes the next message; here up to `_WINDOW` messages wait for theirs. The
-tag of the n-th message on a channel is n.
+tag of the n-th message on a channel is n. Messages that AMQP cannot express are refused, and have no tag.
 """
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import amqp
 
-from repot.brokers.message import to_amqp
 from repot.brokers.publishing import CONFIRMED, Receipt, refused, unknown
+from repot.brokers.rabbitmq.frames import FrameWriter
 from repot.config.delays import ENTRY, delayed_key
 from repot.upstream.confirming_channel import open_confirming_channel, publish_unconfirmed, report_close_at_once
-from repot.upstream.fewer_system_calls import writing_together
+from repot.upstream.raw_frames import write_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from repot.brokers.moving import Outgoing
 
 _WINDOW = 500
+#: Frames are written together up to this length.
+_WRITTEN_BYTES = 64 << 10
 #: 406 of a message that is larger than RabbitMQ takes: "message size 17 is larger than configured max size 16".
 _MAX_SIZE = re.compile(r"larger than (?:configured )?max size (\d+)")
 #: Seconds between two calls of `on_wait`.
@@ -63,11 +66,14 @@ class _Batch:
         self._sent = 0
         #: The numbers of messages that the broker has not answered for, in order.
         self._pending: dict[int, None] = {}
+        #: The number of each message that was published, in order.
+        self._numbers: list[int] = []
         self._receipts: dict[int, Receipt] = {}
         #: Returned messages come in the order in which they were sent: the search goes on from the last one.
         self._last_returned = -1
         self._channel = open_confirming_channel(connection, publish_unconfirmed, self)
         report_close_at_once(self._channel)
+        self._writer = FrameWriter(self._channel.channel_id, connection.frame_max)
 
     def send(self) -> str:
         """Publish everything and wait for the confirms; return why that failed, or an empty text."""
@@ -87,16 +93,25 @@ class _Batch:
         return ""
 
     def _publish(self, start: int, outgoing: Sequence[Outgoing]) -> None:
-        # not while waiting: py-amqp answers a channel that RabbitMQ closes, and waits for what it says then
-        with writing_together(self._connection) as send:
-            for number, one in enumerate(outgoing, start):
-                self._pending[number] = None
-                self._sent = number + 1
-                exchange, key = address_of(one)
-                publish_unconfirmed(
-                    self._channel, to_amqp(one.message), exchange=exchange, routing_key=key, mandatory=True
-                )
-            send()
+        if self._channel.connection is None:
+            message = "the channel is closed"
+            raise amqp.RecoverableConnectionError(message)
+        frames: list[bytes] = []
+        size = 0
+        for number, one in enumerate(outgoing, start):
+            self._sent = number + 1
+            try:
+                frames.append(self._writer.publish(one.message, *address_of(one)))
+            except ValueError as error:
+                self._receipts[number] = refused(str(error), is_too_large=True)
+                continue
+            self._pending[number] = None
+            self._numbers.append(number)
+            size += len(frames[-1])
+            if size >= _WRITTEN_BYTES:
+                write_frames(self._connection, frames)
+                size = 0
+        write_frames(self._connection, frames)
 
     def close(self) -> None:
         """Close the channel."""
@@ -157,7 +172,8 @@ class _Batch:
 
     def _settled(self, tag: int, multiple: bool) -> list[int]:  # noqa: FBT001
         """Return the numbers that a confirm is about; RabbitMQ confirms many at once, and 0 means all."""
-        meant = [one for one in self._pending if not tag or one < tag] if multiple else [tag - 1]
+        last = self._numbers[tag - 1] if tag else self._sent
+        meant = list(takewhile(lambda one: one <= last, self._pending)) if multiple else [last]
         found = [one for one in meant if one in self._pending]
         for one in found:
             del self._pending[one]

@@ -20,7 +20,7 @@ from repot.brokers.rabbitmq.reservation import ARRIVE_WITHIN_S, FAILURES
 from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config.delays import delayed_queue_of
 from repot.errors import AlreadyMoving, ReservationLost, Unroutable
-from repot.upstream.fewer_system_calls import receive_more
+from repot.upstream.raw_frames import receive_more
 from repot.upstream.raw_methods import nack_all
 from repot.waiting import wait_until
 
