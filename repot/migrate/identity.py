@@ -6,6 +6,7 @@ depend on the order, and, unlike an exclusive or, it counts a message that is th
 
 from __future__ import annotations
 
+import struct
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ MOVE_HEADER = "repot_move"
 #: The copy of a message that may have been sent before, with the same `MOVE_HEADER`.
 MAYBE_TWICE_HEADER = "repot_maybe_twice"
 
-_DIGEST_BYTES = 8
+_DIGEST_BYTES, _HALF_BYTES = 8, 4
 _WORD = 1 << 32
 
 
@@ -39,8 +40,9 @@ def identity_of(message: Message) -> str:
 
 def sums_of(identities: Iterable[str]) -> tuple[int, int]:
     """Return the sums of the upper and of the lower halves of identities, to be added to others."""
-    numbers = [int(one, 16) for one in identities]
-    return sum(one // _WORD for one in numbers), sum(one % _WORD for one in numbers)
+    digits = bytes.fromhex("".join(identities))
+    halves = struct.unpack(f">{len(digits) // _HALF_BYTES}I", digits)
+    return sum(halves[::2]), sum(halves[1::2])
 
 
 def digest_of(sums: tuple[int, int]) -> str:

@@ -188,10 +188,14 @@ class QueueMover:
     def _write(self, window: Window) -> None:
         """Send everything; wait while the target takes nothing, and quarantine what it will never take."""
         translated = {entry.taken.id: self._translated(entry) for entry in window.entries}
-        while window.pending:
-            self._write_to_source(window, translated)
+        pending = window.entries
+        while pending:
+            self._write_to_source(
+                window, [one for one in pending if _is_for_source(translated[one.taken.id])], translated
+            )
             if pending := window.pending:
                 self._send(window, pending, translated)
+                pending = window.pending
 
     def _send(self, window: Window, pending: Sequence[Entry], translated: dict[str, Translated]) -> None:
         outgoing = [_outgoing(translated[entry.taken.id]) for entry in pending]
@@ -224,9 +228,8 @@ class QueueMover:
             return replace(found, dead_letter=self._stamped(found.dead_letter, entry))
         return self._stamped(found, entry)
 
-    def _write_to_source(self, window: Window, translated: dict[str, Translated]) -> None:
+    def _write_to_source(self, window: Window, entries: Sequence[Entry], translated: dict[str, Translated]) -> None:
         """Quarantine on the source what the target cannot hold."""
-        entries = [one for one in window.pending if _is_for_source(translated[one.taken.id])]
         if not entries:
             return
         dead_letters = [_outgoing(translated[entry.taken.id]) for entry in entries]

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from repot.brokers.message import Message
 from repot.brokers.moving import Outgoing, QueueTraits
 from repot.deadletter.dead_letter import HEADER, Death, make_dead_letter
 from repot.deadletter.reason import Reason
@@ -22,12 +23,9 @@ from repot.migrate.identity import MAYBE_TWICE_HEADER, MOVE_HEADER
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from repot.brokers.message import Message
-
 #: RabbitMQ's marks of deliveries; one that goes to RabbitMQ again would be taken for a loop (celery#9867).
 _DELIVERY_HEADERS = ("x-death", "x-delivery-count", "x-acquired-count", "redelivered")
 _DELIVERY_HEADER_PREFIXES = ("x-first-death-", "x-last-death-")
-_DELIVERY_MARKS = ("x-", "redelivered")
 
 #: Celery's serializers whose bodies a worker may load without running code of theirs.
 _SAFE_TYPES = ("application/json", "application/x-msgpack", "application/x-yaml", "application/data", "text/plain")
@@ -37,6 +35,8 @@ _HIGHEST = 9
 
 #: Headers and properties share one AMQP frame of 128 KiB; some of it is for what a dead letter adds.
 _MAX_HEADER_BYTES = 110_000
+#: Of a header's name, and of what AMQP adds to a header.
+_MAX_NAME_BYTES, _OVERHEAD_BYTES = 255, 8
 
 
 class PriorityPolicy(StrEnum):
@@ -99,7 +99,8 @@ class Translation:
             return self.quarantine(message, *refusal)
         queue = self.rules.target_of(self.queue, message)
         target = self.traits_of(queue)
-        changed = replace(message, headers=_own_headers(message), properties=self._properties(message, target, now))
+        headers, properties = _own_headers(message), self._properties(message, target, now)
+        changed = Message(message.body, message.content_type, message.content_encoding, headers, properties)
         return Outgoing(queue, changed, _delay_s(message, now) if target.delays else 0)
 
     def quarantine(self, message: Message, reason: Reason, why: str) -> Quarantine:
@@ -117,7 +118,7 @@ class Translation:
         size = len(message.body)
         if self.target.max_bytes is not None and size > self.target.max_bytes:
             return Reason.TOO_LARGE, f"the body has {size} bytes, and the target takes {self.target.max_bytes}"
-        if self.target.limits_headers and _header_bytes(message.headers) > _MAX_HEADER_BYTES:
+        if self.target.limits_headers and not _fit_a_frame(message.headers):
             return Reason.TOO_LARGE, f"its headers have more than {_MAX_HEADER_BYTES} bytes"
         if not self.rules.raw and (unreadable := _unreadable(message)):
             return unreadable
@@ -146,22 +147,21 @@ class Translation:
 
 def stamped(outgoing: Outgoing, move: str, number: int, *, maybe_twice: bool) -> Outgoing:
     """Return a message with the headers of its move."""
-    headers = {**outgoing.message.headers, MOVE_HEADER: f"{move}:{number}"}
+    message = outgoing.message
+    headers = {**message.headers, MOVE_HEADER: f"{move}:{number}"}
     headers.pop(MAYBE_TWICE_HEADER, None)
     if maybe_twice:
         headers[MAYBE_TWICE_HEADER] = True
-    return replace(outgoing, message=replace(outgoing.message, headers=headers))
+    changed = Message(message.body, message.content_type, message.content_encoding, headers, message.properties)
+    return Outgoing(outgoing.queue, changed, outgoing.delay_s)
 
 
 def _own_headers(message: Message) -> dict[str, Any]:
-    # few of a broker's own, if any
-    if not any(name.startswith(_DELIVERY_MARKS) for name in message.headers):
-        return dict(message.headers)
-    return {
-        name: value
-        for name, value in message.headers.items()
-        if name not in _DELIVERY_HEADERS and not name.startswith(_DELIVERY_HEADER_PREFIXES)
-    }
+    found = dict(message.headers)
+    for name in [one for one in found if one[:2] == "x-" or one == "redelivered"]:
+        if name in _DELIVERY_HEADERS or name.startswith(_DELIVERY_HEADER_PREFIXES):
+            del found[name]
+    return found
 
 
 def _unreadable(message: Message) -> tuple[Reason, str] | None:
@@ -197,6 +197,8 @@ def _delay_s(message: Message, now: float) -> int:
 
 def instant(stated: object) -> float | None:
     """Return an instant of a header in seconds since 1970; Celery writes ISO 8601, without a zone for UTC."""
+    if stated is None:
+        return None
     try:
         moment = stated if isinstance(stated, datetime) else datetime.fromisoformat(str(stated))
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -204,11 +206,23 @@ def instant(stated: object) -> float | None:
         return None
 
 
+def _fit_a_frame(headers: Mapping[str, Any]) -> bool:
+    """Return whether headers fit into one frame, by a bound that is quick to calculate where that suffices."""
+    bound = len(headers) * (_MAX_NAME_BYTES + _OVERHEAD_BYTES)
+    for value in headers.values():
+        kind = type(value)
+        if kind is str or kind is bytes:
+            bound += 4 * len(value)
+        elif value and (kind is dict or kind is list):
+            bound += 4 * len(repr(value))
+    return bound <= _MAX_HEADER_BYTES or _header_bytes(headers) <= _MAX_HEADER_BYTES
+
+
 def _header_bytes(headers: Mapping[str, Any]) -> int:
     """Return about how long headers are."""
     found = 0
     for name, value in headers.items():
-        found += len(name) + 8
+        found += len(name) + _OVERHEAD_BYTES
         if isinstance(value, str | bytes):
             # up to four bytes for a character
             found += len(value.encode(errors="replace")) if isinstance(value, str) else len(value)

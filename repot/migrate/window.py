@@ -49,6 +49,10 @@ class Window:
     @property
     def pending(self) -> list[Entry]:
         """Return what is not written yet."""
+        if not self.written:
+            return self.entries
+        if len(self.written) == len(self.entries):
+            return []
         done = {entry.taken.id for entry in self.written}
         return [entry for entry in self.entries if entry.taken.id not in done]
 

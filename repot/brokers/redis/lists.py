@@ -18,8 +18,11 @@ _HIGHEST_PRIORITY = 9
 
 def lists_of(queue: str, keys: Mapping[str, Any]) -> list[str]:
     """Return the names of a queue's lists, in the order in which workers read them; `keys` are transport options."""
-    prefix, separator = keys["global_keyprefix"], keys["sep"]
-    return [f"{prefix}{queue}{f'{separator}{step}' if step else ''}" for step in keys["priority_steps"]]
+    return [_list_of(queue, step, keys) for step in keys["priority_steps"]]
+
+
+def _list_of(queue: str, step: int, keys: Mapping[str, Any]) -> str:
+    return f"{keys['global_keyprefix']}{queue}{keys['sep'] if step else ''}{step or ''}"
 
 
 def list_for(message: Message, queue: str, keys: Mapping[str, Any]) -> str:
@@ -28,7 +31,8 @@ def list_for(message: Message, queue: str, keys: Mapping[str, Any]) -> str:
         priority = max(min(int(message.properties["priority"]), _HIGHEST_PRIORITY), 0)
     except (KeyError, TypeError, ValueError):
         priority = 0
-    return lists_of(queue, keys)[bisect(keys["priority_steps"], priority) - 1]
+    steps = keys["priority_steps"]
+    return _list_of(queue, steps[bisect(steps, priority) - 1], keys)
 
 
 def read_element(element: str) -> tuple[Message, bool]:

@@ -14,7 +14,7 @@ from repot.brokers.redis.lists import list_for, not_a_list
 from repot.errors import LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from repot.brokers.journal import JournalStep
     from repot.brokers.moving import Outgoing
@@ -46,8 +46,8 @@ def publish(client: Any, outgoing: Sequence[Outgoing], keys: Mapping[str, Any]) 
     client.ping()
     try:
         with client.pipeline(transaction=True) as pipeline:
-            for one in outgoing:
-                pipeline.lpush(list_for(one.message, one.queue, keys), _element(one))
+            for one, element in zip(outgoing, _elements(outgoing), strict=True):
+                pipeline.lpush(list_for(one.message, one.queue, keys), element)
             answers = pipeline.execute(raise_on_error=False)
     except redis.ResponseError as error:
         return (refused(f"Redis refused the transaction: {error}"),) * len(outgoing)
@@ -73,9 +73,9 @@ def deliver(
     client.ping()
     lists: dict[str, int] = {}
     words: list[object] = []
-    for one in outgoing:
+    for one, element in zip(outgoing, _elements(outgoing), strict=True):
         number = lists.setdefault(list_for(one.message, one.queue, keys), len(lists) + 1)
-        words += (number, _element(one))
+        words += (number, element)
     try:
         done = client.register_script(_DELIVER)(keys=list(lists), args=[step_text(step), *words])
     except redis.ResponseError as error:
@@ -87,5 +87,8 @@ def deliver(
     return (refused(not_a_list(done)) if isinstance(done, str) else CONFIRMED,) * len(outgoing)
 
 
-def _element(one: Outgoing) -> str:
-    return to_redis(one.message, one.queue, str(uuid4()))
+def _elements(outgoing: Sequence[Outgoing]) -> Iterator[str]:
+    """Yield envelopes; their delivery tags, which have to be unique, are numbers after a random text for all."""
+    batch = uuid4()
+    for number, one in enumerate(outgoing):
+        yield to_redis(one.message, one.queue, f"{batch}-{number}")
