@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import amqp
 
 from repot.brokers.closing import leave
-from repot.brokers.message import from_amqp
 from repot.brokers.moving import QueueHold, QueueReader
-from repot.brokers.rabbitmq.requeue import count_waiting, republish, returns_of, without_counts
+from repot.brokers.rabbitmq.deliveries import Delivery, of_py_amqp, read_deliveries
+from repot.brokers.rabbitmq.requeue import count_waiting, move, returns_in, without_counts
 from repot.brokers.rabbitmq.reservation import ARRIVE_WITHIN_S, FAILURES
 from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config.delays import delayed_queue_of
 from repot.errors import AlreadyMoving, ReservationLost, Unroutable
-from repot.upstream.raw_frames import receive_more
+from repot.upstream.raw_frames import read_first
 from repot.upstream.raw_methods import nack_all
 from repot.waiting import wait_until
 
@@ -60,7 +60,7 @@ class RabbitReader(QueueReader):
         )
         self._connection: Connection | None = None
         self._channel: Any = None
-        self._arrived: deque[Any] = deque()
+        self._arrived: deque[Delivery] = deque()
         #: Messages of a scan that the last channel has not acknowledged.
         self._held = 0
 
@@ -90,7 +90,7 @@ class RabbitReader(QueueReader):
                     return
                 while self._arrived:
                     self._held += 1
-                    yield without_counts(from_amqp(self._arrived.popleft()))
+                    yield without_counts(self._arrived.popleft().message)
         finally:
             self.close()
 
@@ -132,7 +132,7 @@ class RabbitReader(QueueReader):
         self._queues = tuple(one for one in self._queues if count_waiting(established, one) is not None)
         if not self._queues:
             return
-        receive_more(established)
+        read_first(established, read_deliveries, self._arrive)
         self._consume()
 
     def _consume(self) -> None:
@@ -143,21 +143,25 @@ class RabbitReader(QueueReader):
         self._channel.auto_decode = False
         self._answer()
         for queue in self._queues:
-            self._channel.basic_consume(queue, consumer_tag=f"mover.{queue}", callback=self._arrive)
+            self._channel.basic_consume(queue, consumer_tag=f"mover.{queue}", callback=self._arrive_by_py_amqp)
 
-    def _arrive(self, delivery: Any) -> None:  # noqa: ANN401 - amqp.Message
+    def _arrive_by_py_amqp(self, delivery: Any) -> None:  # noqa: ANN401 - amqp.Message
+        self._arrive(of_py_amqp(delivery))
+
+    def _arrive(self, delivery: Delivery) -> None:
         if self._is_wanted(delivery) and not self._refreshed(delivery):
             self._arrived.append(delivery)
 
-    def _is_wanted(self, delivery: Any) -> bool:  # noqa: ANN401, ARG002 - for readers of some messages alone
+    def _is_wanted(self, delivery: Delivery) -> bool:  # noqa: ARG002 - for readers of some messages alone
         return True
 
-    def _refreshed(self, delivery: Any) -> bool:  # noqa: ANN401
+    def _refreshed(self, delivery: Delivery) -> bool:
         """Replace a message that the queue would soon drop by a copy at its end; return whether that was done."""
-        if self._limit is None or returns_of(delivery) < self._limit - _RETURNS_LEFT:
+        if self._limit is None or returns_in(delivery.message.headers) < self._limit - _RETURNS_LEFT:
             return False
         with suppress(Unroutable), self._connect() as own:
-            republish(own.default_channel, delivery, self._queue, acknowledge=self._channel.basic_ack)
+            copy = without_counts(delivery.message)
+            move(own.default_channel, copy, self._queue, delivery.tag, self._channel.basic_ack)
             return True
         return False
 
@@ -196,17 +200,16 @@ class DelayedReader(RabbitReader):
         del in_order
         super().acknowledge(tags, in_order=False)
 
-    def _is_wanted(self, delivery: Any) -> bool:  # noqa: ANN401 - amqp.Message
-        return delayed_queue_of(delivery.delivery_info["routing_key"]) == self._queue
+    def _is_wanted(self, delivery: Delivery) -> bool:
+        return delayed_queue_of(delivery.routing_key) == self._queue
 
 
 class _Window(Reservation):
     """Deliveries of a reader's channel, in order."""
 
-    def __init__(self, reader: RabbitReader, channel: Any, deliveries: list[Any]) -> None:  # noqa: ANN401
+    def __init__(self, reader: RabbitReader, channel: Any, deliveries: list[Delivery]) -> None:  # noqa: ANN401
         super().__init__(
-            TakenMessage(str(one.delivery_tag), without_counts(from_amqp(one)), bool(one.delivery_info["redelivered"]))
-            for one in deliveries
+            TakenMessage(str(one.tag), without_counts(one.message), one.is_redelivered) for one in deliveries
         )
         self._reader, self._channel = reader, channel
 

@@ -15,7 +15,7 @@ import amqp
 from repot.brokers.message import Message, from_amqp, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 #: RabbitMQ's counts of returns; of a delivery, not of the message.
 _COUNTS = ("x-delivery-count", "x-acquired-count")
@@ -28,8 +28,13 @@ def is_worn(delivery: Any, return_limit: int | None) -> bool:  # noqa: ANN401 - 
 
 def returns_of(delivery: Any) -> int:  # noqa: ANN401 - amqp.Message
     """Return how often a quorum queue has taken a message back; 0 for another queue's."""
+    return returns_in(delivery.properties.get("application_headers") or {})
+
+
+def returns_in(headers: Mapping[str, Any]) -> int:
+    """Return the same by the headers of a message."""
     try:
-        return int((delivery.properties.get("application_headers") or {}).get("x-delivery-count", 0))
+        return int(headers.get("x-delivery-count", 0))
     except (TypeError, ValueError):
         return 0
 
@@ -38,17 +43,14 @@ def republish(
     channel: Any,  # noqa: ANN401 - amqp.Channel
     delivery: Any,  # noqa: ANN401 - amqp.Message
     queue: str,
-    acknowledge: Callable[[int], None] | None = None,
 ) -> None:
     """Replace a message by a copy at the queue's end. `channel` confirms what is published.
-
-    `acknowledge` acknowledges the delivery where another channel received it.
 
     Raises:
         Unroutable: the queue takes no more messages, or is gone; the message stays unacknowledged.
         amqp.AMQPError, OSError: the connection failed.
     """
-    move(channel, without_counts(from_amqp(delivery)), queue, delivery.delivery_tag, acknowledge)
+    move(channel, without_counts(from_amqp(delivery)), queue, delivery.delivery_tag)
 
 
 def move(
@@ -58,7 +60,10 @@ def move(
     tag: int,
     acknowledge: Callable[[int], None] | None = None,
 ) -> None:
-    """Publish a message, then acknowledge the delivery `tag`: a process that dies in between leaves two, not none."""
+    """Publish a message, then acknowledge the delivery `tag`: a process that dies in between leaves two, not none.
+
+    `acknowledge` acknowledges the delivery where another channel received it.
+    """
     publish(channel, message, queue)
     (acknowledge or channel.basic_ack)(tag)
 
@@ -76,5 +81,7 @@ def count_waiting(connection: amqp.Connection, queue: str) -> int | None:
 
 def without_counts(message: Message) -> Message:
     """Return a message without RabbitMQ's counts of its deliveries."""
+    if not any(name in message.headers for name in _COUNTS):
+        return message
     headers = {name: value for name, value in message.headers.items() if name not in _COUNTS}
     return Message(message.body, message.content_type, message.content_encoding, headers, message.properties)
