@@ -2,6 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 #: When the message was replayed, in milliseconds since 1970: the later of two replays has the larger number, also for
 #: different messages. Celery carries it through retries, so tasks find it in `request.headers`.
 REPLAY_HEADER = "repot_replay"
+
+#: A moved message says here which move sent it, and with which sequence number: `NAME:17`; from a queue with another
+#: name than that it was sent to, `NAME:17:QUEUE`.
+MOVE_HEADER = "repot_move"
+#: The copy of a message that may have been sent before, with the same `MOVE_HEADER`.
+MAYBE_TWICE_HEADER = "repot_maybe_twice"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveStamp:
+    """The value of `MOVE_HEADER`; `origin` is empty for the queue of the same name."""
+
+    move: str
+    number: int
+    origin: str = ""
+
+    def __str__(self) -> str:
+        """Return it as the header has it."""
+        return f"{self.move}:{self.number}" + (f":{self.origin}" if self.origin else "")
+
+    @classmethod
+    def of(cls, headers: Mapping[str, object]) -> MoveStamp | None:
+        """Return the stamp of a message; None if no move sent it."""
+        move, _, rest = str(headers.get(MOVE_HEADER) or "").partition(":")
+        number, _, origin = rest.partition(":")
+        return cls(move, int(number), origin) if move and number.isascii() and number.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
+class MovedBy:
+    """What a move brought to a queue from one of its source queues; `origin` as in a stamp."""
+
+    move: str
+    origin: str = ""
+
+    def has(self, headers: Mapping[str, object]) -> bool:
+        """Return whether a message is one of them."""
+        stamp = MoveStamp.of(headers)
+        return stamp is not None and (stamp.move, stamp.origin) == (self.move, self.origin)

@@ -12,6 +12,7 @@ Beside the counts the journal has the identities of three sets of messages, each
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
 #: Windows whose identities are remembered after they were written.
 GENERATIONS = 4
+
+
+class Direction(StrEnum):
+    """Which way a move goes; the value precedes the names of its counters."""
+
+    FORTH = ""
+    #: What was moved is given back.
+    BACK = "back_"
+
 
 #: Identity of a message -> the sequence numbers it was sent with: more than one for messages that are the same.
 Identities = dict[str, list[int]]
@@ -46,6 +56,8 @@ class Lines:
         written: identities of the window that was written, in place of the open ones; None leaves them.
         generation: which of the remembered windows they replace.
         maybe: identities of messages that went back and may have been sent, in addition.
+        known: identities of messages that need not be written: what is read beside `written`, and never replaced.
+        forgets: whether `written`, `maybe` and `known` are forgotten first.
         certain: identities that are not among those any more.
         clears_open: whether no window is open any more.
     """
@@ -58,12 +70,19 @@ class Lines:
     written: Identities | None = None
     generation: int = 0
     maybe: Identities | None = None
+    known: Identities | None = None
+    forgets: bool = False
     certain: Sequence[str] = ()
     clears_open: bool = False
 
 
 class Journal(Protocol):
-    """One move's journal. Any number of processes read it; one at a time changes its counts."""
+    """One move's journal. Any number of processes read it; one at a time changes its counts.
+
+    `direction` says whose counters, windows and identities are meant.
+    """
+
+    direction: Direction
 
     def read(self) -> dict[str, str]:
         """Return all fields; empty if there is no such journal.

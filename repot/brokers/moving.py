@@ -11,9 +11,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from repot.brokers.journal import Direction
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from repot.brokers.headers import MovedBy
     from repot.brokers.journal import Journal, JournalStep
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
@@ -122,8 +125,8 @@ class HasQueueTraits(Protocol):
 class MoveSource(HasQueueTraits, Protocol):
     """A broker whose messages can be moved away."""
 
-    def reader(self, queue: str, *, window: int, lease_s: float) -> QueueReader:
-        """Return a reader of a queue for windows of this size.
+    def reader(self, queue: str, *, window: int, lease_s: float, moved: MovedBy | None = None) -> QueueReader:
+        """Return a reader of a queue for windows of this size; only of what a move brought, if `moved` says so.
 
         Raises:
             BrokerUnreachable: the broker did not answer.
@@ -156,8 +159,8 @@ class MoveSource(HasQueueTraits, Protocol):
 class HoldsDelayed(Protocol):
     """A broker that holds messages until they are due, outside of their queues (RabbitMQ)."""
 
-    def delayed_reader(self, queue: str, *, lease_s: float) -> QueueReader:
-        """Return a reader of the messages that are not due yet and will go to a queue.
+    def delayed_reader(self, queue: str, *, lease_s: float, moved: MovedBy | None = None) -> QueueReader:
+        """Return a reader of the messages that are not due yet and will go to a queue; of all, or as for `reader`.
 
         Raises:
             BrokerUnreachable: the broker did not answer.
@@ -200,8 +203,11 @@ class MoveTarget(HasQueueTraits, Protocol):
 class KeepsJournals(Protocol):
     """A broker that keeps a move's journal, and changes journal and queues in one step (Redis)."""
 
-    def journal(self, name: str, prefix: str = "") -> Journal:
-        """Return the journal of a move; it need not exist. `prefix` precedes its key."""
+    def journal(self, name: str, prefix: str = "", direction: Direction = Direction.FORTH) -> Journal:
+        """Return the journal of a move; it need not exist. `prefix` precedes its key.
+
+        It has an account for each direction, and one lease for both.
+        """
         ...
 
     def deliver_with(self, outgoing: Sequence[Outgoing], step: JournalStep) -> tuple[Receipt, ...]:

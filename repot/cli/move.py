@@ -17,11 +17,13 @@ from repot.cli.move_options import (
     broker_options,
     directory_of,
     given_addresses,
+    limit_options,
+    order_back,
     order_of,
     order_options,
     settings_of,
 )
-from repot.cli.move_output import print_checks, print_status
+from repot.cli.move_output import print_checks, print_revert, print_status
 from repot.cli.plan_output import show_plan
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # 
 @JSON
 def status(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     """Show the account of a move, who moves it, and whether it is at work."""
-    from repot.migrate.move import find_record, status
+    from repot.migrate.status import find_record, status
 
     settings = settings_of()
     with _opened(name, given, settings) as found:
@@ -136,7 +138,7 @@ def resume(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
     --queue names others.
     """
     from repot.migrate.control import Request
-    from repot.migrate.move import find_record
+    from repot.migrate.status import find_record
 
     settings = settings_of()
     with _opened(name, given, settings) as found:
@@ -161,7 +163,7 @@ def verify(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     The messages in the target queues are read and stay there. What was delivered and is
     not there any more was consumed, or is lost: run it before workers consume to tell.
     """
-    from repot.migrate.move import find_record
+    from repot.migrate.status import find_record
     from repot.migrate.verify import verify as compare
 
     settings = settings_of()
@@ -169,6 +171,34 @@ def verify(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
         record = find_record(found.journal, name)
         checks = compare(found, record, json.loads(record["queues"]))
     print_checks(checks, as_json=as_json)
+
+
+@move.command()
+@click.argument("name")
+@broker_options
+@limit_options
+@EXECUTE
+@JSON
+def revert(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+    """Give back what a move brought to the target and no worker has taken there.
+
+    Without --execute it shows how much that is. Messages that the move did not bring stay,
+    and so do its dead letters. A second revert goes on where the first one ended, and
+    `resume --execute` moves everything again.
+    """
+    from repot.migrate.status import find_record
+    from repot.migrate.verify import verify as compare
+
+    settings = settings_of()
+    with _opened(name, given, settings) as found:
+        record = find_record(found.journal, name)
+        addresses = found.order.addresses
+        checks = [] if execute else compare(found, record, json.loads(record["queues"]))
+    if execute:
+        _run(order_back(name, addresses, given, record), settings, as_json=as_json)
+        return
+    print_revert(checks, as_json=as_json)
+    click.echo("nothing was changed; add --execute", err=True)
 
 
 def _both(found: Addresses | None) -> Addresses:
@@ -188,7 +218,7 @@ def _opened(name: str, given: dict[str, Any], settings: WorkerSettings) -> Any: 
 
 
 def _ask(name: str, given: dict[str, Any], wanted: Request) -> None:
-    from repot.migrate.move import audit_line, find_record
+    from repot.migrate.status import audit_line, find_record
 
     with _opened(name, given, settings_of()) as found:
         find_record(found.journal, name)
@@ -199,7 +229,8 @@ def _ask(name: str, given: dict[str, Any], wanted: Request) -> None:
 def _run(order: Order, settings: WorkerSettings, *, as_json: bool) -> None:
     from threading import Event
 
-    from repot.migrate.move import counts, open_move
+    from repot.migrate.move import open_move
+    from repot.migrate.status import counts
     from repot.waiting import stop_on_signal
 
     stopping = Event()

@@ -12,7 +12,7 @@ from repot.cli.dlq_options import refuse_blank
 from repot.cli.durations import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from repot.config import WorkerSettings
     from repot.migrate.addresses import Address, Addresses
@@ -87,10 +87,6 @@ def order_options(command: F) -> F:
             help="On Redis 0 comes first, on RabbitMQ last.",
         ),
         click.option("--raw", is_flag=True, help="Move bodies of any content type as they are, also pickled ones."),
-        click.option("--window", type=click.IntRange(1, 5000), default=500, show_default=True, help="Batch size."),
-        click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number per second."),
-        click.option("--limit", type=click.IntRange(1), help="Maximum number of messages."),
-        click.option("--deadline", callback=seconds, metavar="TIME", help="End after this time: 30m, 2h."),
         click.option(
             "--until",
             type=click.Choice(["empty", "follow"]),
@@ -98,6 +94,18 @@ def order_options(command: F) -> F:
             show_default=True,
             help="End when the queues are empty, or move what is still sent.",
         ),
+        limit_options,
+    )
+
+
+def limit_options(command: F) -> F:
+    """Add the options that limit how much is moved, and how fast."""
+    return _add(
+        command,
+        click.option("--window", type=click.IntRange(1, 5000), default=500, show_default=True, help="Batch size."),
+        click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number per second."),
+        click.option("--limit", type=click.IntRange(1), help="Maximum number of messages."),
+        click.option("--deadline", callback=seconds, metavar="TIME", help="End after this time: 30m, 2h."),
         click.option("--max-depth", type=click.IntRange(1), help="Pause while so many wait in the target queue."),
         click.option(
             "--patience", callback=seconds, default="5m", show_default=True, help="End if a broker is away for longer."
@@ -194,6 +202,19 @@ def _rules(queues: dict[str, str], given: dict[str, Any], settings: WorkerSettin
     return Rules(PriorityPolicy(given["priority"]), given["raw"], queues, dead_letters_of=settings.dead_letters_of)
 
 
+def order_back(name: str, addresses: Addresses, given: dict[str, Any], record: Mapping[str, str]) -> Order:
+    """Return the order to give back what a move brought, by its journal."""
+    from repot.brokers.journal import Direction
+    from repot.migrate.move import Order
+    from repot.migrate.translate import PriorityPolicy, Rules
+
+    queues = json.loads(record["queues"])
+    rules = Rules(
+        PriorityPolicy(record.get("priority") or PriorityPolicy.INVERT), dead_letters_of=settings_of().dead_letters_of
+    )
+    return Order(name, addresses, queues, rules, _limits(given), Direction.BACK)
+
+
 def _limits(given: dict[str, Any]) -> Limits:
     from repot.migrate.control import Limits, Until
 
@@ -205,5 +226,5 @@ def _limits(given: dict[str, Any]) -> Limits:
         patience_s=given["patience"],
         max_depth=given["max_depth"],
         lease_s=given["lease"],
-        until=Until(given["until"]),
+        until=Until(given.get("until", Until.EMPTY)),
     )

@@ -20,8 +20,35 @@ def print_status(shown: dict[str, Any]) -> None:
         if isinstance(value, list):
             for one in value:
                 click.echo(f"{name + ':':<16} {sanitize(json.dumps(one))}")
+        elif isinstance(value, dict):
+            counts = ", ".join(f"{what} {count}" for what, count in value.items())
+            click.echo(f"{name + ':':<16} {counts}")
         elif value is not None:
             click.echo(f"{name + ':':<16} {sanitize(str(value))}")
+
+
+def print_revert(checks: list[QueueCheck], *, as_json: bool) -> None:
+    """Print how much of each queue a revert would give back."""
+    rows = [
+        {
+            "queue": one.queue,
+            "to": one.to,
+            "delivered": one.account.delivered,
+            "given_back": one.given_back.delivered,
+            "in_target": one.present + one.copies,
+            "gone": one.gone,
+        }
+        for one in checks
+    ]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for one in rows:
+        click.echo(
+            f"{sanitize(str(one['to']))} -> {sanitize(str(one['queue']))}: {one['in_target']} of {one['delivered']} "
+            f"delivered would go back; {one['given_back']} were given back before, and {one['gone']} are not in the "
+            "queue any more: consumed, delayed, or in the hands of workers"
+        )
 
 
 def print_checks(checks: list[QueueCheck], *, as_json: bool) -> None:

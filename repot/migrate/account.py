@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from repot.brokers.journal import Direction
 from repot.migrate.identity import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +45,25 @@ class Account:
         return Account(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
-def account_of(record: Mapping[str, str], queue: str) -> Account:
+def account_of(record: Mapping[str, str], queue: str, way: Direction = Direction.FORTH) -> Account:
     """Return the account of one queue; zeros before its first window."""
-    return Account(**{one.name: int(record.get(f"{one.name}:{queue}") or 0) for one in fields(Account)})
+    return Account(**{one.name: int(record.get(f"{way}{one.name}:{queue}") or 0) for one in fields(Account)})
 
 
-def total(record: Mapping[str, str], queues: Mapping[str, str]) -> Account:
+def total(record: Mapping[str, str], queues: Iterable[str], way: Direction = Direction.FORTH) -> Account:
     """Return the account of all queues of a move."""
     found = Account()
     for queue in queues:
-        found += account_of(record, queue)
+        found += account_of(record, queue, way)
     return found
 
 
-def digests(record: Mapping[str, str], queue: str) -> tuple[str, str]:
-    """Return the digests of what left the source queue, and of what was delivered or quarantined."""
-    return digest_of(_sums(record, queue, "taken")), digest_of(_sums(record, queue, "moved"))
+def digests(record: Mapping[str, str], queue: str, way: Direction = Direction.FORTH) -> tuple[str, str]:
+    """Return the digests of what left the queue, and of what was delivered or quarantined."""
+    return digest_of(sums(record, queue, "taken", way)), digest_of(sums(record, queue, "moved", way))
 
 
-def _sums(record: Mapping[str, str], queue: str, what: str) -> tuple[int, int]:
-    upper, lower = (int(record.get(f"{what}_{half}:{queue}") or 0) for half in ("upper", "lower"))
+def sums(record: Mapping[str, str], queue: str, what: str, way: Direction = Direction.FORTH) -> tuple[int, int]:
+    """Return the sums behind a digest: of what was `taken`, or `moved`."""
+    upper, lower = (int(record.get(f"{way}{what}_{half}:{queue}") or 0) for half in ("upper", "lower"))
     return upper, lower

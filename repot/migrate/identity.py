@@ -11,14 +11,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from repot.brokers.message import Message
-
-#: A moved message says here which move sent it, and with which sequence number: `NAME:17`.
-MOVE_HEADER = "repot_move"
-#: The copy of a message that may have been sent before, with the same `MOVE_HEADER`.
-MAYBE_TWICE_HEADER = "repot_maybe_twice"
 
 _DIGEST_BYTES, _HALF_BYTES = 8, 4
 _WORD = 1 << 32
@@ -48,9 +43,3 @@ def sums_of(identities: Iterable[str]) -> tuple[int, int]:
 def digest_of(sums: tuple[int, int]) -> str:
     """Return sums as the digest that people compare."""
     return f"{sums[0] % _WORD:08x}{sums[1] % _WORD:08x}"
-
-
-def number_in(headers: Mapping[str, object], move: str) -> int | None:
-    """Return the sequence number that a move gave a message; None for a message of no move, or of another one."""
-    name, separator, number = str(headers.get(MOVE_HEADER) or "").rpartition(":")
-    return int(number) if separator and name == move and number.isdecimal() else None

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from repot.brokers.headers import MovedBy
+from repot.brokers.journal import Direction
 from repot.brokers.moving import MoveSource, MoveTarget
 from repot.config import BrokerUrl
-from repot.errors import AlreadyMoving, BrokerUnreachable, ConfigInvalid, MoveConflict, MoveNotFound, MoveRefused
-from repot.migrate.account import account_of, total
+from repot.errors import BrokerUnreachable, ConfigInvalid, MoveConflict, MoveRefused
+from repot.migrate.account import total
 from repot.migrate.addresses import Address
 from repot.migrate.control import Control, Limits, Request
-from repot.migrate.holder import described, has_ended, this_mover, who
+from repot.migrate.holder import this_mover
+from repot.migrate.identity import identity_of, task_id
+from repot.migrate.leases import acquire, hold_queue
 from repot.migrate.mover import QueueMover, Route
 from repot.migrate.orphans import take_back
 from repot.migrate.placement import JournalStore, place
+from repot.migrate.status import audit_line, find_record
 from repot.migrate.translate import Rules, Translation
+from repot.migrate.window import counted, turned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from threading import Event
 
     from repot.brokers import Broker
-    from repot.brokers.journal import Journal
-    from repot.brokers.moving import QueueHold
+    from repot.brokers.journal import Identities, Journal
     from repot.config import WorkerSettings
     from repot.migrate.account import Account
     from repot.migrate.addresses import Addresses
@@ -51,15 +56,27 @@ class Order:
     queues: Mapping[str, str]
     rules: Rules
     limits: Limits = field(default_factory=Limits)
+    #: Back: what was moved goes from the target to the source.
+    direction: Direction = Direction.FORTH
     #: Give back what no living worker of the source holds before it is moved.
     orphans: Selection | None = None
 
+    def ends(self, queue: str) -> tuple[str, str]:
+        """Return which queue is read, and which one is written, for a source queue of the move."""
+        goal = self.queues[queue]
+        return (queue, goal) if self.direction is Direction.FORTH else (goal, queue)
+
+    @property
+    def goals(self) -> list[str]:
+        """Return the queues that are written, each once."""
+        return list(dict.fromkeys(self.ends(queue)[1] for queue in self.queues))
+
 
 class Move:
-    """An order with its brokers connected."""
+    """An order with its brokers connected; `source` is read and `target` written, whichever way the move goes."""
 
     def __init__(self, order: Order, settings: WorkerSettings, source: Broker, target: Broker) -> None:
-        """Use these brokers.
+        """Use the brokers that are read and written.
 
         Raises:
             ConfigInvalid: one of them cannot take part in a move.
@@ -70,9 +87,9 @@ class Move:
         if not isinstance(target, MoveSource) or not isinstance(target, MoveTarget):
             message = f"the adapter for {target.product} cannot receive a move"
             raise ConfigInvalid(message)
-        self.order, self.source, self.target = order, source, target
+        self.order, self.settings, self.source, self.target = order, settings, source, target
         store = journal_store(settings)
-        self.placement: Placement = place(source, target, order.name, store, order.limits.lease_s)
+        self.placement: Placement = place(source, target, order.name, order.direction, store, order.limits.lease_s)
 
     @property
     def journal(self) -> Journal:
@@ -80,11 +97,12 @@ class Move:
         return self.placement.journal
 
     def run(self, stop: Event, progress: Show = lambda *_: None) -> Account:
-        """Move all queues; return the account. `progress` is called after each window.
+        """Move all queues; return the account of this direction. `progress` is called after each window.
 
         Raises:
             AlreadyMoving: another mover holds the move or a queue.
             MoveConflict: the name belongs to a move between other brokers.
+            MoveNotFound: there is nothing to give back.
             MoveRefused: the target has not all queues.
             MoveStopped: it ended early.
             LeaseLost: another mover has taken over.
@@ -97,32 +115,61 @@ class Move:
         state = ENDED
         try:
             self.journal.ask({"wanted": Request.RUN, "state": MOVING}, audit_line("started"))
+            self._turn(holder, token, stop, progress)
             if self.order.orphans is not None:
                 text = take_back(self.source, self.order.orphans)
                 self.journal.ask({"in_hand": text}, audit_line(text))
             for queue in self.order.queues:
-                self._run_queue(queue, holder, token, stop, progress)
+                with self._mover(queue, holder, token, stop, progress) as mover:
+                    mover.run()
             state = DONE
         finally:
             self._end(token, state)
-        return total(self.journal.read(), self.order.queues)
+        return total(self.journal.read(), self.order.queues, self.order.direction)
 
-    def _run_queue(self, queue: str, holder: str, token: str, stop: Event, progress: Show) -> None:
-        goal = self.order.queues[queue]
-        hold = hold_queue(self.source, queue, holder, self.order.limits.lease_s)
+    def _turn(self, holder: str, token: str, stop: Event, progress: Show) -> None:
+        """Put in order what the other direction left, if the move went that way last."""
+        record = self.journal.read()
+        former = Direction(record.get("direction") or Direction.FORTH)
+        if former is self.order.direction:
+            return
+        opposite = self._opposite(former, json.loads(record["queues"]))
+        for queue in opposite.order.queues:
+            with opposite._mover(queue, holder, token, stop, progress) as mover:  # noqa: SLF001 - of the same class
+                mover.recover()
+            lines = turned(queue, in_both(opposite, queue))
+            self.journal.apply(self.journal.step(token, lines), self.order.limits.lease_s)
+        self.journal.ask({"direction": self.order.direction}, audit_line("turned"))
+
+    def _opposite(self, direction: Direction, queues: dict[str, str]) -> Move:
+        order = replace(self.order, direction=direction, queues=queues)
+        return Move(order, self.settings, self.target, self.source)
+
+    @contextmanager
+    def _mover(self, queue: str, holder: str, token: str, stop: Event, progress: Show) -> Iterator[QueueMover]:
+        """Hold a queue, and return what moves its messages."""
+        read, goal = self.order.ends(queue)
+        hold = hold_queue(self.source, read, holder, self.order.limits.lease_s)
         control = Control(
             self.order.limits,
             stop,
             hold,
             depth=lambda: self.target.depth(goal).ready,
             check_target=lambda: check_queues(self.target, self.order),
-            progress=lambda doing: progress(queue, doing, control.moved_count),
+            progress=lambda doing: progress(read, doing, control.moved_count),
         )
-        route = Route(self.order.name, queue, self.source, self.translation(queue))
         try:
-            QueueMover(route, self.placement, token, control).run()
+            yield QueueMover(self._route(queue), self.placement, token, control)
         finally:
             hold.release()
+
+    def _route(self, queue: str) -> Route:
+        read, goal = self.order.ends(queue)
+        route = Route(self.order.name, read, self.source, self.translation(queue), queue)
+        origin = "" if read == goal else queue
+        if self.order.direction is Direction.FORTH:
+            return replace(route, origin=origin)
+        return replace(route, moved=MovedBy(self.order.name, origin))
 
     def translation(self, queue: str) -> Translation:
         """Return how the messages of a source queue are translated.
@@ -132,8 +179,20 @@ class Move:
         """
         # asked once for each queue: the management API takes milliseconds
         traits_of = cache(self.target.traits)
-        goal = self.order.queues[queue]
-        return Translation(queue, self.source.traits(queue), traits_of(goal), self.order.rules, traits_of)
+        read, goal = self.order.ends(queue)
+        traits = self.source.traits(read)
+        if self.order.direction is Direction.BACK:
+            # the move wrote the priorities, whether or not that queue orders by them
+            traits = replace(traits, orders=True)
+        return Translation(read, traits, traits_of(goal), self._rules(queue), traits_of)
+
+    def _rules(self, queue: str) -> Rules:
+        rules = self.order.rules
+        if self.order.direction is Direction.FORTH:
+            return rules
+        # whatever was moved goes back, and to where it was
+        queues = dict([self.order.ends(queue)])
+        return Rules(rules.priority, raw=True, queues=queues, dead_letters_of=rules.dead_letters_of)
 
     def _register(self) -> None:
         """Create the journal, or check that it belongs to the same brokers and queues."""
@@ -143,17 +202,18 @@ class Move:
             "source": order.addresses.source.url.masked(),
             "target": order.addresses.target.url.masked(),
             "queues": json.dumps(dict(order.queues)),
+            "priority": order.rules.priority,
             "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        if self.journal.create(fields):
+        if order.direction is Direction.FORTH and self.journal.create(fields):
             return
-        found = self.journal.read()
+        found = find_record(self.journal, order.name)
         for name in ("source", "target"):
             if found.get(name) != fields[name]:
                 message = f"the move {order.name!r} has another {name}: {found.get(name)}"
                 raise MoveConflict(message, hint="Give this move another name.")
         queues = {**json.loads(found["queues"]), **order.queues}
-        self.journal.ask({"queues": json.dumps(queues)}, audit_line("resumed"))
+        self.journal.ask({"queues": json.dumps(queues), "priority": order.rules.priority}, audit_line("resumed"))
 
     def _end(self, token: str, state: str) -> None:
         # a journal that does not answer keeps its lease until it ends
@@ -173,7 +233,8 @@ def open_move(order: Order, settings: WorkerSettings) -> Iterator[Move]:
     with ExitStack() as stack:
         source = stack.enter_context(closing(order.addresses.source.open(settings)))
         target = stack.enter_context(closing(order.addresses.target.open(settings)))
-        yield Move(order, settings, source, target)
+        ends = (source, target) if order.direction is Direction.FORTH else (target, source)
+        yield Move(order, settings, *ends)
 
 
 def journal_store(settings: WorkerSettings) -> JournalStore:
@@ -193,97 +254,33 @@ def journal_store(settings: WorkerSettings) -> JournalStore:
     return JournalStore(connect, f"{settings.lease_prefix}:")
 
 
-def acquire(journal: Journal, holder: str, lease_s: float) -> str:
-    """Acquire the lease of a move, also from a mover that is known to have ended; return the fencing token.
-
-    Raises:
-        AlreadyMoving: another mover is at work.
-    """
-    owner = journal.read().get("owner", "")
-    with _described():
-        return journal.acquire(holder, lease_s, owner if has_ended(owner) else "")
-
-
-def hold_queue(source: MoveSource, queue: str, holder: str, lease_s: float) -> QueueHold:
-    """Hold a queue, also one whose mover is known to have ended.
-
-    Raises:
-        AlreadyMoving: another mover is at work.
-    """
-    with _described():
-        return source.hold(queue, holder, lease_s, has_ended)
-
-
-@contextmanager
-def _described() -> Iterator[None]:
-    """Let an error name the other mover in words."""
-    try:
-        yield
-    except AlreadyMoving as error:
-        raise AlreadyMoving(error.message.replace(error.holder, described(error.holder)), hint=error.hint) from error
-
-
 def check_queues(target: MoveTarget, order: Order) -> None:
     """Check that the target has the queues that messages go to, and declare those for the quarantine.
 
     Raises:
         MoveRefused: one is missing.
     """
-    goals = dict.fromkeys(order.queues.values())
-    if missing := target.missing(goals):
+    if missing := target.missing(order.goals):
         message = f"the target has no queue {', '.join(map(repr, missing))}"
         hint = "Start a worker there first: it declares its queues as the application has them."
         raise MoveRefused(message, hint=hint)
-    target.prepare(filter(None, map(order.rules.dead_letters_of, goals)))
+    target.prepare(filter(None, map(order.rules.dead_letters_of, order.goals)))
 
 
-def find_record(journal: Journal, name: str) -> dict[str, str]:
-    """Return the fields of a move's journal.
+def in_both(former: Move, queue: str) -> Identities:
+    """Return the identities of messages that a direction wrote to its target and has not removed from its source yet.
+
+    The other direction must not bring them to that source once more.
 
     Raises:
-        MoveNotFound: they keep no such journal.
+        BrokerUnreachable: a broker did not answer.
     """
-    record = journal.read()
-    if not record.get("name"):
-        message = f"there is no journal of a move {name!r} on these brokers"
-        raise MoveNotFound(message, hint="`repot move start --name ...` begins one.")
-    return record
-
-
-def status(record: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is known about a move, for people and programs."""
-    queues: dict[str, str] = json.loads(record["queues"])
-    account = total(record, queues)
-    return {
-        "name": record["name"],
-        "source": record["source"],
-        "target": record["target"],
-        "state": record.get("state", "new"),
-        "wanted": record.get("wanted") or Request.RUN.value,
-        "created_at": record["created_at"],
-        "in_hand": record.get("in_hand"),
-        "owner": described(record["owner"]) if record.get("owner") else None,
-        "is_alive": float(record.get("lease_until") or 0) / 1000 > datetime.now(UTC).timestamp(),
-        "fencing_token": int(record.get("token") or 0),
-        **counts(account),
-        "closes": account.closes,
-        "queues": [{"queue": queue, "to": goal, **counts(account_of(record, queue))} for queue, goal in queues.items()],
-    }
-
-
-def counts(account: Account) -> dict[str, int]:
-    """Return an account as fields."""
-    return {
-        "reserved": account.reserved,
-        "delivered": account.delivered,
-        "returned": account.returned,
-        "quarantined": account.quarantined,
-        "still_reserved": account.open,
-        "maybe_twice": account.maybe_twice,
-        "recognised": account.recognised,
-    }
-
-
-def audit_line(what: str) -> str:
-    """Return a line of the audit: when, who, what."""
-    return json.dumps({"at": datetime.now(UTC).isoformat(timespec="seconds"), **who(), "what": what})
+    written = counted(former.journal.identities(queue, "written")) + counted(former.journal.identities(queue, "maybe"))
+    found: Identities = {}
+    for message in former.source.scan(former.order.ends(queue)[0]) if written else ():
+        identity = identity_of(message)
+        # without an id it may be another message with the same body
+        if written[identity] > 0 and task_id(message):
+            written[identity] -= 1
+            found.setdefault(identity, []).append(0)
+    return found

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from time import time
 from typing import TYPE_CHECKING, Protocol
 
+from repot.brokers.headers import MoveStamp
 from repot.brokers.moving import HoldsDelayed, MoveSource, MoveTarget
 from repot.brokers.publishing import PublishOutcome
 from repot.deadletter.reason import Reason
@@ -28,6 +29,7 @@ from repot.migrate.window import Entry, Window, abandoned, counted, marked, noth
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from repot.brokers.headers import MovedBy
     from repot.brokers.journal import Identities, JournalStep, Lines
     from repot.brokers.moving import Outgoing, QueueReader
     from repot.brokers.publishing import Receipt
@@ -47,12 +49,23 @@ DISTURBANCES = (BrokerUnreachable, ReservationLost)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One queue's way: from where, how, and in which move. What the target cannot hold is sent back to the source."""
+    """One queue's way: from where, how, and in which move. What the target cannot hold is sent back to the source.
+
+    Attributes:
+        name: of the move.
+        queue: the queue that is read.
+        account: the queue in the journal: the move's source queue, also when what was moved is given back.
+        moved: which messages are read; None for all.
+        origin: what their stamps say of their origin.
+    """
 
     name: str
     queue: str
     source: SourceBroker
     translation: Translation
+    account: str
+    moved: MovedBy | None = None
+    origin: str = ""
 
 
 class QueueMover:
@@ -84,6 +97,20 @@ class QueueMover:
         finally:
             self._leave()
 
+    def recover(self) -> None:
+        """Put in order what was left when the last mover was interrupted, and move nothing more.
+
+        Raises:
+            LeaseLost: another mover has the lease.
+            MoveStopped: the target takes nothing, or the operator asked to stop.
+            BrokerUnreachable: a broker did not answer.
+            ReservationLost: what was left ended meanwhile.
+        """
+        try:
+            self._recover()
+        finally:
+            self._leave()
+
     def _has_ended(self) -> bool:
         """Move a window, or wait after a failure; return whether the queue's move is over."""
         try:
@@ -109,14 +136,16 @@ class QueueMover:
             return False
         self._leave()
         if self._phases.pop(0) == _DELAYED:
-            self._reader = source.delayed_reader(self._route.queue, lease_s=self._control.lease_s)
+            self._reader = source.delayed_reader(
+                self._route.queue, lease_s=self._control.lease_s, moved=self._route.moved
+            )
         else:
             self._reader = self._queue_reader()
         return True
 
     def _queue_reader(self) -> QueueReader:
-        window = self._control.window_size()
-        return self._route.source.reader(self._route.queue, window=window, lease_s=self._control.lease_s)
+        route, window = self._route, self._control.window_size()
+        return route.source.reader(route.queue, window=window, lease_s=self._control.lease_s, moved=route.moved)
 
     # -- one window
 
@@ -134,7 +163,7 @@ class QueueMover:
     def _open(self, reservation: Reservation, taken: Sequence[TakenMessage]) -> Window:
         certain: list[str] = []
         entries = [self._entry(one, certain) for one in taken]
-        window = Window(self._route.queue, self._window, reservation, entries)
+        window = Window(self._route.account, self._window, reservation, entries)
         self._apply(window.opened(self._number, certain))
         return window
 
@@ -170,7 +199,7 @@ class QueueMover:
         known = self._recognised(reservation) if self._written else []
         if known:
             reservation.commit(known)
-            self._apply(recognised(self._route.queue, len(known)))
+            self._apply(recognised(self._route.account, len(known)))
         return [one for one in reservation.messages if one.id not in known]
 
     def _recognised(self, reservation: Reservation) -> list[str]:
@@ -250,21 +279,22 @@ class QueueMover:
         return replace(found, dead_letter=self._stamped(found.dead_letter, entry))
 
     def _stamped(self, outgoing: Outgoing, entry: Entry) -> Outgoing:
-        return stamped(outgoing, self._route.name, entry.number, maybe_twice=entry.maybe_twice)
+        stamp = MoveStamp(self._route.name, entry.number, self._route.origin)
+        return stamped(outgoing, stamp, maybe_twice=entry.maybe_twice)
 
     # -- what an earlier mover left
 
     def _recover(self) -> None:
         """Put in order what was left when the last mover, or this one, was interrupted."""
         # the fencing token first: another mover may have taken over
-        self._apply(nothing(self._route.queue))
+        self._apply(nothing(self._route.account))
         self._control.check_target()
         record = self._journal.read()
-        queue = self._route.queue
-        self._window, self._number = int(record.get(f"window:{queue}") or 0), int(record.get("sequence") or 0)
+        queue, way = self._route.account, self._journal.direction
+        self._window, self._number = int(record.get(f"{way}window:{queue}") or 0), int(record.get("sequence") or 0)
         self._reader = self._queue_reader()
         open_now = self._journal.identities(queue, "open")
-        for name in self._reader.left(f"move.{self._route.name}."):
+        for name in self._reader.left(self._reservation_prefix):
             if self._take_over(name, open_now):
                 open_now = {}
         if open_now:
@@ -285,7 +315,7 @@ class QueueMover:
             return True
         if number == self._window:
             # settled, and not committed yet; the journal says which of it was written
-            written = counted(self._journal.identities(self._route.queue, "written"))
+            written = counted(self._journal.identities(self._route.account, "written"))
             reservation.commit(_those_in(written, reservation))
         reservation.give_back()
         return False
@@ -298,7 +328,7 @@ class QueueMover:
         for one in reservation.messages:
             identity = identity_of(one.message)
             entries.append(Entry(one, identity, numbers[identity].pop(0), maybe_twice=marks))
-        window = Window(self._route.queue, self._window, reservation, entries)
+        window = Window(self._route.account, self._window, reservation, entries)
         if marks:
             self._apply(marked(window.queue, len(entries)))
         self._finish(window)
@@ -317,12 +347,16 @@ class QueueMover:
         self._keep_alive()
 
     def _keep_alive(self) -> None:
-        self._apply(nothing(self._route.queue))
+        self._apply(nothing(self._route.account))
         if self._reader is not None:
             self._reader.keep_alive()
 
     def _reservation_name(self, window: int) -> str:
-        return f"move.{self._route.name}.{window}.{self._token}"
+        return f"{self._reservation_prefix}{window}.{self._token}"
+
+    @property
+    def _reservation_prefix(self) -> str:
+        return f"{self._journal.direction}move.{self._route.name}."
 
 
 class SourceBroker(MoveSource, MoveTarget, Protocol):

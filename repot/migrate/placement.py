@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from repot.brokers.journal import Direction
 from repot.brokers.moving import KeepsJournals, SettlesWithJournal
 from repot.errors import BrokerUnreachable, ConfigInvalid
 
@@ -126,20 +127,25 @@ class JournalStore:
     prefix: str
 
 
-def place(source: MoveSource, target: MoveTarget, name: str, store: JournalStore, lease_s: float) -> Placement:
+def place(
+    source: MoveSource, target: MoveTarget, name: str, way: Direction, store: JournalStore, lease_s: float
+) -> Placement:
     """Return where the journal of a move is: on the target if it keeps journals, else on the source, else beside.
+
+    What is given `BACK` has its journal where the move had it: there the former source is the target.
 
     Raises:
         ConfigInvalid: none of them can keep it.
     """
-    if isinstance(target, KeepsJournals):
-        return OnTarget(target.journal(name), target, lease_s)
+    on_source = isinstance(source, KeepsJournals)
+    if isinstance(target, KeepsJournals) and not (on_source and way is Direction.BACK):
+        return OnTarget(target.journal(name, direction=way), target, lease_s)
     if isinstance(source, KeepsJournals):
-        return OnSource(source.journal(name), target)
-    return Beside(_journal_beside(name, store), target, lease_s)
+        return OnSource(source.journal(name, direction=way), target)
+    return Beside(_journal_beside(name, way, store), target, lease_s)
 
 
-def _journal_beside(name: str, store: JournalStore) -> Journal:
+def _journal_beside(name: str, way: Direction, store: JournalStore) -> Journal:
     hint = "Name a Redis for the journal: WORKER_LEASE_STORE=redis://host:6379/1."
     try:
         keeper = store.open()
@@ -149,4 +155,4 @@ def _journal_beside(name: str, store: JournalStore) -> Journal:
     if not isinstance(keeper, KeepsJournals):
         message = "the lease store cannot keep the journal of a move"
         raise ConfigInvalid(message, hint=hint)
-    return keeper.journal(name, store.prefix)
+    return keeper.journal(name, store.prefix, way)

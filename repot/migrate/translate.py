@@ -14,14 +14,16 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from repot.brokers.headers import MAYBE_TWICE_HEADER, MOVE_HEADER
 from repot.brokers.message import Message
 from repot.brokers.moving import Outgoing, QueueTraits
 from repot.deadletter.dead_letter import HEADER, Death, make_dead_letter
 from repot.deadletter.reason import Reason
-from repot.migrate.identity import MAYBE_TWICE_HEADER, MOVE_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from repot.brokers.headers import MoveStamp
 
 #: RabbitMQ's marks of deliveries; one that goes to RabbitMQ again would be taken for a loop (celery#9867).
 _DELIVERY_HEADERS = ("x-death", "x-delivery-count", "x-acquired-count", "redelivered")
@@ -145,11 +147,10 @@ class Translation:
         return _HIGHEST - max(0, min(given, _HIGHEST))
 
 
-def stamped(outgoing: Outgoing, move: str, number: int, *, maybe_twice: bool) -> Outgoing:
-    """Return a message with the headers of its move."""
+def stamped(outgoing: Outgoing, stamp: MoveStamp, *, maybe_twice: bool) -> Outgoing:
+    """Return a message with the headers of its move; a mark of an earlier move stays."""
     message = outgoing.message
-    headers = {**message.headers, MOVE_HEADER: f"{move}:{number}"}
-    headers.pop(MAYBE_TWICE_HEADER, None)
+    headers = {**message.headers, MOVE_HEADER: str(stamp)}
     if maybe_twice:
         headers[MAYBE_TWICE_HEADER] = True
     changed = Message(message.body, message.content_type, message.content_encoding, headers, message.properties)

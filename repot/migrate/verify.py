@@ -11,8 +11,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from repot.brokers.headers import MAYBE_TWICE_HEADER, MovedBy, MoveStamp
+from repot.brokers.journal import Direction
 from repot.migrate.account import Account, account_of, digests
-from repot.migrate.identity import MAYBE_TWICE_HEADER, digest_of, identity_of, number_in, sums_of, task_id
+from repot.migrate.identity import digest_of, identity_of, sums_of, task_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +31,9 @@ class QueueCheck:
 
     Attributes:
         present: messages of the move in the target queue, each number once.
-        gone: delivered and not in the target queue any more: consumed, or lost.
+        given_back: taken out of the target queue again by `revert`.
+        gone: delivered and not in the target queue any more: consumed, or lost; or not given back because the source
+            still had it.
         copies: further messages with the same number; `unmarked_copies` of them lack the mark.
         source_digest: of what left the source, by the journal; `target_digest` of what is in the target queue.
         differing: ids whose message differs from the one with the same number, or that appear twice unmarked.
@@ -39,6 +43,7 @@ class QueueCheck:
     queue: str
     to: str
     account: Account
+    given_back: Account
     present: int = 0
     gone: int = 0
     copies: int = 0
@@ -63,15 +68,17 @@ def verify(move: Move, record: Mapping[str, str], queues: Mapping[str, str]) -> 
 
 
 def _check(move: Move, record: Mapping[str, str], queue: str, goal: str) -> QueueCheck:
-    found = QueueCheck(queue, goal, account_of(record, queue))
+    found = QueueCheck(queue, goal, account_of(record, queue), account_of(record, queue, Direction.BACK))
     found.source_digest, found.moved_digest = digests(record, queue)
     numbers: Counter[int] = Counter()
     identities: dict[int, str] = {}
     marked: Counter[int] = Counter()
+    moved = MovedBy(move.order.name, "" if queue == goal else queue)
     for message in move.target.scan(goal):
-        number = number_in(message.headers, move.order.name)
-        if number is None:
+        stamp = MoveStamp.of(message.headers)
+        if stamp is None or not moved.has(message.headers):
             continue
+        number = stamp.number
         identity = identity_of(message)
         if identities.setdefault(number, identity) != identity:
             found.differing.append(task_id(message))
@@ -82,27 +89,38 @@ def _check(move: Move, record: Mapping[str, str], queue: str, goal: str) -> Queu
             found.differing.append(task_id(message))
     found.present = len(numbers)
     found.copies = numbers.total() - len(numbers)
-    found.gone = found.account.delivered - found.present
+    found.gone = found.account.delivered - _taken_out(found.given_back) - found.present
     found.target_digest = digest_of(sums_of(identities.values()))
     found.differing = found.differing[:_LISTED]
     found.problems = _problems(found)
+    back = digests(record, queue, Direction.BACK)
+    if not found.given_back.open and back[0] != back[1]:
+        found.problems.append("what left the target is not what was given back and quarantined: the digests differ")
     return found
 
 
+def _taken_out(back: Account) -> int:
+    return back.delivered + back.quarantined + back.open
+
+
 def _problems(found: QueueCheck) -> list[str]:
-    account, problems = found.account, []
-    if not account.closes:
-        problems.append(
-            f"{account.reserved} were reserved, and {account.delivered} delivered + {account.returned} returned + "
-            f"{account.quarantined} quarantined + {account.open} still reserved are accounted for"
-        )
+    account = found.account
+    problems = [
+        f"{one.reserved} were reserved, and {one.delivered} delivered + {one.returned} returned + "
+        f"{one.quarantined} quarantined + {one.open} still reserved are accounted for"
+        for one in (account, found.given_back)
+        if not one.closes
+    ]
     if not account.open and found.source_digest != found.moved_digest:
         problems.append("what left the source is not what was delivered and quarantined: the digests differ")
     if found.unmarked_copies:
         problems.append(f"{found.unmarked_copies} messages are twice in the target without a mark")
-    if found.gone < 0:
+    # of messages that were sent twice, both may have been taken out
+    if found.gone < 0 and not (account.maybe_twice and _taken_out(found.given_back)):
         problems.append(f"the target has {-found.gone} messages of this move more than were delivered")
-    everything_is_there = found.gone == 0 and not account.quarantined and not account.open
+    everything_is_there = (
+        found.gone == 0 and not account.quarantined and not account.open and not _taken_out(found.given_back)
+    )
     if everything_is_there and found.target_digest != found.moved_digest:
         problems.append("the messages in the target differ from what was moved: the digests differ")
     return problems

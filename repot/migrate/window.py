@@ -127,6 +127,11 @@ def counted(found: Identities) -> Counter[str]:
     return Counter({identity: len(numbers) for identity, numbers in found.items()})
 
 
+def turned(queue: str, known: Identities) -> Lines:
+    """Return the lines for a change of the move's direction; `known` are messages that are in the target already."""
+    return Lines(queue, known=known, forgets=True)
+
+
 def marked(queue: str, count: int) -> Lines:
     """Return the lines for messages of the open window that are sent again and marked."""
     return Lines(queue, add={"maybe_twice": count})

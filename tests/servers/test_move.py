@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from repot.brokers.headers import MAYBE_TWICE_HEADER, MOVE_HEADER, MoveStamp
 from repot.brokers.moving import KeepsJournals
 from repot.errors import AlreadyMoving
-from repot.migrate.identity import MAYBE_TWICE_HEADER, MOVE_HEADER, digest_of, identity_of, sums_of
-from repot.migrate.move import find_record, open_move
+from repot.migrate.identity import digest_of, identity_of, sums_of
+from repot.migrate.move import open_move
+from repot.migrate.status import find_record
 from repot.migrate.verify import QueueCheck, verify
 from repot.waiting import wait_until
 from support.moves import Way, places, start_killed, task, way
@@ -37,7 +39,9 @@ def test_a_move_carries_everything_over_and_its_account_closes(path: Way) -> Non
     arrived = path.arrived()
     assert list(range(230)) == places(arrived)
     assert [one.body for one in sent] == [one.body for one in arrived]
-    assert [f"{path.name}:{number}" for number in range(1, 231)] == [one.headers[MOVE_HEADER] for one in arrived]
+    assert [str(MoveStamp(path.name, number, path.queue)) for number in range(1, 231)] == [
+        one.headers[MOVE_HEADER] for one in arrived
+    ]
     assert [] == path.left()
     counts = {name: found[name] for name in ("reserved", "delivered", "returned", "quarantined", "still_reserved")}
     assert {"reserved": 230, "delivered": 230, "returned": 0, "quarantined": 0, "still_reserved": 0} == counts

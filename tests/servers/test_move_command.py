@@ -146,3 +146,22 @@ def test_a_name_belongs_to_one_pair_of_brokers(path: Way, repot: Callable[..., R
     # another database has a journal of its own
     assert 0 == found.exit_code
     assert 2 == repot("start", "--name", "no name", "--execute", *brokers(path)).exit_code
+
+
+def test_a_move_is_reverted(path: Way, repot: Callable[..., Result]) -> None:
+    path.fill([task(place) for place in range(10)])
+    assert 0 == repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code
+    (dry,) = output(repot("revert", path.name, "--json"))
+    assert {"queue": path.queue, "to": path.goal, "delivered": 10, "given_back": 0, "in_target": 10, "gone": 0} == dry
+    assert (10, 0) == (len(path.arrived()), len(path.left()))
+    said = repot("revert", path.name)
+    assert f"{path.goal} -> {path.queue}: 10 of 10 delivered would go back" in said.stdout
+    assert "nothing was changed; add --execute" in said.stderr
+    assert 10 == output(repot("revert", path.name, "--execute", "--json"))["delivered"]
+    assert (0, 10) == (len(path.arrived()), len(path.left()))
+    shown = output(repot("status", path.name, "--json"))
+    assert ("back", 10, True) == (shown["direction"], shown["given_back"]["delivered"], shown["closes"])
+    assert "given_back:      reserved 10, delivered 10" in repot("status", path.name).stdout
+    assert 0 == repot("verify", path.name).exit_code
+    assert 10 == output(repot("resume", path.name, "--execute", "--json"))["delivered"] - 10
+    assert (10, 0) == (len(path.arrived()), len(path.left()))

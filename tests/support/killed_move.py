@@ -14,6 +14,7 @@ import sys
 from threading import Event
 from typing import Any
 
+from repot.brokers.journal import Direction
 from repot.brokers.reservation import Reservation
 from repot.config import BrokerUrl, ExplicitSettings
 from repot.errors import RepotError
@@ -87,7 +88,8 @@ def main(found: dict[str, Any]) -> int:
     sides = [Address(BrokerUrl.parse(url), management_url=management) for url, management in found["sides"]]
     queues = {found["queue"]: found["goal"]}
     limits = Limits(window=found["size"], lease_s=found["lease_s"])
-    order = Order(found["name"], Addresses(*sides), queues, Rules(queues=queues), limits)
+    way = Direction(found["direction"])
+    order = Order(found["name"], Addresses(*sides), queues, Rules(queues=queues), limits, way)
     with open_move(order, ExplicitSettings(lease_store=found["store"], socket_timeout=5)) as move:
         _arm(move, found["instant"], found["window"])
         try:

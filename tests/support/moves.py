@@ -13,11 +13,13 @@ from uuid import uuid4
 
 from kombu import Connection, Queue
 
+from repot.brokers.journal import Direction
 from repot.brokers.message import Message
 from repot.config import BrokerUrl, ExplicitSettings, inherited_environment
 from repot.migrate.addresses import Address, Addresses
 from repot.migrate.control import Limits
-from repot.migrate.move import Order, find_record, open_move, status
+from repot.migrate.move import Order, open_move
+from repot.migrate.status import find_record, status
 from repot.migrate.translate import Rules
 from repot.waiting import wait_until
 from support.shop import APPS
@@ -43,15 +45,23 @@ class Way:
         """Settings whose lease store is private."""
         return ExplicitSettings(lease_store=self.store.url, socket_timeout=5)
 
-    def order(self, limits: Limits | None = None, **rules: Any) -> Order:
+    def order(self, limits: Limits | None = None, direction: Direction = Direction.FORTH, **rules: Any) -> Order:
         """An order for this way."""
         addresses = Addresses(_address(self.source), _address(self.target))
         queues = {self.queue: self.goal}
-        return Order(self.name, addresses, queues, Rules(queues=queues, **rules), limits or Limits(window=50))
+        return Order(
+            self.name, addresses, queues, Rules(queues=queues, **rules), limits or Limits(window=50), direction
+        )
 
     def move(self, limits: Limits | None = None, **rules: Any) -> dict[str, Any]:
         """Move to the end; return the status."""
         with open_move(self.order(limits, **rules), self.settings) as found:
+            found.run(Event())
+            return self.status(found)
+
+    def move_back(self) -> dict[str, Any]:
+        """Give back what was moved; return the status."""
+        with open_move(self.order(direction=Direction.BACK), self.settings) as found:
             found.run(Event())
             return self.status(found)
 
@@ -126,7 +136,9 @@ def _address(server: Server) -> Address:
     return Address(BrokerUrl.parse(server.url), management_url=server.management_url)
 
 
-def start_killed(path: Way, instant: str, *, window: int = 2, lease_s: float = 30) -> subprocess.Popen[str]:
+def start_killed(
+    path: Way, instant: str, *, window: int = 2, lease_s: float = 30, direction: Direction = Direction.FORTH
+) -> subprocess.Popen[str]:
     """Start a mover that is killed at an instant of a window (`support.killed_move`)."""
     given = {
         "sides": [[one.url, one.management_url] for one in (path.source, path.target)],
@@ -138,6 +150,7 @@ def start_killed(path: Way, instant: str, *, window: int = 2, lease_s: float = 3
         "instant": instant,
         "window": window,
         "lease_s": lease_s,
+        "direction": direction,
     }
     command = [sys.executable, "-m", "support.killed_move", json.dumps(given)]
     return subprocess.Popen(command, env=inherited_environment(without=()) | {"PYTHONPATH": APPS}, stdout=-1, text=True)

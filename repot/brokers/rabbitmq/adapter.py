@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +21,7 @@ from repot.brokers.rabbitmq.conditions import RabbitConditions
 from repot.brokers.rabbitmq.consumers import ask, consumers, mailboxes
 from repot.brokers.rabbitmq.delayed import delayed_for
 from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
-from repot.brokers.rabbitmq.reader import DelayedReader, RabbitHold, RabbitReader
+from repot.brokers.rabbitmq.reader import FilteredReader, RabbitHold, RabbitReader, brought_by, is_for
 from repot.brokers.rabbitmq.requeue import count_waiting
 from repot.config.delays import EXIT, LEVELS, delayed_pattern
 from repot.config.endpoints import endpoints
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from repot.brokers.browse import Browsed, Decide
+    from repot.brokers.headers import MovedBy
     from repot.brokers.in_hand import Answers, QueueConsumer
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
@@ -137,23 +139,19 @@ class RabbitBroker:
             self._drop()
         return receipts
 
-    def reader(self, queue: str, *, window: int, lease_s: float) -> RabbitReader:
+    def reader(self, queue: str, *, window: int, lease_s: float, moved: MovedBy | None = None) -> RabbitReader:
         """Return a reader whose connection's heartbeat is the lease; the queue's delivery limit is read first."""
-        heartbeat_s = max(1, round(lease_s))
-        return RabbitReader(
-            lambda: self._connect(confirm_publish=True, heartbeat_s=heartbeat_s),
-            queue,
-            window,
-            self._return_limit(queue),
-            self._errors,
-        )
+        connect, limit = self._reading(lease_s), self._return_limit(queue)
+        if moved is not None:
+            return FilteredReader(connect, (queue,), brought_by(moved), limit, self._errors)
+        return RabbitReader(connect, queue, window, limit, self._errors)
 
-    def delayed_reader(self, queue: str, *, lease_s: float) -> RabbitReader:
+    def delayed_reader(self, queue: str, *, lease_s: float, moved: MovedBy | None = None) -> RabbitReader:
         """Return a reader of the delayed messages for a queue."""
-        heartbeat_s = max(1, round(lease_s))
-        return DelayedReader(
-            lambda: self._connect(confirm_publish=True, heartbeat_s=heartbeat_s), queue, LEVELS, self._errors
-        )
+        return FilteredReader(self._reading(lease_s), LEVELS, is_for(queue, moved), None, self._errors)
+
+    def _reading(self, lease_s: float) -> Callable[[], Connection]:
+        return partial(self._connect, confirm_publish=True, heartbeat_s=max(1, round(lease_s)))
 
     def scan(self, queue: str, limit: int | None = None) -> Iterator[Message]:
         """Receive the messages without acknowledging them, and give them back at the end."""

@@ -35,8 +35,9 @@ _KEPT = 4096
 
 @dataclass(slots=True)
 class Delivery:
-    """A message that was delivered, with RabbitMQ's counts of its deliveries."""
+    """A message that was delivered, with RabbitMQ's counts of its deliveries; `channel` is a number."""
 
+    channel: int
     tag: int
     is_redelivered: bool
     routing_key: str
@@ -46,7 +47,8 @@ class Delivery:
 def of_py_amqp(found: Any) -> Delivery:  # noqa: ANN401 - amqp.Message
     """Return a delivery that py-amqp has read."""
     info = found.delivery_info
-    return Delivery(found.delivery_tag, bool(info["redelivered"]), info["routing_key"], from_amqp(found))
+    channel = found.channel.channel_id
+    return Delivery(channel, found.delivery_tag, bool(info["redelivered"]), info["routing_key"], from_amqp(found))
 
 
 def read_deliveries(data: bytes) -> tuple[list[Delivery], int, bool]:
@@ -96,7 +98,7 @@ def _end_of(data: bytes, at: int) -> int | None:
 
 
 def _delivery(data: bytes, at: int) -> Delivery:
-    _, _, length, _, _ = _FRAME_AND_METHOD.unpack_from(data, at)
+    _, channel, length, _, _ = _FRAME_AND_METHOD.unpack_from(data, at)
     header = at + length + _OVERHEAD
     _, at = _bytes(data, at + _FRAME_AND_METHOD.size)
     tag, bits = _TAG.unpack_from(data, at)
@@ -108,7 +110,8 @@ def _delivery(data: bytes, at: int) -> Delivery:
     kind, encoding = properties.pop("content_type", None), properties.pop("content_encoding", None)
     headers = properties.pop("application_headers", None) or {}
     body = header + length + _OVERHEAD + _FRAME.size
-    return Delivery(tag, bool(bits & 1), key, Message(data[body : body + size], kind, encoding, headers, properties))
+    message = Message(data[body : body + size], kind, encoding, headers, properties)
+    return Delivery(channel, tag, bool(bits & 1), key, message)
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:

@@ -25,11 +25,12 @@ from repot.upstream.raw_methods import nack_all
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from kombu import Connection
 
+    from repot.brokers.headers import MovedBy
     from repot.brokers.message import Message
 
 Errors: TypeAlias = "Callable[[], AbstractContextManager[None]]"
@@ -60,8 +61,10 @@ class RabbitReader(QueueReader):
         )
         self._connection: Connection | None = None
         self._channel: Any = None
+        #: By their numbers.
+        self._channels: dict[int, Any] = {}
         self._arrived: deque[Delivery] = deque()
-        #: Messages of a scan that the last channel has not acknowledged.
+        #: Messages that the last channel holds to the end.
         self._held = 0
 
     def take(self, limit: int, name: str) -> Reservation:
@@ -72,7 +75,7 @@ class RabbitReader(QueueReader):
                 self._subscribe()
             self._receive(limit)
         taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
-        return _Window(self, self._channel, taken)
+        return _Window(self, taken)
 
     def scan(self) -> Iterator[Message]:
         """Yield all messages, hold them, and give them back at the end; a window of 0 is no limit of the prefetch."""
@@ -103,28 +106,35 @@ class RabbitReader(QueueReader):
     def close(self) -> None:
         """Give back everything at once, in one step."""
         connection, self._connection = self._connection, None
+        channels, self._channels = self._channels, {}
         self._arrived.clear()
         if connection is None:
             return
         with suppress(*FAILURES):
-            for queue in self._queues:
-                self._channel.basic_cancel(f"mover.{queue}")
-            nack_all(self._channel)
-            self._channel.basic_qos(0, 0, False)
+            for channel in channels.values():
+                for queue in self._queues:
+                    channel.basic_cancel(f"mover.{queue}")
+                nack_all(channel)
+                channel.basic_qos(0, 0, False)
         leave(connection, ARRIVE_WITHIN_S)
 
-    def acknowledge(self, tags: list[int], *, in_order: bool) -> None:
-        """Acknowledge deliveries; `in_order` if they are all up to the last one. Wait until RabbitMQ has read it."""
+    def acknowledge(self, deliveries: Sequence[Delivery], *, in_order: bool) -> None:
+        """Acknowledge deliveries; `in_order` if they are all up to the last one. Wait until RabbitMQ has read it.
+
+        Raises:
+            KeyError: their channel is closed.
+        """
         if in_order:
-            self._channel.basic_ack(tags[-1], multiple=True)
+            self._channels[deliveries[-1].channel].basic_ack(deliveries[-1].tag, multiple=True)
         else:
-            for tag in tags:
-                self._channel.basic_ack(tag)
+            for one in deliveries:
+                self._channels[one.channel].basic_ack(one.tag)
         self._answer()
 
     def _answer(self) -> None:
         # an answer on the same channel: RabbitMQ has read what was sent before
-        self._channel.basic_qos(0, 2 * self._window or _MAX_PREFETCH, False)
+        for channel in self._channels.values():
+            channel.basic_qos(0, 2 * self._window or _MAX_PREFETCH, False)
 
     def _subscribe(self) -> None:
         self._connection = self._connect()
@@ -139,6 +149,7 @@ class RabbitReader(QueueReader):
         """Consume on a new channel, which has a prefetch of its own."""
         assert self._connection is not None
         self._channel = self._connection.connection.channel()
+        self._channels[self._channel.channel_id] = self._channel
         # a body is bytes, whatever its encoding
         self._channel.auto_decode = False
         self._answer()
@@ -149,7 +160,7 @@ class RabbitReader(QueueReader):
         self._arrive(of_py_amqp(delivery))
 
     def _arrive(self, delivery: Delivery) -> None:
-        if self._is_wanted(delivery) and not self._refreshed(delivery):
+        if not self._refreshed(delivery) and self._is_wanted(delivery):
             self._arrived.append(delivery)
 
     def _is_wanted(self, delivery: Delivery) -> bool:  # noqa: ARG002 - for readers of some messages alone
@@ -161,7 +172,7 @@ class RabbitReader(QueueReader):
             return False
         with suppress(Unroutable), self._connect() as own:
             copy = without_counts(delivery.message)
-            move(own.default_channel, copy, self._queue, delivery.tag, self._channel.basic_ack)
+            move(own.default_channel, copy, self._queue, delivery.tag, self._channels[delivery.channel].basic_ack)
             return True
         return False
 
@@ -184,42 +195,72 @@ class RabbitReader(QueueReader):
         return any(count_waiting(established, one) for one in self._queues)
 
 
-class DelayedReader(RabbitReader):
-    """Reads the messages for one queue out of the queues that hold delayed messages of all queues.
+class FilteredReader(RabbitReader):
+    """Reads some of the messages of one or more queues.
 
-    Those of other queues are also held until the reader is closed, and arrive a little late if they are due meanwhile.
+    The others are also held until the reader is closed; delayed ones arrive a little late if they are due meanwhile.
     """
 
-    def __init__(self, connect: Callable[[], Connection], queue: str, queues: tuple[str, ...], errors: Errors) -> None:
-        """Read `queues`."""
-        super().__init__(connect, queue, 0, None, errors)
-        self._queues = queues
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        queues: tuple[str, ...],
+        wanted: Callable[[Delivery], bool],
+        return_limit: int | None,
+        errors: Errors,
+    ) -> None:
+        """Read the deliveries that `wanted` returns True for; `return_limit` is that of a single queue."""
+        super().__init__(connect, queues[0], 0, return_limit, errors)
+        self._queues, self._wanted = queues, wanted
 
-    def acknowledge(self, tags: list[int], *, in_order: bool) -> None:
-        """Acknowledge one by one: between them are those of other queues."""
+    def acknowledge(self, deliveries: Sequence[Delivery], *, in_order: bool) -> None:
+        """Acknowledge one by one: between them are others."""
         del in_order
-        super().acknowledge(tags, in_order=False)
+        super().acknowledge(deliveries, in_order=False)
 
     def _is_wanted(self, delivery: Delivery) -> bool:
-        return delayed_queue_of(delivery.routing_key) == self._queue
+        is_wanted = self._wanted(delivery)
+        self._held += not is_wanted
+        return is_wanted
+
+    def _receive(self, limit: int) -> None:
+        super()._receive(limit)
+        while self._connection is not None and not self._arrived and self._held >= _MAX_PREFETCH:
+            self._held = 0
+            self._consume()
+            super()._receive(limit)
+
+
+def is_for(queue: str, moved: MovedBy | None) -> Callable[[Delivery], bool]:
+    """Return whether a delayed delivery will go to a queue, and a move brought it if `moved` says so."""
+    brought = brought_by(moved)
+    return lambda one: delayed_queue_of(one.routing_key) == queue and brought(one)
+
+
+def brought_by(moved: MovedBy | None) -> Callable[[Delivery], bool]:
+    """Return whether a move brought a delivery; any of them for None."""
+    if moved is None:
+        return lambda _: True
+    return lambda one: moved.has(one.message.headers)
 
 
 class _Window(Reservation):
-    """Deliveries of a reader's channel, in order."""
+    """Deliveries of a reader, in order."""
 
-    def __init__(self, reader: RabbitReader, channel: Any, deliveries: list[Delivery]) -> None:  # noqa: ANN401
+    def __init__(self, reader: RabbitReader, deliveries: list[Delivery]) -> None:
+        self._deliveries = {f"{one.channel}.{one.tag}": one for one in deliveries}
         super().__init__(
-            TakenMessage(str(one.tag), without_counts(one.message), one.is_redelivered) for one in deliveries
+            TakenMessage(name, without_counts(one.message), one.is_redelivered)
+            for name, one in self._deliveries.items()
         )
-        self._reader, self._channel = reader, channel
+        self._reader = reader
 
     def _commit(self, ids: list[str]) -> None:
         whole = len(ids) == len(self._open) == len(self.messages)
+        found = sorted((self._deliveries[one] for one in ids), key=lambda one: one.tag)
         try:
-            if self._channel is None or not self._channel.is_open:
-                raise ReservationLost.of(len(ids))
-            self._reader.acknowledge(sorted(map(int, ids)), in_order=whole)
-        except FAILURES as error:
+            self._reader.acknowledge(found, in_order=whole)
+        except (*FAILURES, KeyError) as error:
             self._has_ended = True
             self._reader.close()
             raise ReservationLost.of(len(ids)) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import redis
 
 from repot.brokers.errors import no_answer
+from repot.brokers.journal import Direction
 from repot.brokers.moving import Outgoing, QueueTraits
 from repot.brokers.port import DEFAULT_LEASE_S, Depth
 from repot.brokers.redis import browse, publish, reservation
@@ -18,6 +19,7 @@ from repot.brokers.redis.in_flight import InFlight
 from repot.brokers.redis.in_hand import InHand
 from repot.brokers.redis.journal import RedisJournal, journal_key
 from repot.brokers.redis.lists import lists_of
+from repot.brokers.redis.moved import MovedReader
 from repot.brokers.redis.reader import RedisHold, RedisReader
 from repot.brokers.redis.workers import WorkerMailbox
 from repot.config.endpoints import endpoints
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from repot.brokers.browse import Browsed, Decide
+    from repot.brokers.headers import MovedBy
     from repot.brokers.in_hand import Answers, BrokerClient, Delivery, GiveBack
     from repot.brokers.journal import JournalStep
     from repot.brokers.message import Message
@@ -118,9 +121,11 @@ class RedisBroker:
         """Push all messages in one transaction. On Redis every name is a queue."""
         return self._ask(lambda: publish.publish(self._client, [Outgoing(queue, one) for one in messages], self._keys))
 
-    def reader(self, queue: str, *, window: int, lease_s: float) -> RedisReader:
+    def reader(self, queue: str, *, window: int, lease_s: float, moved: MovedBy | None = None) -> RedisReader:
         """Return a reader of a queue's lists."""
         del window
+        if moved is not None:
+            return MovedReader(self._client, queue, self._keys, lease_s, self._ask, moved)
         return RedisReader(self._client, queue, self._keys, lease_s, self._ask)
 
     def scan(self, queue: str, limit: int | None = None) -> Iterator[Message]:
@@ -141,10 +146,10 @@ class RedisBroker:
         """Push all messages and apply a step of a journal, by one script."""
         return self._ask(lambda: publish.deliver(self._client, outgoing, self._keys, step))
 
-    def journal(self, name: str, prefix: str = "") -> RedisJournal:
+    def journal(self, name: str, prefix: str = "", direction: Direction = Direction.FORTH) -> RedisJournal:
         """Return a move's journal; its key has kombu's prefix before the given one."""
         key = journal_key(name, f"{self._keys['global_keyprefix']}{prefix}")
-        return RedisJournal(self._client, key, self._ask)
+        return RedisJournal(self._client, key, self._ask, direction)
 
     def prepare(self, queues: Iterable[str]) -> None:
         """Do nothing: on Redis every name is a queue."""

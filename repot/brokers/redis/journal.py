@@ -16,7 +16,7 @@ from repot.errors import AlreadyMoving, LeaseLost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from repot.brokers.journal import Identities, Lines
+    from repot.brokers.journal import Direction, Identities, Lines
 
 #: Runs a command; raises repot's errors in place of redis-py's.
 Ask: TypeAlias = "Callable[[Callable[[], Any]], Any]"
@@ -82,9 +82,9 @@ def journal_key(name: str, prefix: str) -> str:
 class RedisJournal:
     """The `Journal` on a Redis or Valkey."""
 
-    def __init__(self, client: Any, key: str, ask: Ask) -> None:  # noqa: ANN401 - redis.Redis
+    def __init__(self, client: Any, key: str, ask: Ask, direction: Direction) -> None:  # noqa: ANN401 - redis.Redis
         """Keep it under `key` and keys that begin with it."""
-        self._client, self.key, self._ask = client, key, ask
+        self._client, self.key, self._ask, self.direction = client, key, ask, direction
 
     def read(self) -> dict[str, str]:
         """Return all fields."""
@@ -122,7 +122,7 @@ class RedisJournal:
         """Return the identities of a kind."""
         keys = [self._of(queue, kind)]
         if kind == "written":
-            keys = [f"{keys[0]}:{number}" for number in range(GENERATIONS)]
+            keys = [*self._written_keys(queue), self._of(queue, "known")]
         found: Identities = {}
         for key in keys:
             for identity, numbers in self._ask(partial(self._client.hgetall, key)).items():
@@ -148,25 +148,31 @@ class RedisJournal:
         return found
 
     def _of(self, queue: str, kind: str) -> str:
-        return f"{self.key}:{queue}:{kind}"
+        return f"{self.key}:{queue}:{self.direction}{kind}"
+
+    def _written_keys(self, queue: str) -> list[str]:
+        return [f"{self._of(queue, 'written')}:{number}" for number in range(GENERATIONS)]
 
     def _commands(self, lines: Lines) -> Iterator[tuple[str, ...]]:
         queue = lines.queue
         for name, by in lines.add.items():
             if by:
-                yield "HINCRBY", self.key, f"{name}:{queue}", str(by)
-        values = {f"{name}:{queue}": value for name, value in lines.put.items()} | dict(lines.move)
+                yield "HINCRBY", self.key, f"{self.direction}{name}:{queue}", str(by)
+        values = {f"{self.direction}{name}:{queue}": value for name, value in lines.put.items()} | dict(lines.move)
         if values:
             yield "HSET", self.key, *(word for pair in values.items() for word in pair)
         opened = self._of(queue, "open")
         if lines.open is not None or lines.clears_open:
             yield "DEL", opened
         yield from _remember(opened, lines.open)
+        if lines.forgets:
+            yield "DEL", self._of(queue, "maybe"), self._of(queue, "known"), *self._written_keys(queue)
         if lines.written is not None:
-            written = f"{self._of(queue, 'written')}:{lines.generation % GENERATIONS}"
+            written = self._written_keys(queue)[lines.generation % GENERATIONS]
             yield "DEL", written
             yield from _remember(written, lines.written)
         yield from _remember(self._of(queue, "maybe"), lines.maybe)
+        yield from _remember(self._of(queue, "known"), lines.known)
         for start in range(0, len(lines.certain), _PAIRS):
             yield "HDEL", self._of(queue, "maybe"), *lines.certain[start : start + _PAIRS]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: KEYS: the index, and the queue's lists. What is pushed back needs no memory, but Redis at `maxmemory` refuses RPUSH
 #: unless the script has written before: LPOP, which it never refuses, comes first.
-_PRELUDE = """
+PRELUDE = """
 local function held(id, index) return KEYS[1] .. ':' .. id .. ':' .. (index - 2) end
 local function now()
   local time = redis.call('TIME')
@@ -57,7 +57,7 @@ end
 """
 
 #: ARGV: id, limit, lease. Returns the elements of each list, oldest first; or the name of a key that is not a list.
-_TAKE = f"""{_PRELUDE}
+_TAKE = f"""{PRELUDE}
 local wrong = wrong_key()
 if wrong then return wrong end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now())) do put_back(id) end
@@ -79,7 +79,7 @@ return taken
 
 #: ARGV: id, lease, `all` or `some`, and then pairs of a list's number and an element. Returns 0 if there is no such
 #: reservation.
-_COMMIT = f"""{_PRELUDE}
+_COMMIT = f"""{PRELUDE}
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
 if ARGV[3] == 'all' then
   for index = 2, #KEYS do redis.call('DEL', held(ARGV[1], index)) end
@@ -93,7 +93,7 @@ return 1
 
 #: ARGV: id, a step of a journal, `all` or `some`, and then pairs as for `_COMMIT`. Removes these, puts the others back
 #: and applies the step. Returns 0 if there is no such reservation, -1 if the step's token is not the journal's.
-_SETTLE = f"""{_PRELUDE}{STEP}
+_SETTLE = f"""{PRELUDE}{STEP}
 local journal = cjson.decode(ARGV[2])
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
 if fenced(journal) then return -1 end
@@ -110,7 +110,7 @@ return 1
 """
 
 #: ARGV: id, new id, lease. Returns the elements of each list, oldest first; or 0 if there is no such reservation.
-_ADOPT = f"""{_PRELUDE}
+_ADOPT = f"""{PRELUDE}
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('ZADD', KEYS[1], now() + tonumber(ARGV[3]), ARGV[2])
@@ -125,7 +125,7 @@ return taken
 """
 
 #: ARGV: ids. Returns how many messages went back, or the name of a key that is not a list.
-_PUT_BACK = f"""{_PRELUDE}
+_PUT_BACK = f"""{PRELUDE}
 local wrong = wrong_key()
 if wrong then return wrong end
 local count = 0
@@ -134,12 +134,12 @@ return count
 """
 
 #: ARGV: `all`, or `expired`. Returns the ids of reservations.
-_FIND = f"""{_PRELUDE}
+_FIND = f"""{PRELUDE}
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] == 'all' and '+inf' or now())
 """
 
 #: Counts the messages of all reservations of a queue.
-COUNT = f"""{_PRELUDE}
+COUNT = f"""{PRELUDE}
 local count = 0
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
   for index = 2, #KEYS do count = count + redis.call('LLEN', held(id, index)) end
