@@ -48,6 +48,7 @@ _STEPS = (
     "repot.worker.dead_lettering:DeadLetterStep",
     "repot.worker.delayed_delivery:DelayStep",
     "repot.worker.expiry_watch:ExpiryStep",
+    "repot.worker.moved_messages:MovedMessagesStep",
     "repot.worker.prefetch:PrefetchStep",
     "repot.worker.partial_results:PartialResultsStep",
 )

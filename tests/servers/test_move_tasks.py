@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import chain, chord
 
+from repot.brokers.headers import MAYBE_TWICE_HEADER
 from repot.waiting import wait_until
 from support.moves import Way
 from support.shop import Shop
@@ -118,3 +119,17 @@ def expired(moved: Move) -> bool:
     """Whether a second has passed since the task was sent, by the clock that the mover reads."""
     moved.__dict__.setdefault("since", time())
     return bool(time() - moved.__dict__["since"] > 1.5)
+
+
+@pytest.mark.parametrize(("headers", "runs"), [({MAYBE_TWICE_HEADER: True}, 1), ({}, 2)], ids=["marked", "plain"])
+def test_a_marked_copy_of_a_task_that_has_succeeded_does_not_run_again(
+    moved: Move, headers: dict[str, Any], runs: int
+) -> None:
+    """For the broker it is a first delivery; without the mark Celery's deduplication lets it run."""
+    value = f"copied {runs}"
+    first = moved.after.send("late", value)
+    moved.after.get(first)
+    moved.after.send("late", value, task_id=first.id, headers=headers)
+    later = [moved.after.send("late", "after it") for _ in range(6)]
+    assert ["after it"] * 6 == [moved.after.get(one) for one in later]
+    assert runs == len(moved.after.await_effects(value, runs))
