@@ -27,7 +27,8 @@ ATTEMPTS = 3
 #: Below the ports of outgoing connections on Linux, which would take one between its choice and its use.
 _PORTS = range(10_000, 32_768)
 _PORT_ATTEMPTS = 100
-_START_WITHIN_S = 40
+#: For a server that hangs: RabbitMQ needs five seconds of a processor, and several may start together.
+_START_WITHIN_S = 120
 
 
 @dataclass(frozen=True, slots=True)
