@@ -24,8 +24,10 @@ LOOPBACK = "127.0.0.1"
 
 #: A port found free can be taken before the server binds it; then another is tried.
 ATTEMPTS = 3
-#: Below the ports of outgoing connections on Linux, which would take one between its choice and its use.
-_PORTS = range(10_000, 32_768)
+#: A node of a Redis Cluster talks to the others on a port so far above its own.
+_CLUSTER_BUS = 10_000
+#: Both below the ports of outgoing connections on Linux, which would take one between its choice and its use.
+_PORTS = range(10_000, 32_768 - _CLUSTER_BUS)
 _PORT_ATTEMPTS = 100
 #: For a server that hangs: RabbitMQ needs five seconds of a processor, and several may start together.
 _START_WITHIN_S = 120
@@ -46,15 +48,16 @@ class Launched:
 def free_port() -> int:
     """Return a loopback port that is free at this moment, and that no outgoing connection takes.
 
-    The port 10,000 above, on which a node of a Redis Cluster listens too, exists.
+    The port 10,000 above, on which a node of a Redis Cluster listens too, is free as well.
 
     Raises:
         ServerFailed: none was found.
     """
     for _ in range(_PORT_ATTEMPTS):
         port = secrets.choice(_PORTS)
-        with socket.socket() as probe, suppress(OSError):
+        with socket.socket() as probe, socket.socket() as above, suppress(OSError):
             probe.bind((LOOPBACK, port))
+            above.bind((LOOPBACK, port + _CLUSTER_BUS))
             return port
     message = f"no port of {LOOPBACK} from {_PORTS[0]} to {_PORTS[-1]} is free"
     raise ServerFailed(message)
