@@ -120,7 +120,7 @@ class Move:
                 text = take_back(self.source, self.order.orphans)
                 self.journal.ask({"in_hand": text}, audit_line(text))
             for queue in self.order.queues:
-                with self._mover(queue, holder, token, stop, progress) as mover:
+                with self.queue_mover(queue, holder, token, stop, progress) as mover:
                     mover.run()
             state = DONE
         finally:
@@ -135,7 +135,7 @@ class Move:
             return
         opposite = self._opposite(former, json.loads(record["queues"]))
         for queue in opposite.order.queues:
-            with opposite._mover(queue, holder, token, stop, progress) as mover:  # noqa: SLF001 - of the same class
+            with opposite.queue_mover(queue, holder, token, stop, progress) as mover:
                 mover.recover()
             lines = turned(queue, in_both(opposite, queue))
             self.journal.apply(self.journal.step(token, lines), self.order.limits.lease_s)
@@ -146,7 +146,7 @@ class Move:
         return Move(order, self.settings, self.target, self.source)
 
     @contextmanager
-    def _mover(self, queue: str, holder: str, token: str, stop: Event, progress: Show) -> Iterator[QueueMover]:
+    def queue_mover(self, queue: str, holder: str, token: str, stop: Event, progress: Show) -> Iterator[QueueMover]:
         """Hold a queue, and return what moves its messages."""
         read, goal = self.order.ends(queue)
         hold = hold_queue(self.source, read, holder, self.order.limits.lease_s)

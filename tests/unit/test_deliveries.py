@@ -41,9 +41,9 @@ def _by_py_amqp(data: bytes) -> list[Delivery]:
     found: list[Delivery] = []
 
     def add(channel: int, method: Any, payload: bytes, content: Any) -> None:
-        del channel, method
+        del method
         (_, tag, redelivered, _, key), _ = loads("sLbss", payload, 4)
-        found.append(Delivery(tag, redelivered, key, from_amqp(content)))
+        found.append(Delivery(channel, tag, redelivered, key, from_amqp(content)))
 
     class _Connection:
         bytes_recv = 0

@@ -25,7 +25,7 @@ from repot.upstream.raw_methods import nack_all
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from kombu import Connection
@@ -75,7 +75,7 @@ class RabbitReader(QueueReader):
                 self._subscribe()
             self._receive(limit)
         taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
-        return _Window(self, taken)
+        return _Window(self, self._channels, taken)
 
     def scan(self) -> Iterator[Message]:
         """Yield all messages, hold them, and give them back at the end; a window of 0 is no limit of the prefetch."""
@@ -118,17 +118,16 @@ class RabbitReader(QueueReader):
                 channel.basic_qos(0, 0, False)
         leave(connection, ARRIVE_WITHIN_S)
 
-    def acknowledge(self, deliveries: Sequence[Delivery], *, in_order: bool) -> None:
-        """Acknowledge deliveries; `in_order` if they are all up to the last one. Wait until RabbitMQ has read it.
+    def acknowledge(self, channels: Mapping[int, Any], deliveries: Sequence[Delivery], *, in_order: bool) -> None:
+        """Acknowledge deliveries of these channels; `in_order` if they are all up to the last one.
 
-        Raises:
-            KeyError: their channel is closed.
+        It waits until RabbitMQ has read that. Those of an earlier connection have the same numbers, and are closed.
         """
         if in_order:
-            self._channels[deliveries[-1].channel].basic_ack(deliveries[-1].tag, multiple=True)
+            channels[deliveries[-1].channel].basic_ack(deliveries[-1].tag, multiple=True)
         else:
             for one in deliveries:
-                self._channels[one.channel].basic_ack(one.tag)
+                channels[one.channel].basic_ack(one.tag)
         self._answer()
 
     def _answer(self) -> None:
@@ -213,10 +212,10 @@ class FilteredReader(RabbitReader):
         super().__init__(connect, queues[0], 0, return_limit, errors)
         self._queues, self._wanted = queues, wanted
 
-    def acknowledge(self, deliveries: Sequence[Delivery], *, in_order: bool) -> None:
+    def acknowledge(self, channels: Mapping[int, Any], deliveries: Sequence[Delivery], *, in_order: bool) -> None:
         """Acknowledge one by one: between them are others."""
         del in_order
-        super().acknowledge(deliveries, in_order=False)
+        super().acknowledge(channels, deliveries, in_order=False)
 
     def _is_wanted(self, delivery: Delivery) -> bool:
         is_wanted = self._wanted(delivery)
@@ -247,20 +246,20 @@ def brought_by(moved: MovedBy | None) -> Callable[[Delivery], bool]:
 class _Window(Reservation):
     """Deliveries of a reader, in order."""
 
-    def __init__(self, reader: RabbitReader, deliveries: list[Delivery]) -> None:
+    def __init__(self, reader: RabbitReader, channels: Mapping[int, Any], deliveries: list[Delivery]) -> None:
         self._deliveries = {f"{one.channel}.{one.tag}": one for one in deliveries}
         super().__init__(
             TakenMessage(name, without_counts(one.message), one.is_redelivered)
             for name, one in self._deliveries.items()
         )
-        self._reader = reader
+        self._reader, self._channels = reader, channels
 
     def _commit(self, ids: list[str]) -> None:
         whole = len(ids) == len(self._open) == len(self.messages)
         found = sorted((self._deliveries[one] for one in ids), key=lambda one: one.tag)
         try:
-            self._reader.acknowledge(found, in_order=whole)
-        except (*FAILURES, KeyError) as error:
+            self._reader.acknowledge(self._channels, found, in_order=whole)
+        except FAILURES as error:
             self._has_ended = True
             self._reader.close()
             raise ReservationLost.of(len(ids)) from error
