@@ -22,6 +22,8 @@ INCIDENT = (
 
 #: The two halves of the demo: before the move and after it.
 HEADINGS = ("Redis is the broker", "RabbitMQ is the broker")
+#: And then what waits on Redis is moved.
+MOVED = "What waits is moved"
 #: Celery with late acks, as tutorials advise, and repot's settings, in each half.
 _LATE = ("redis-late", "amqp-late")
 _HARDENED = ("redis-hardened", "amqp-quorum")

@@ -26,14 +26,17 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print statements and results as JSON; messages go to stderr.")
 def demo(html: Path, *, as_json: bool) -> None:
-    """Show on both brokers how a task is run twice, and what prevents it, in under two minutes.
+    """Show on both brokers how a task is run twice, what prevents it, and how waiting tasks move.
+
+    It takes about two minutes.
 
     Private servers on this machine are started for it and removed afterwards. Exit code
     4: a verdict is not the expected one.
     """
     from dataclasses import asdict
 
-    from repot.chaos.demo import ADVICE, HEADINGS, INCIDENT, Evidence
+    from repot.chaos.demo import ADVICE, HEADINGS, INCIDENT, MOVED, Evidence
+    from repot.chaos.moved_backlog import move_a_backlog, require_proved
     from repot.chaos.report import files
     from repot.chaos.runner import campaign
 
@@ -42,6 +45,8 @@ def demo(html: Path, *, as_json: bool) -> None:
     click.echo(INCIDENT, err=as_json)
     found = _combined(*(_run(half, show=not as_json) for half in range(len(HEADINGS))))
     statements = Evidence(found.results).statements()
+    _heading(MOVED, err=as_json)
+    statements[MOVED] = move_a_backlog(lambda text: click.echo(text, err=as_json))
     files.write(files.as_html(found), html)
     if as_json:
         listed = {heading: [asdict(one) for one in ones] for heading, ones in statements.items()}
@@ -51,6 +56,7 @@ def demo(html: Path, *, as_json: bool) -> None:
         click.echo(f"\n{ADVICE}\n\nTimelines of every run: {html.resolve()}")
     click.echo(f"{monotonic() - begun:.0f} s; all private servers are stopped", err=True)
     campaign.require_expected(found)
+    require_proved(statements[MOVED])
 
 
 def _run(half: int, *, show: bool) -> Campaign:
