@@ -18,9 +18,11 @@ from repot.cli.main import main
 from repot.config import BrokerUrl
 from repot.testbed import redis_server
 from repot.waiting import wait_until
+from support.commands import start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from click.testing import Result
 
@@ -117,6 +119,30 @@ def test_the_broker_says_when_it_delivers_again(own: Server, redis: Server, open
     wait_until(lambda: states(listed(shop)) == ["scheduled"], within_s=60, what="it is in hand")
     (task,) = listed(shop)["tasks"]
     assert task["again_at"] == pytest.approx(task["since"] + 3600)
+
+
+def test_an_application_names_the_broker_the_prefix_and_the_mailbox(own: Server, tmp_path: Path) -> None:
+    options = {"global_keyprefix": "shop:"}
+    (tmp_path / "stock.py").write_text(
+        "from celery import Celery\n"
+        f"app = Celery('stock', broker={own.url!r})\n"
+        f"app.conf.update(broker_transport_options={options!r}, control_exchange='ours')\n"
+    )
+    with Connection(own.url, transport_options=options) as connection, Redis.from_url(own.url) as client:
+        connection.Producer().publish({}, routing_key="orders", headers={"id": "i", "task": "shop.pay"})
+        assert Queue("orders")(connection.default_channel).get() is not None
+        listener = client.pubsub()
+        listener.psubscribe("shop:/0.ours.pidbox")
+        wait_until(listener.get_message, within_s=30, what="it is subscribed")
+        started = start(tmp_path, "inflight", "list", "-A", "stock", "--json", "--wait", "1s")
+        out, error = started.communicate(timeout=120)
+        listener.close()
+    assert 0 == started.returncode, error
+    found = json.loads(out)
+    assert [("i", "shop.pay", ["orders"], "unknown")] == [
+        (one["id"], one["task"], one["queues"], one["state"]) for one in found["tasks"]
+    ]
+    assert (1, 0) == (found["asked"], found["answered"])
 
 
 def test_what_is_not_a_delivery_of_kombu_is_listed_as_such(own: Server) -> None:
