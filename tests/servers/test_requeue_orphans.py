@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -23,11 +24,13 @@ from repot.brokers.in_hand import GiveBack
 from repot.cli.main import main
 from repot.config import BrokerUrl
 from repot.errors import HoldersUnknown
+from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.migrate.move import open_move
 from repot.migrate.orphans import Selection, find_orphans, give_back
 from repot.migrate.plan import plan_of
 from repot.testbed import redis_server
 from repot.waiting import wait_until
+from repot.worker.status_file import Link
 from support.moves import places, task, way
 
 if TYPE_CHECKING:
@@ -196,8 +199,8 @@ def waits(own: Server) -> Iterator[Callable[..., str]]:
     """Consume as another program does; return the address of its connection."""
     clients: list[Any] = []
 
-    def wait(name: str = "") -> str:
-        clients.append(Redis.from_url(own.url, client_name=name or None, decode_responses=True))
+    def wait() -> str:
+        clients.append(Redis.from_url(own.url, decode_responses=True))
         address = str(clients[-1].client_info()["addr"])
         clients[-1].brpop("another", 0.01)
         return address
@@ -210,8 +213,13 @@ def waits(own: Server) -> Iterator[Callable[..., str]]:
 def test_a_client_that_is_known_to_be_no_worker_can_be_left_out(shop: Shop, waits: Callable[..., str]) -> None:
     started(shop, "task").stop()
     # repot's own probes are known
-    waits("repot-probe")
-    other = waits()
+    link = Link("", "", "celery", {}, server=f"127.0.0.1:{urlsplit(shop.settings.broker_url.reveal()).port}")
+    with closing(PingClient(shop.settings, link, 0.5)) as probe:
+        assert PingOutcome.TIMEOUT is probe.ping("not-there").outcome
+        _requeue_beside(shop, waits())
+
+
+def _requeue_beside(shop: Shop, other: str) -> None:
     refused = requeue(shop, "--execute")
     assert 4 == refused.exit_code, refused.output
     assert f"and 1 clients of the broker do: {other} (connected" in refused.stderr
