@@ -438,6 +438,18 @@ def test_a_move_does_not_begin_while_a_worker_may_hold_orphans(
         assert [] == path.arrived()
 
 
+def test_a_plan_says_what_a_move_would_give_back(own: Server, redis: Server) -> None:
+    path = way(own, redis, redis)
+    words = ["move", "start", "--name", path.name, "--from", own.url, "--to", redis.url, "--queue", path.queue]
+    with Connection(own.url) as connection:
+        path.fill([task(0)])
+        assert Queue(path.queue)(connection.default_channel).get() is not None
+        result = CliRunner().invoke(main, [*words, "--orphans"])
+        assert 0 == result.exit_code, result.output
+        assert "0 orphans would be given back; 1 left: it was delivered less than 60 s ago" in result.stdout
+        assert "orphans" not in CliRunner().invoke(main, words).stdout
+
+
 def test_the_rights_of_the_page_are_enough(own: Server) -> None:
     page = (Path(__file__).parents[2] / "docs" / "rights.md").read_text()
     (line,) = re.findall(r"^ACL SETUSER inflight (.*)$", page, re.MULTILINE)
