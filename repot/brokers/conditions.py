@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from repot.brokers.facts import Unknown
 
@@ -111,6 +111,14 @@ class Conditions(Protocol):
 
     def by_priority(self, queue: str) -> Mapping[str, int] | Unknown:
         """Return how many messages wait with each priority, in the order in which workers receive them."""
+        ...
+
+    def existing(self, queues: Iterable[str]) -> tuple[Sequence[str], Unknown | None]:
+        """Return which of these queues exist, and why others may exist that are not seen; None if all are seen.
+
+        Raises:
+            BrokerUnreachable: the broker did not answer.
+        """
         ...
 
 

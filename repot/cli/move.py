@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,10 +29,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.migrate.addresses import Addresses
     from repot.migrate.control import Request
-    from repot.migrate.move import Move, Order
-
-#: Seconds between two lines of progress.
-_PROGRESS_S = 2.0
+    from repot.migrate.move import Order
 
 
 @click.group()
@@ -229,33 +225,13 @@ def _ask(name: str, given: dict[str, Any], wanted: Request) -> None:
 def _run(order: Order, settings: WorkerSettings, *, as_json: bool) -> None:
     from threading import Event
 
+    from repot.cli.move_progress import Progress
     from repot.migrate.move import open_move
     from repot.migrate.status import counts
     from repot.waiting import stop_on_signal
 
     stopping = Event()
     with open_move(order, settings) as found, stop_on_signal(stopping):
-        account = found.run(stopping, _Progress(found, as_json=as_json))
+        account = found.run(stopping, Progress(found, as_json=as_json))
     shown = counts(account)
     click.echo(json.dumps(shown) if as_json else "  ".join(f"{name} {count}" for name, count in shown.items()))
-
-
-class _Progress:
-    """Prints what a move does, every few seconds and when it waits for something else."""
-
-    def __init__(self, found: Move, *, as_json: bool) -> None:
-        self._found, self._as_json = found, as_json
-        self._at = monotonic()
-        self._moved, self._doing = 0, ""
-
-    def __call__(self, queue: str, doing: str, moved: int) -> None:
-        now = monotonic()
-        if doing == self._doing and now - self._at < _PROGRESS_S:
-            return
-        rate = (moved - self._moved) / max(now - self._at, 0.001)
-        self._at, self._moved, self._doing = now, moved, doing
-        if self._as_json:
-            line = json.dumps({"queue": queue, "doing": doing, "moved": moved, "rate": round(rate, 1)})
-        else:
-            line = f"{queue}: {doing}; {moved} moved, {rate:.0f}/s"
-        click.echo(line, err=True)

@@ -86,6 +86,14 @@ def order_options(command: F) -> F:
             show_default=True,
             help="On Redis 0 comes first, on RabbitMQ last.",
         ),
+        click.option(
+            "-A",
+            "--app",
+            metavar="APP",
+            callback=_unless_blank,
+            help="The Celery application; its result backend says whether results go by rpc://.",
+        ),
+        click.option("--allow-rpc", is_flag=True, help="Move tasks also if their rpc:// results are awaited."),
         click.option("--raw", is_flag=True, help="Move bodies of any content type as they are, also pickled ones."),
         click.option(
             "--until",
@@ -184,8 +192,25 @@ def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: W
 
     mapping = dict(_pair(one) for one in given["mapped"])
     queues = {queue: mapping.get(queue, queue) for queue in (given["queues"] or (*mapping, *settings.queue_names))}
-    orphans = Selection(queues=tuple(queues)) if given.get("orphans") else None
-    return Order(name, addresses, queues, _rules(queues, given, settings), _limits(given), orphans=orphans)
+    return Order(
+        name,
+        addresses,
+        queues,
+        _rules(queues, given, settings),
+        _limits(given),
+        orphans=Selection(queues=tuple(queues)) if given.get("orphans") else None,
+        uses_rpc=_uses_rpc(given["app"]),
+        allow_rpc=given["allow_rpc"],
+    )
+
+
+def _uses_rpc(app: str | None) -> bool | None:
+    """Return whether an application gets results by `rpc://`; None without an application."""
+    if app is None:
+        return None
+    from repot.worker.app_loader import load_app
+
+    return str(load_app(app).conf.result_backend or "").partition(":")[0] == "rpc"
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from repot.migrate.leases import acquire, hold_queue
 from repot.migrate.mover import QueueMover, Route
 from repot.migrate.orphans import take_back
 from repot.migrate.placement import JournalStore, place
+from repot.migrate.rpc_results import RpcResults
 from repot.migrate.status import audit_line, find_record
 from repot.migrate.translate import Rules, Translation
 from repot.migrate.window import counted, turned
@@ -60,6 +61,10 @@ class Order:
     direction: Direction = Direction.FORTH
     #: Give back what no living worker of the source holds before it is moved.
     orphans: Selection | None = None
+    #: Whether the application uses `rpc://`; None if it is not known.
+    uses_rpc: bool | None = None
+    #: Move tasks whose `rpc://` results are awaited.
+    allow_rpc: bool = False
 
     def ends(self, queue: str) -> tuple[str, str]:
         """Return which queue is read, and which one is written, for a source queue of the move."""
@@ -163,12 +168,16 @@ class Move:
         finally:
             hold.release()
 
+    def rpc_results(self) -> RpcResults:
+        """Return what finds messages whose `rpc://` results are awaited on the source."""
+        return RpcResults(self.source, self.target, self.order.uses_rpc, self.order.allow_rpc)
+
     def _route(self, queue: str) -> Route:
         read, goal = self.order.ends(queue)
         route = Route(self.order.name, read, self.source, self.translation(queue), queue)
         origin = "" if read == goal else queue
         if self.order.direction is Direction.FORTH:
-            return replace(route, origin=origin)
+            return replace(route, origin=origin, check=self.rpc_results().check)
         return replace(route, moved=MovedBy(self.order.name, origin))
 
     def translation(self, queue: str) -> Translation:

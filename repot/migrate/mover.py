@@ -27,10 +27,11 @@ from repot.migrate.translate import Quarantine, stamped
 from repot.migrate.window import Entry, Window, abandoned, counted, marked, nothing, recognised
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from repot.brokers.headers import MovedBy
     from repot.brokers.journal import Identities, JournalStep, Lines
+    from repot.brokers.message import Message
     from repot.brokers.moving import Outgoing, QueueReader
     from repot.brokers.publishing import Receipt
     from repot.brokers.reservation import Reservation, TakenMessage
@@ -66,6 +67,8 @@ class Route:
     account: str
     moved: MovedBy | None = None
     origin: str = ""
+    #: Raises MoveRefused where one of these messages must not be moved.
+    check: Callable[[Iterable[Message]], None] = lambda _: None
 
 
 class QueueMover:
@@ -155,6 +158,11 @@ class QueueMover:
         limit = self._control.window_size()
         reservation = self._reader.take(limit, self._reservation_name(self._window + 1))
         fresh = self._without_recognised(reservation)
+        try:
+            self._route.check(one.message for one in fresh)
+        except BaseException:
+            reservation.give_back()
+            raise
         if fresh:
             self._window += 1
             self._finish(self._open(reservation, fresh))

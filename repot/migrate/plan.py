@@ -15,6 +15,7 @@ from repot.brokers.facts import Unknown
 from repot.errors import BrokerUnreachable, FactUnknown, HoldersUnknown
 from repot.migrate.orphans import look_ahead
 from repot.migrate.risks import Goal, Remarks, judge_consumers, judge_limits, judge_room, judge_source
+from repot.migrate.rpc_results import WAY_OUT, described
 from repot.migrate.sample import Backlog, Sample, TaskLook
 
 if TYPE_CHECKING:
@@ -198,16 +199,24 @@ def _depth(broker: Any, queue: str) -> dict[str, Any] | str:  # noqa: ANN401 - a
 
 
 def _look(move: Move, found: QueuePlan, sample: int) -> Sample:
-    looked = Sample(move.translation(found.queue), time())
+    looked = Sample(move.translation(found.queue), time(), move.rpc_results())
     try:
         for message in move.source.scan(found.queue, sample) if sample else ():
             looked.add(message)
     except (BrokerUnreachable, FactUnknown) as error:
         found.looked_at = f"unknown: {error.message}"
-        return Sample(looked.translation, looked.now)
+        return Sample(looked.translation, looked.now, looked.rpc)
     found.looked_at, found.tasks = looked.count, looked.tasks
     if looked.quarantined:
         found.notes.append(
             f"{looked.quarantined} of the messages looked at would be quarantined beside the dead letters"
+        )
+    if looked.awaited:
+        text = f"{described(looked.awaited)}. {WAY_OUT}"
+        (found.notes if looked.rpc.allowed else found.problems).append(text)
+    elif looked.rpc.unknown:
+        found.unknown.append(
+            f"whether results of rpc:// are awaited: {looked.rpc.unknown.reason}; -A names the application, whose "
+            f"result backend tells"
         )
     return looked

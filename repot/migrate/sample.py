@@ -9,6 +9,7 @@ from repot.migrate.translate import Quarantine, Translation, instant
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message
+    from repot.migrate.rpc_results import RpcResults
 
 #: What a broker stores for a message besides its body, its headers and Base64: an estimate.
 _ENVELOPE_BYTES = 300
@@ -55,14 +56,21 @@ class TaskLook:
 
 @dataclass(slots=True)
 class Sample:
-    """Messages that were looked at, by task; a worker has to hold one of them for `held_s` until it is due."""
+    """Messages that were looked at, by task.
+
+    Attributes:
+        held_s: for how long a worker has to hold one of them until it is due.
+        awaited: those whose `rpc://` results are awaited on the source.
+    """
 
     translation: Translation
     now: float
+    rpc: RpcResults
     count: int = 0
     body_bytes: int = 0
     stored_bytes: int = 0
     held_s: float = 0
+    awaited: list[Message] = field(default_factory=list)
     tasks: dict[str, TaskLook] = field(default_factory=dict)
 
     def add(self, message: Message) -> None:
@@ -72,6 +80,7 @@ class Sample:
         # Base64, as Redis needs it, is a third longer
         self.stored_bytes += len(message.body) * 4 // 3 + len(str(message.headers)) + _ENVELOPE_BYTES
         self.held_s = max(self.held_s, self._held_s(message))
+        self.awaited += self.rpc.awaited([message])
         task = str(message.headers.get("task") or "(no task header)")
         self.tasks.setdefault(task, TaskLook()).add(message, self.translation, self.now)
 

@@ -7,6 +7,7 @@ import signal
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,7 @@ from repot.migrate.move import open_move
 from repot.migrate.status import find_record
 from repot.migrate.verify import QueueCheck, verify
 from repot.waiting import wait_until
-from support.moves import Way, places, start_killed, task, way
+from support.moves import Way, declare, places, start_killed, task, way
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message
@@ -142,6 +143,23 @@ def test_verify_finds_what_differs(path: Way) -> None:
         all_of_it.commit(one.id for one in all_of_it.messages)
     (check,) = checks(path)
     assert ([], 0, 20) == (check.problems, check.present, check.gone)
+
+
+def test_queues_that_go_to_the_same_one_are_verified_together(path: Way) -> None:
+    """Their messages have numbers of one move, and do not say which queue they came from."""
+    path.fill([task(place) for place in range(5)])
+    order = path.order()
+    other = f"other-{path.queue}"
+    declare(path.source, other)
+    with closing(path.source.open()) as broker:
+        broker.publish(other, [task(place) for place in range(5, 12)])
+    both = replace(order, queues={path.queue: path.goal, other: path.goal})
+    with open_move(both, path.settings) as move:
+        move.run(Event())
+        (check,) = verify(move, find_record(move.journal, path.name), both.queues)
+    assert ([], 12, 0) == (check.problems, check.present, check.gone)
+    assert {path.queue, other} == set(check.queue.split(", "))
+    assert check.source_digest == check.moved_digest == check.target_digest
 
 
 def checks(path: Way) -> list[QueueCheck]:

@@ -16,18 +16,15 @@ from kombu import Connection
 from repot.cli.main import main
 from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until
+from support.move_plans import brokers, environment, plan, text
 from support.moves import Way, declare, task, way
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from click.testing import Result
-
     from repot.testbed import Server
 
 CLASSIC = {"x-queue-type": "classic"}
-#: Statistics of RabbitMQ that appear after some seconds.
-_NOT_YET = "has not counted", "does not state"
 
 
 @pytest.fixture
@@ -45,37 +42,6 @@ def own_redis() -> Iterator[Server]:
     """A Redis whose limits tests change."""
     with redis_server() as found:
         yield found
-
-
-def plan(path: Way, *words: str, code: int = 0) -> dict[str, Any]:
-    """Return the plan as JSON, once RabbitMQ has counted everything."""
-    command = ["move", "plan", "--json", *brokers(path), *words]
-
-    def look() -> Result | None:
-        found = CliRunner().invoke(main, command, env=environment(path))
-        return None if any(one in found.stdout for one in _NOT_YET) else found
-
-    result = wait_until(look, within_s=60, what="RabbitMQ has counted", poll_s=1)
-    assert result is not None
-    assert code == result.exit_code, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
-def text(path: Way, *words: str) -> str:
-    """Return the plan as text."""
-    return CliRunner().invoke(main, ["move", "plan", *brokers(path), *words], env=environment(path)).stdout
-
-
-def environment(path: Way) -> dict[str, str]:
-    return {"WORKER_LEASE_STORE": path.store.url}
-
-
-def brokers(path: Way) -> list[str]:
-    words = ["--from", path.source.url, "--to", path.target.url, "--map", f"{path.queue}={path.goal}"]
-    for side, server in (("from", path.source), ("to", path.target)):
-        words += [f"--{side}-management", server.management_url] if server.management_url else []
-    return [*words, "--queue", path.queue]
 
 
 def limited(path: Way, **arguments: Any) -> Way:

@@ -49,9 +49,9 @@ class Way:
         """An order for this way."""
         addresses = Addresses(_address(self.source), _address(self.target))
         queues = {self.queue: self.goal}
-        return Order(
-            self.name, addresses, queues, Rules(queues=queues, **rules), limits or Limits(window=50), direction
-        )
+        rpc = {name: rules.pop(name) for name in ("uses_rpc", "allow_rpc") if name in rules}
+        limits = limits or Limits(window=50)
+        return Order(self.name, addresses, queues, Rules(queues=queues, **rules), limits, direction, **rpc)
 
     def move(self, limits: Limits | None = None, **rules: Any) -> dict[str, Any]:
         """Move to the end; return the status."""

@@ -10,7 +10,7 @@ from repot.brokers.rabbitmq.management import segment
 from repot.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from repot.brokers.rabbitmq.management import ManagementApi
 
@@ -96,6 +96,11 @@ class RabbitConditions:
             return {level: int(lengths[level]) for level in sorted(lengths, key=int, reverse=True)}
 
         return self._queue_fact(queue, read)
+
+    def existing(self, queues: Iterable[str]) -> tuple[Sequence[str], Unknown | None]:
+        """Look up each queue by its name."""
+        path = f"/api/queues/{segment(self._vhost)}"
+        return [one for one in queues if self._api.get(f"{path}/{segment(one)}") is not None], None
 
     def _queue_fact(self, queue: str, read: Callable[[Mapping[str, Any]], Fact | Unknown]) -> Fact | Unknown:
         return self._fact(f"/api/queues/{segment(self._vhost)}/{segment(queue)}", read)

@@ -13,10 +13,11 @@ from repot.brokers.redis.lists import lists_of
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 _SENT = Unknown("Redis does not count what is sent to a list")
+_EMPTY = Unknown("Redis has no key for an empty list, so nothing shows who waits for one")
 #: Seconds between two counts.
 _APART_S = 1.0
 
@@ -67,6 +68,17 @@ class RedisConditions:
         if isinstance(lengths, Unknown):
             return lengths
         return dict(zip(map(str, self._keys["priority_steps"]), lengths, strict=True))
+
+    def existing(self, queues: Iterable[str]) -> tuple[Sequence[str], Unknown | None]:
+        """Return which lists hold messages; an empty list has no key, though a client may wait for it."""
+        found: list[str] = []
+        for queue in queues:
+            length = self._length(queue)
+            if isinstance(length, Unknown):
+                return found, length
+            if length:
+                found.append(queue)
+        return found, _EMPTY
 
     def _lengths(self, queue: str) -> list[int]:
         with self._client.pipeline(transaction=False) as pipeline:

@@ -1,0 +1,87 @@
+"""The progress of a running move: rate, what is left, and for how long."""
+
+from __future__ import annotations
+
+import json
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from repot.errors import BrokerUnreachable, FactUnknown
+from repot.migrate.account import total
+from repot.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from repot.migrate.move import Move
+
+#: Seconds between two lines of progress, and between two counts of the source queue.
+_PROGRESS_S, _COUNT_S = 2.0, 10.0
+
+
+class Progress:
+    """Prints what a move does, every few seconds and when it waits for something else.
+
+    What is left is the count of the source queue less what was moved since; what was sent meanwhile appears with the
+    next count. Without a count it is unknown.
+    """
+
+    def __init__(self, found: Move, *, as_json: bool) -> None:
+        """Print lines, or JSON."""
+        self._found, self._as_json = found, as_json
+        self._at = monotonic()
+        self._moved, self._doing, self._queue = 0, "", ""
+        self._counted: tuple[float, int, int | None] = (-_COUNT_S, 0, None)
+
+    def __call__(self, queue: str, doing: str, moved: int) -> None:
+        """Print a line if it is time; `moved` counts the messages of this queue."""
+        now = monotonic()
+        if (queue, doing) == (self._queue, self._doing) and now - self._at < _PROGRESS_S:
+            return
+        if queue != self._queue:
+            self._queue, self._moved, self._counted = queue, 0, (-_COUNT_S, 0, None)
+        rate = (moved - self._moved) / max(now - self._at, 0.001)
+        self._at, self._moved, self._doing = now, moved, doing
+        left = self._left(queue, moved, now)
+        shown: dict[str, Any] = {
+            "queue": queue,
+            "doing": doing,
+            "moved": moved,
+            "rate": round(rate, 1),
+            "left": left,
+            "seconds_left": round(left / rate) if left is not None and rate else None,
+            **self._account(),
+        }
+        click.echo(json.dumps(shown) if self._as_json else sanitize(_line(shown)), err=True)
+
+    def _left(self, queue: str, moved: int, now: float) -> int | None:
+        counted_at, moved_then, count = self._counted
+        if now - counted_at >= _COUNT_S:
+            moved_then, count = moved, self._count(queue)
+            self._counted = now, moved_then, count
+        return None if count is None else max(0, count - (moved - moved_then))
+
+    def _count(self, queue: str) -> int | None:
+        try:
+            return int(self._found.source.depth(queue).ready)  # type: ignore[attr-defined]
+        except (BrokerUnreachable, FactUnknown):
+            return None
+
+    def _account(self) -> dict[str, int]:
+        try:
+            order = self._found.order
+            found = total(self._found.journal.read(), order.queues, order.direction)
+        except BrokerUnreachable:
+            return {}
+        return {"quarantined": found.quarantined, "maybe_twice": found.maybe_twice}
+
+
+def _line(shown: dict[str, Any]) -> str:
+    left = "an unknown number" if shown["left"] is None else shown["left"]
+    time = "" if shown["seconds_left"] is None else f", {shown['seconds_left']} s"
+    counts = "".join(
+        f", {shown[name]} {name.replace('_', ' ')}" for name in ("quarantined", "maybe_twice") if shown.get(name)
+    )
+    return (
+        f"{shown['queue']}: {shown['doing']}; {shown['moved']} moved, {shown['rate']:.0f}/s; {left} left{time}{counts}"
+    )
