@@ -153,7 +153,8 @@ def test_queues_that_go_to_the_same_one_are_verified_together(path: Way) -> None
     declare(path.source, other)
     with closing(path.source.open()) as broker:
         broker.publish(other, [task(place) for place in range(5, 12)])
-    both = replace(order, queues={path.queue: path.goal, other: path.goal})
+    queues = {path.queue: path.goal, other: path.goal}
+    both = replace(order, queues=queues, rules=replace(order.rules, queues=queues))
     with open_move(both, path.settings) as move:
         move.run(Event())
         (check,) = verify(move, find_record(move.journal, path.name), both.queues)
