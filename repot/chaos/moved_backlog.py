@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from repot.chaos.demo import Statement
 from repot.chaos.instruments.journal import EFFECT, Journal
 from repot.chaos.runner.workers import start_worker
 from repot.config import BrokerUrl, ExplicitSettings, Role
-from repot.errors import VerdictUnexpected
+from repot.errors import DepthUnknown, VerdictUnexpected
 from repot.migrate.addresses import Address, Addresses
 from repot.migrate.move import Order, open_move
 from repot.migrate.translate import Rules
@@ -65,7 +65,10 @@ def move_a_backlog(tell: Callable[[str], None]) -> list[Statement]:
         broker = stack.enter_context(closing(rabbitmq.open()))
 
         def has_run() -> bool:
-            return _runs(journal).total() >= TASKS and broker.depth(_QUEUE).is_drained
+            # RabbitMQ counts some seconds after a queue was declared
+            with suppress(DepthUnknown):
+                return _runs(journal).total() >= TASKS and broker.depth(_QUEUE).is_drained
+            return False
 
         wait_until(has_run, within_s=_RUN_WITHIN_S, what=f"{TASKS} tasks have run")
         return [_statement(sent, _runs(journal), account, took_s)]
