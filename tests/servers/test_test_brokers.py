@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import amqp
 import pytest
@@ -47,6 +47,7 @@ from repot.testbed import (
     standalone_redis,
 )
 from repot.testbed.process import ReapedDirectory
+from repot.testbed.rabbitmqctl import evaluate
 from repot.testbed.standalone_redis import StandaloneRedis
 from repot.testbed.test_broker import (
     Evicts,
@@ -83,6 +84,9 @@ class RedisClient:
     def send(self) -> None:
         self._client().lpush(self._queue, json.dumps({"body": "", "headers": {}, "properties": {}}))
 
+    def settle(self) -> None:
+        """Do nothing: what was pushed is in the file."""
+
     def count(self) -> int:
         return int(self._client().llen(self._queue))
 
@@ -111,6 +115,10 @@ class RabbitClient:
             channel.confirm_select()
             message = amqp.Message("", delivery_mode=2)
             channel.basic_publish_confirm(message, routing_key=self._queue, confirm_timeout=2)
+
+    def settle(self) -> None:
+        """Write the queue's declaration to the disk: Erlang's disk_log keeps it in memory for up to two seconds."""
+        evaluate(cast("Any", self._broker).primary.launched.variables, "mnesia:dump_log().")
 
     def count(self) -> int:
         with self.channel() as channel:
@@ -184,6 +192,7 @@ def test_a_killed_broker_comes_back(standalone: Standalone, keeps_data: bool) ->
     fault = BrokerKilled(keeps_data=keeps_data)
     with fault.prepared(fault_context(test_broker)):
         user.send()
+        user.settle()
         with (
             fault.injected(fault_context(test_broker)),
             pytest.raises((OSError, redis_py.ConnectionError), match="refused"),
