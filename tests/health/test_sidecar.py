@@ -456,7 +456,7 @@ def _send_undelayed(probed: ProbedWorker, countdown: float) -> None:
 @pytest.fixture
 def patient(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> Iterator[ProbedWorker]:
     """A worker that keeps its connection on a busy machine: a lost one would be counted as redeliveries."""
-    with ProbedWorker(server, redis, toxiproxy, tmp_path, heartbeat=60, socket_timeout=30) as found:
+    with ProbedWorker(server, redis, toxiproxy, tmp_path, heartbeat=60) as found:
         found.await_ready()
         yield found
 
