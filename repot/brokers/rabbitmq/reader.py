@@ -187,7 +187,11 @@ class RabbitReader(QueueReader):
                 established.drain_events(timeout=_PAUSE_S)
             except TimeoutError:
                 waited_s += _PAUSE_S
-                if self._arrived or waited_s >= ARRIVE_WITHIN_S or not self._waiting(established):
+                if self._arrived:
+                    return
+                if waited_s >= ARRIVE_WITHIN_S or not self._waiting(established):
+                    # what has left the queue may still be on its way; it comes before this answer
+                    self._answer()
                     return
 
     def _waiting(self, established: Any) -> bool:  # noqa: ANN401 - amqp.Connection
