@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
 
+from repot.testbed import redis_server
 from support.shop import APPS, Shop
 
 if TYPE_CHECKING:
@@ -32,6 +34,20 @@ def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     found.start(4)
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="module")
+def _own() -> Iterator[Server]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def own(_own: Server) -> Server:
+    """A Redis without clients and messages of other tests."""
+    with Redis.from_url(_own.url) as client:
+        client.flushall()
+    return _own
 
 
 @pytest.fixture

@@ -16,12 +16,11 @@ from repot.brokers import open_broker
 from repot.brokers.in_hand import KeepsDeliveries
 from repot.cli.main import main
 from repot.config import BrokerUrl
-from repot.testbed import redis_server
 from repot.waiting import wait_until
 from support.commands import start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from click.testing import Result
@@ -30,20 +29,6 @@ if TYPE_CHECKING:
     from support.shop import Shop
 
 SHOP = {"app": "support.held_app", "visibility_timeout": 3600, "prefetch_multiplier": 2, "dead_letter_queue": ""}
-
-
-@pytest.fixture(scope="module")
-def _own() -> Iterator[Server]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture
-def own(_own: Server) -> Server:
-    """A Redis without clients and messages of other tests."""
-    with Redis.from_url(_own.url) as client:
-        client.flushall()
-    return _own
 
 
 @pytest.fixture(params=["own", "rabbitmq"])

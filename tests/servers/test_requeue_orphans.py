@@ -28,7 +28,6 @@ from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.migrate.move import open_move
 from repot.migrate.orphans import Selection, find_orphans, give_back
 from repot.migrate.plan import plan_of
-from repot.testbed import redis_server
 from repot.waiting import wait_until
 from repot.worker.status_file import Link
 from support.moves import places, task, way
@@ -45,20 +44,6 @@ if TYPE_CHECKING:
 SHOP = {"app": "support.held_app", "visibility_timeout": 3600, "prefetch_multiplier": 2, "dead_letter_queue": ""}
 #: Also deliveries of this moment.
 ALL = Selection(older_than_s=0)
-
-
-@pytest.fixture(scope="module")
-def _own() -> Iterator[Server]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture
-def own(_own: Server) -> Server:
-    """A Redis without clients and messages of other tests."""
-    with Redis.from_url(_own.url) as client:
-        client.flushall()
-    return _own
 
 
 @pytest.fixture
