@@ -144,6 +144,8 @@ def test_a_reservation_ends_with_its_lease(broker: Broker, declared: Callable[..
 def test_a_taker_that_is_killed_loses_nothing(server: Server, broker: Broker, declared: Callable[..., str]) -> None:
     """By SIGKILL, after it has committed two of five; never does the queue look drained."""
     queue = filled(broker, declared(), 7)
+    # RabbitMQ counts every five seconds; the last time may have been before there was a message
+    wait_until(lambda: (7, 0) == depth(broker, queue), within_s=30, what="all are counted")
     program = _TAKE.format(url=server.url, management=server.management_url, queue=queue)
     taker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert taker.stdout is not None
