@@ -17,21 +17,23 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from kombu import Connection, Queue
 
+from repot.brokers.headers import MAYBE_TWICE_HEADER
 from repot.brokers.message import Message
 from repot.config import inherited_environment
-from repot.migrate.identity import MAYBE_TWICE_HEADER
+from repot.errors import RepotError
 from repot.testbed import rabbitmq_server, redis_server
 
 if TYPE_CHECKING:
+    from repot.brokers import Broker
     from repot.testbed import Server
 
 WAYS = ("redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis")
@@ -57,11 +59,29 @@ class Result:
         """Whether nothing is lost, and every copy is marked."""
         return not (self.lost or self.unmarked or self.failures) and self.account.get("closes", False)
 
+    def __str__(self) -> str:
+        """Return a line for people."""
+        names = ("reserved", "delivered", "returned", "maybe_twice", "recognised")
+        counts = ", ".join(f"{name} {self.account[name]}" for name in names)
+        copies = f"{self.twice} copies ({len(self.unmarked)} without a mark)"
+        return (
+            f"{self.way}: {self.kills} times; {self.sent} sent, {len(self.lost)} lost, {copies}; {counts}; "
+            f"closes: {self.account['closes']}"
+        )
+
+
+class Place(Protocol):
+    """A broker that can be connected to."""
+
+    def open(self) -> Broker:
+        """Connect."""
+        ...
+
 
 class Producer:
-    """Sends until it is stopped."""
+    """Sends until it is stopped; `sent` are the ids of what was confirmed."""
 
-    def __init__(self, server: Server, queue: str) -> None:
+    def __init__(self, server: Place, queue: str) -> None:
         self.sent: list[str] = []
         self._server, self._queue, self._stop = server, queue, Event()
         self._thread = Thread(target=self._run)
@@ -74,12 +94,15 @@ class Producer:
 
     def _run(self) -> None:
         numbers = count()
-        with closing(self._server.open()) as broker:
-            while not self._stop.wait(_PAUSE_S):
-                batch = [_message(next(numbers)) for _ in range(_BATCH)]
-                receipts = broker.publish(self._queue, batch)
-                pairs = zip(batch, receipts, strict=True)
-                self.sent += [one.headers["id"] for one, receipt in pairs if receipt.is_confirmed]
+        while not self._stop.is_set():
+            # a broker that is away is tried again
+            with suppress(RepotError), closing(self._server.open()) as broker:
+                while not self._stop.wait(_PAUSE_S):
+                    batch = [_message(next(numbers)) for _ in range(_BATCH)]
+                    receipts = broker.publish(self._queue, batch)
+                    pairs = zip(batch, receipts, strict=True)
+                    self.sent += [one.headers["id"] for one, receipt in pairs if receipt.is_confirmed]
+            self._stop.wait(_PAUSE_S)
 
 
 def _message(number: int) -> Message:
@@ -89,16 +112,29 @@ def _message(number: int) -> Message:
     return Message(body, "application/json", "utf-8", headers, {"correlation_id": id_, "delivery_mode": 2})
 
 
+def declared(source_url: str, target_url: str) -> tuple[str, str, str]:
+    """Declare a source queue and a target queue; return their names, and one for a move."""
+    queue, goal, name = f"from-{uuid4().hex[:8]}", f"to-{uuid4().hex[:8]}", f"storm-{uuid4().hex[:8]}"
+    for url, one in ((source_url, queue), (target_url, goal)):
+        with Connection(url) as connection:
+            Queue(one, queue_arguments={"x-queue-type": "quorum"})(connection.default_channel).declare()
+    return queue, goal, name
+
+
+def program(verb: str, *words: str) -> list[str]:
+    """Return the command line of `repot move`."""
+    return [sys.executable, "-m", "repot", "move", verb, *words]
+
+
 def storm(way: str, servers: dict[str, Server], kills: int, seed: int, window: int) -> Result:
     """Kill movers of one direction; return what became of the messages."""
     source, target = (servers[one] for one in way.split("-"))
-    queue, goal, name = f"from-{uuid4().hex[:8]}", f"to-{uuid4().hex[:8]}", f"storm-{uuid4().hex[:8]}"
-    for server, one in ((source, queue), (target, goal)):
-        with Connection(server.url) as connection:
-            Queue(one, queue_arguments={"x-queue-type": "quorum"})(connection.default_channel).declare()
+    queue, goal, name = declared(source.url, target.url)
     result, rng = Result(way), random.Random(f"{seed} {way}")  # noqa: S311 - to be repeated, not to keep a secret
+    words = ["--from", source.url, "--to", target.url, "--queue", queue, "--map", f"{queue}={goal}"]
+    words += ["--from-management", source.management_url, "--to-management", target.management_url]
+    command = program("start", *words, "--name", name, "--window", str(window), "--rate", "1000", "--execute")
     with tempfile.TemporaryDirectory() as directory:
-        command = _command(source, target, queue, goal, name, window)
         environment = inherited_environment(without=("WORKER_",)) | {
             "WORKER_LEASE_STORE": servers["redis"].url,
             "WORKER_MOVE_DIR": directory,
@@ -106,32 +142,23 @@ def storm(way: str, servers: dict[str, Server], kills: int, seed: int, window: i
         producer = Producer(source, queue)
         try:
             for _ in range(kills):
-                result.kills += _kill(
-                    [*command, "--until", "follow"], environment, rng.uniform(0.3, _LONGEST_S), result
-                )
+                after_s = rng.uniform(0.3, _LONGEST_S)
+                result.kills += _kill([*command, "--until", "follow"], environment, after_s, result)
         finally:
             producer.stop()
-        ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
-        if ended.returncode:
-            result.failures.append(ended.stderr[-500:])
-        shown = subprocess.run(
-            [sys.executable, "-m", "repot", "move", "status", name, "--json"],
-            env=environment,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        result.account = json.loads(shown.stdout)
-    result.account.pop("audit", None)
-    _judge(result, producer.sent, target, goal)
+        end(result, command, program("status", name, "--json"), environment)
+    judge(result, producer.sent, target, goal)
     return result
 
 
-def _command(source: Server, target: Server, queue: str, goal: str, name: str, window: int) -> list[str]:
-    words = ["--from", source.url, "--to", target.url, "--queue", queue, "--map", f"{queue}={goal}"]
-    words += ["--from-management", source.management_url, "--to-management", target.management_url]
-    words += ["--name", name, "--window", str(window), "--rate", "1000", "--execute"]
-    return [sys.executable, "-m", "repot", "move", "start", *words]
+def end(result: Result, command: list[str], status: list[str], environment: dict[str, str]) -> None:
+    """Move the rest, and note the account."""
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    if ended.returncode:
+        result.failures.append(ended.stderr[-500:])
+    shown = subprocess.run(status, env=environment, check=False, capture_output=True, text=True)
+    result.account = json.loads(shown.stdout)
+    result.account.pop("audit", None)
 
 
 def _kill(command: list[str], environment: dict[str, str], after_s: float, result: Result) -> bool:
@@ -149,7 +176,8 @@ def _kill(command: list[str], environment: dict[str, str], after_s: float, resul
     return False
 
 
-def _judge(result: Result, sent: list[str], target: Server, goal: str) -> None:
+def judge(result: Result, sent: list[str], target: Place, goal: str) -> None:
+    """Find what is lost, and what is in the target twice."""
     copies: dict[str, list[Message]] = defaultdict(list)
     with closing(target.open()) as broker:
         for message in broker.scan(goal):  # type: ignore[attr-defined]
@@ -175,11 +203,7 @@ def main() -> int:
         for way in given.way or WAYS:
             result = storm(way, {"redis": redis, "rabbitmq": rabbitmq}, given.kills, given.seed, given.window)
             results.append(result)
-            counts = {name: result.account[name] for name in ("reserved", "delivered", "returned", "maybe_twice")}
-            counts |= {"recognised": result.account["recognised"]}
-            line = f"{way}: {result.kills} kills, {result.sent} sent, {len(result.lost)} lost, {result.twice} twice, "
-            line += f"{len(result.unmarked)} of them unmarked; {counts}; closes {result.account['closes']}"
-            print(line, *result.failures, sep="\n  ", flush=True)
+            print(result, *result.failures, sep="\n  ", flush=True)
     if given.json:
         print(json.dumps([asdict(one) for one in results], indent=2))
     return 0 if all(one.is_good for one in results) else 4

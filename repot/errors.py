@@ -9,6 +9,7 @@
     ├── ServerFailed              exit 1   a private server did not start, or died
     ├── BrokerUnreachable         exit 3   the broker did not answer in time
     │   ├── DepthUnknown          exit 3   the broker answered, but has not counted its messages yet
+    │   ├── MessagesWithheld      exit 3   messages wait in a queue, and the broker hands out none of them
     │   ├── AccessRefused         exit 8   the broker refuses the user, the password or the virtual host
     │   └── TlsFailed             exit 9   a trusted TLS connection to the broker could not be established
     ├── FactUnknown               exit 1   a fact that a check needs is not available
@@ -127,6 +128,10 @@ class BrokerUnreachable(RepotError):
 
 class DepthUnknown(BrokerUnreachable):
     """The broker answered, but has not counted its messages yet."""
+
+
+class MessagesWithheld(BrokerUnreachable):
+    """Messages wait in a queue, and the broker hands out none of them."""
 
 
 class AccessRefused(BrokerUnreachable):

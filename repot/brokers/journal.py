@@ -92,6 +92,14 @@ class Journal(Protocol):
         """
         ...
 
+    def now(self) -> float:
+        """Return the time of its broker, by which its leases end, in seconds since 1970.
+
+        Raises:
+            BrokerUnreachable: its broker did not answer.
+        """
+        ...
+
     def create(self, fields: Mapping[str, str]) -> bool:
         """Create it with these fields; return False if it exists, and change nothing.
 

@@ -7,14 +7,16 @@ On RabbitMQ a message is an AMQP frame; on Redis kombu keeps a JSON envelope in 
 from __future__ import annotations
 
 import binascii
+from contextlib import suppress
 from dataclasses import dataclass, field
-from json import JSONDecoder
+from json import loads
 from typing import TYPE_CHECKING, Any
 
 import amqp
 from amqp.exceptions import MessageNacked
 from kombu.compression import compress
 from kombu.utils import json
+from pydantic_core import from_json, to_json
 
 from repot.errors import Unroutable
 
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 
     from kombu.message import Message as KombuMessage
 
-#: Of JSON: kombu's module makes an encoder for each message.
-_decode, _encode = JSONDecoder().decode, json.JSONEncoder().encode
+#: kombu's module makes an encoder for each message.
+_encode = json.JSONEncoder().encode
 #: How kombu writes a type of its own.
 _TYPED = '"__type__"'
+#: What JSON has; kombu writes everything else in its own way.
+_PLAIN = frozenset((str, int, bool, float, type(None)))
 
 #: AMQP's code for a returned message: no queue is bound to its key.
 _NO_ROUTE = 312
@@ -82,7 +86,7 @@ def read_redis(envelope: str) -> tuple[Message, bool]:
     """
     try:
         # kombu's own types stand in objects of two fields; looking into each object takes as long as all the rest
-        read = json.loads(envelope) if _TYPED in envelope else _decode(envelope)
+        read = json.loads(envelope) if _TYPED in envelope else read_json(envelope)
         properties = _mapping(read["properties"])
         headers = _mapping(read.get("headers") or {})
         body = _unpacked(read.get("body") or "", properties.get("body_encoding"))
@@ -113,7 +117,20 @@ def to_redis(message: Message, queue: str, tag: str) -> str:
     }
     # base64 needs no escapes, for which an encoder would look
     body = binascii.b2a_base64(message.body, newline=False).decode()
-    return f'{{"body": "{body}", {_encode(envelope)[1:]}'
+    return f'{{"body": "{body}", {_written(envelope)[1:]}'
+
+
+def read_json(text: str | bytes) -> Any:  # noqa: ANN401 - JSON
+    """Read JSON as the standard library does, in half its time.
+
+    Raises:
+        ValueError, RecursionError: it is not JSON.
+    """
+    try:
+        return from_json(text)
+    except (ValueError, TypeError):
+        # it takes no half of a surrogate pair, no other encoding, and no more than 200 levels
+        return loads(text)
 
 
 def from_amqp(found: Any) -> Message:  # noqa: ANN401 - amqp.Message
@@ -185,6 +202,23 @@ def publish(channel: Any, message: Message, queue: str) -> None:  # noqa: ANN401
             raise
         why = f"there is no queue {queue!r} to put a message into"
         raise Unroutable(why, hint="A worker declares its queues when it starts; or name another queue.") from error
+
+
+def _written(value: dict[str, Any]) -> str:
+    """Write JSON as kombu does, faster where nothing of it needs kombu."""
+    if _is_plain(value):
+        with suppress(ValueError):
+            return to_json(value).decode()
+    return _encode(value)
+
+
+def _is_plain(value: object) -> bool:
+    kind = type(value)
+    if kind in _PLAIN:
+        return True
+    if kind is dict:
+        return all(map(_is_plain, value.values()))  # type: ignore[attr-defined]
+    return kind is list and all(map(_is_plain, value))  # type: ignore[call-overload]
 
 
 def _mapping(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON

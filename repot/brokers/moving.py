@@ -172,10 +172,16 @@ class HoldsDelayed(Protocol):
 class MoveTarget(HasQueueTraits, Protocol):
     """A broker that messages can be moved to."""
 
-    def deliver(self, outgoing: Sequence[Outgoing], on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+    def deliver(
+        self,
+        outgoing: Sequence[Outgoing],
+        on_wait: Callable[[], None] = lambda: None,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> tuple[Receipt, ...]:
         """Send messages to their queues; return one receipt for each, in order.
 
-        `on_wait` is called about once a second while the broker accepts nothing.
+        `on_wait` is called about once a second while the broker accepts nothing; `on_sent` when all is sent and not
+        confirmed yet, by a broker that confirms later.
 
         Raises:
             BrokerUnreachable: the broker did not answer, and no message was sent.

@@ -11,6 +11,7 @@ from repot.cli.move_options import (
     EXECUTE,
     JSON,
     ORPHANS,
+    REVOKED,
     SAMPLE,
     addresses_of,
     broker_options,
@@ -23,7 +24,7 @@ from repot.cli.move_options import (
     settings_of,
 )
 from repot.cli.move_output import print_checks, print_revert, print_status
-from repot.cli.plan_output import show_plan
+from repot.cli.plan_output import refuse_losses, show_plan
 
 if TYPE_CHECKING:
     from repot.config import WorkerSettings
@@ -63,13 +64,16 @@ def plan(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's opti
 @broker_options
 @order_options
 @ORPHANS
+@REVOKED
 @SAMPLE
 @EXECUTE
+@click.option("--force", is_flag=True, help="Move although the plan says that this would lose or strand something.")
 @JSON
-def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's options
+def start(*, name: str, execute: bool, force: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's
     """Move the waiting messages of some queues; show the plan without --execute.
 
-    A second start under the same name goes on where the first one ended.
+    A move that would lose or strand something is refused. A second start under the same
+    name goes on where the first one ended.
     """
     from repot.migrate.addresses import check_name, remember
 
@@ -80,6 +84,8 @@ def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # 
         show_plan(order, settings, given["sample"], as_json=as_json)
         click.echo("nothing was changed; add --execute", err=True)
         return
+    if not force:
+        refuse_losses(order, settings, given["sample"])
     remember(directory_of(settings), name, addresses)
     _run(order, settings, as_json=as_json)
 
@@ -94,7 +100,8 @@ def status(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
 
     settings = settings_of()
     with _opened(name, given, settings) as found:
-        shown = status(find_record(found.journal, name)) | {"audit": [json.loads(one) for one in found.journal.audit()]}
+        shown = status(find_record(found.journal, name), found.journal.now())
+        shown |= {"audit": [json.loads(one) for one in found.journal.audit()]}
     if as_json:
         click.echo(json.dumps(shown, indent=2))
         return
@@ -125,6 +132,8 @@ def stop(*, name: str, **given: Any) -> None:  # noqa: ANN401
 @click.argument("name")
 @broker_options
 @order_options
+@ORPHANS
+@REVOKED
 @EXECUTE
 @JSON
 def resume(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401

@@ -28,6 +28,11 @@ ORPHANS = click.option(
     is_flag=True,
     help="Redis: first give back what no living worker holds, as `repot inflight requeue --orphans`.",
 )
+REVOKED = click.option(
+    "--revoked",
+    is_flag=True,
+    help="First name the tasks that workers of the source know as revoked to the workers of the target.",
+)
 SAMPLE = click.option(
     "--sample", type=click.IntRange(0, 50_000), default=1000, show_default=True, help="Messages that the plan looks at."
 )
@@ -199,6 +204,7 @@ def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: W
         _rules(queues, given, settings),
         _limits(given),
         orphans=Selection(queues=tuple(queues)) if given.get("orphans") else None,
+        revoked=given.get("revoked", False),
         uses_rpc=_uses_rpc(given["app"]),
         allow_rpc=given["allow_rpc"],
     )

@@ -16,7 +16,7 @@ from repot.sanitize import sanitize
 
 if TYPE_CHECKING:
     from repot.config import WorkerSettings
-    from repot.migrate.move import Order
+    from repot.migrate.move import Move, Order
     from repot.migrate.plan import GoalPlan, Plan, QueuePlan
     from repot.migrate.risks import Remarks
 
@@ -31,13 +31,10 @@ def show_plan(order: Order, settings: WorkerSettings, sample: int, *, as_json: b
     Raises:
         MoveRefused: it would lose or strand something.
     """
-    from repot.errors import MoveRefused
-    from repot.migrate.control import Until
     from repot.migrate.move import open_move
-    from repot.migrate.plan import plan_of
 
     with open_move(order, settings) as found:
-        plan = plan_of(found, sample, follows=order.limits.until is Until.FOLLOW)
+        plan = _plan_of(found, sample)
         brokers = [f"{one.product} {one.version}" for one in (found.source, found.target)]
     problems = plan.all_problems
     if as_json:
@@ -50,9 +47,35 @@ def show_plan(order: Order, settings: WorkerSettings, sample: int, *, as_json: b
     else:
         click.echo(f"from {brokers[0]} ({order.addresses.source.url}) to {brokers[1]} ({order.addresses.target.url})")
         _print(plan)
+    _refuse(problems, f"{len(problems)} problems; the plan lists them all.")
+
+
+def refuse_losses(order: Order, settings: WorkerSettings, sample: int) -> None:
+    """Refuse a new move if it would lose or strand something; one that goes on was judged when it began.
+
+    Raises:
+        MoveRefused: it would.
+    """
+    from repot.migrate.move import open_move
+
+    with open_move(order, settings) as found:
+        problems = [] if found.journal.read().get("name") else _plan_of(found, sample).all_problems
+    _refuse(problems, f"{len(problems)} problems: `repot move plan` lists them all. --force moves nevertheless.")
+
+
+def _plan_of(move: Move, sample: int) -> Plan:
+    from repot.migrate.control import Until
+    from repot.migrate.plan import plan_of
+
+    return plan_of(move, sample, follows=move.order.limits.until is Until.FOLLOW)
+
+
+def _refuse(problems: list[str], hint: str) -> None:
+    from repot.errors import MoveRefused
+
     if problems:
         message = f"the move would lose or strand something: {problems[0]}"
-        raise MoveRefused(message, hint=f"{len(problems)} problems; the plan lists them all.")
+        raise MoveRefused(message, hint=hint)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any part of a plan

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from celery import Celery
+
 from repot.brokers import open_broker
 from repot.config import BrokerUrl, Role, celery_config
 from repot.config.redis import with_tls
@@ -38,9 +40,7 @@ class Address:
         Raises:
             BrokerUnreachable: it does not answer.
         """
-        # one broker at a time: TLS options differ between the kinds
-        single = settings.replace(broker_url=self.url.reveal(), broker_read_url=None, broker_write_url=None)
-        config = celery_config(single, Role.CLIENT)
+        config = self._config(settings)
         return open_broker(
             with_tls(self.url, settings),
             management_url=self.management_url,
@@ -48,6 +48,18 @@ class Address:
             transport_options={**(config.get("broker_transport_options") or {}), **self.options},
             timeout_s=settings.socket_timeout,
         )
+
+    def app(self, settings: WorkerSettings) -> Celery:
+        """Return an application that can ask this broker's workers."""
+        app = Celery("repot", set_as_current=False)
+        app.conf.update(self._config(settings))
+        app.conf.broker_transport_options = {**(app.conf.broker_transport_options or {}), **self.options}
+        return app
+
+    def _config(self, settings: WorkerSettings) -> dict[str, Any]:
+        # one broker at a time: TLS options differ between the kinds
+        single = settings.replace(broker_url=self.url.reveal(), broker_read_url=None, broker_write_url=None)
+        return celery_config(single, Role.CLIENT)
 
 
 @dataclass(frozen=True, slots=True)

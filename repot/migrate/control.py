@@ -72,7 +72,8 @@ class Control:
     """Watches the limits, the operator's requests and the brokers' state.
 
     `depth` counts the target queue, `check_target` looks whether it can take messages, `progress` is called after each
-    window and at each change of what the move waits for, and `alive` while it waits.
+    window and at each change of what the move waits for, `alive` while it waits, and `let_go` when it is to hold
+    nothing meanwhile.
     """
 
     limits: Limits
@@ -83,6 +84,7 @@ class Control:
     check_target: Callable[[], None]
     progress: Callable[[str], None]
     alive: Callable[[], None] = lambda: None
+    let_go: Callable[[], None] = lambda: None
     moved_count: int = 0
     begun_at: float = field(default_factory=monotonic)
     _requested: Request = Request.RUN
@@ -111,6 +113,7 @@ class Control:
         self.renew()
         while self._requested is Request.PAUSE or self._is_too_deep():
             self.progress("paused" if self._requested is Request.PAUSE else "the target queue is full enough")
+            self.let_go()
             self._rest(_SLICE_S)
         self._check_end()
         return self.limits.limit is None or self.moved_count < self.limits.limit
@@ -125,12 +128,21 @@ class Control:
 
     def window_size(self) -> int:
         """Return how many messages the next window may have."""
+        return max(1, self._size(self.moved_count))
+
+    def size_ahead(self, open_count: int) -> int:
+        """Return how many messages may be reserved while a window of so many is written; 0 for none."""
+        if self._requested is not Request.RUN or self.stop.is_set():
+            return 0
+        return max(0, self._size(self.moved_count + open_count))
+
+    def _size(self, moved_count: int) -> int:
         size = self.limits.window
         if self.limits.limit is not None:
-            size = min(size, max(1, self.limits.limit - self.moved_count))
+            size = min(size, self.limits.limit - moved_count)
         rate = self._rate or self.limits.rate
         # at most a second's messages together, so that the rate is even
-        return max(1, min(size, int(rate))) if rate else size
+        return min(size, max(1, int(rate))) if rate else size
 
     def moved(self, window: Window) -> None:
         """Count a window, and wait as long as the rate demands."""

@@ -28,7 +28,7 @@ def identity_of(message: Message) -> str:
     """Return the identity of a message, as 16 hexadecimal digits."""
     headers = message.headers
     stated = f"{task_id(message)}\0{headers.get('retries') or 0}\0{headers.get('eta') or ''}\0"
-    digest = blake2b(stated.encode(errors="surrogateescape"), digest_size=_DIGEST_BYTES)
+    digest = blake2b(stated.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES)
     digest.update(message.body)
     return digest.hexdigest()
 

@@ -20,9 +20,11 @@ from repot.migrate.control import Control, Limits, Request
 from repot.migrate.holder import this_mover
 from repot.migrate.identity import identity_of, task_id
 from repot.migrate.leases import acquire, hold_queue
-from repot.migrate.mover import QueueMover, Route
+from repot.migrate.mover import QueueMover
 from repot.migrate.orphans import take_back
 from repot.migrate.placement import JournalStore, place
+from repot.migrate.revoked import carry_revoked
+from repot.migrate.route import Route
 from repot.migrate.rpc_results import RpcResults
 from repot.migrate.status import audit_line, find_record
 from repot.migrate.translate import Rules, Translation
@@ -61,6 +63,8 @@ class Order:
     direction: Direction = Direction.FORTH
     #: Give back what no living worker of the source holds before it is moved.
     orphans: Selection | None = None
+    #: Tell the target's workers which tasks were revoked on the source.
+    revoked: bool = False
     #: Whether the application uses `rpc://`; None if it is not known.
     uses_rpc: bool | None = None
     #: Move tasks whose `rpc://` results are awaited.
@@ -124,6 +128,9 @@ class Move:
             if self.order.orphans is not None:
                 text = take_back(self.source, self.order.orphans)
                 self.journal.ask({"in_hand": text}, audit_line(text))
+            if self.order.revoked:
+                text = carry_revoked(self.order.addresses, self.settings)
+                self.journal.ask({"revoked": text}, audit_line(text))
             for queue in self.order.queues:
                 with self.queue_mover(queue, holder, token, stop, progress) as mover:
                     mover.run()

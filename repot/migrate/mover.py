@@ -1,7 +1,8 @@
 """Move the messages of one queue, window by window.
 
 A window is reserved on the source, opened in the journal, written to the target, settled in the journal and committed
-on the source; `repot/migrate/placement.py` says which of these happen in one step. Memory holds one window.
+on the source; `repot/migrate/placement.py` says which of these happen in one step. The next window is reserved and
+translated while the target confirms the last one: memory holds two.
 
 What an earlier mover left is put in order first (`_recover`), and again after each failure of a broker: a reservation
 that outlived its mover is adopted, a window that went back to the queue is written off, and messages that come back
@@ -12,32 +13,25 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, replace
-from time import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from repot.brokers.headers import MoveStamp
-from repot.brokers.moving import HoldsDelayed, MoveSource, MoveTarget
-from repot.brokers.publishing import PublishOutcome
-from repot.deadletter.reason import Reason
+from repot.brokers.moving import HoldsDelayed
 from repot.errors import BrokerUnreachable, MoveStopped, ReservationLost
 from repot.migrate.identity import identity_of, task_id
-from repot.migrate.placement import Sending
-from repot.migrate.translate import Quarantine, stamped
-from repot.migrate.window import Entry, Window, abandoned, counted, marked, nothing, recognised
+from repot.migrate.read_ahead import ReadAhead
+from repot.migrate.window import Window, abandoned, counted, marked, nothing, recognised
+from repot.migrate.writer import WindowWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from repot.brokers.headers import MovedBy
     from repot.brokers.journal import Identities, JournalStep, Lines
-    from repot.brokers.message import Message
-    from repot.brokers.moving import Outgoing, QueueReader
-    from repot.brokers.publishing import Receipt
-    from repot.brokers.reservation import Reservation, TakenMessage
+    from repot.brokers.moving import QueueReader
+    from repot.brokers.reservation import Reservation
     from repot.migrate.control import Control
     from repot.migrate.placement import Placement
-    from repot.migrate.translate import Translated, Translation
+    from repot.migrate.route import Route
+    from repot.migrate.window import Entry
 
 log = logging.getLogger(__name__)
 
@@ -48,29 +42,6 @@ _DELAYED, _DUE = "delayed", "due"
 DISTURBANCES = (BrokerUnreachable, ReservationLost)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One queue's way: from where, how, and in which move. What the target cannot hold is sent back to the source.
-
-    Attributes:
-        name: of the move.
-        queue: the queue that is read.
-        account: the queue in the journal: the move's source queue, also when what was moved is given back.
-        moved: which messages are read; None for all.
-        origin: what their stamps say of their origin.
-    """
-
-    name: str
-    queue: str
-    source: SourceBroker
-    translation: Translation
-    account: str
-    moved: MovedBy | None = None
-    origin: str = ""
-    #: Raises MoveRefused where one of these messages must not be moved.
-    check: Callable[[Iterable[Message]], None] = lambda _: None
-
-
 class QueueMover:
     """Moves one queue; `run` returns when it is empty, or the control says so."""
 
@@ -79,10 +50,12 @@ class QueueMover:
         self._route, self._placement, self._token, self._control = route, placement, token, control
         self._journal = placement.journal
         self._reader: QueueReader | None = None
-        control.alive = self._keep_alive
+        control.alive, control.let_go = self._keep_alive, self._leave
+        self._ahead = ReadAhead(route.translation)
+        self._writer = WindowWriter(route, placement, control, step=self._step, apply=self._apply, wait=self._wait)
         self._window = self._number = 0
-        #: What is read when the queue is empty.
-        self._phases = [_DELAYED, _DUE]
+        #: What is still read when the queue is empty.
+        self._phases: list[str] = []
         #: Identities of messages that were delivered and may come back, and of those that may have been sent.
         self._written: Counter[str] = Counter()
         self._maybe: Identities = {}
@@ -128,6 +101,7 @@ class QueueMover:
             return False
 
     def _leave(self) -> None:
+        self._ahead.give_back()
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
@@ -155,43 +129,64 @@ class QueueMover:
     def _move_window(self) -> int:
         """Move one window; return how many messages were taken."""
         assert self._reader is not None
-        limit = self._control.window_size()
-        reservation = self._reader.take(limit, self._reservation_name(self._window + 1))
-        fresh = self._without_recognised(reservation)
+        batch = self._ahead.take(self._reader, self._control.window_size(), self._next_name)
+        reservation = batch.reservation
+        known = self._recognised(batch.entries) if self._written else set()
+        if known:
+            reservation.commit(known)
+            self._apply(recognised(self._route.account, len(known)))
+        fresh = [entry for entry in batch.entries if entry.taken.id not in known]
         try:
-            self._route.check(one.message for one in fresh)
+            self._route.check(entry.taken.message for entry in fresh)
         except BaseException:
             reservation.give_back()
             raise
         if fresh:
             self._window += 1
-            self._finish(self._open(reservation, fresh))
-        return len(reservation.messages)
+            self._finish(self._open(reservation, fresh), self._prepare_next)
+        return len(batch.entries)
 
-    def _open(self, reservation: Reservation, taken: Sequence[TakenMessage]) -> Window:
-        certain: list[str] = []
-        entries = [self._entry(one, certain) for one in taken]
+    def _recognised(self, entries: Sequence[Entry]) -> set[str]:
+        """Return the ids of messages that were delivered before and came back."""
+        found = set()
+        for entry in entries:
+            # without an id only the broker's mark distinguishes it from another message with the same body
+            if self._written[entry.identity] > 0 and (entry.taken.is_redelivered or task_id(entry.taken.message)):
+                self._written[entry.identity] -= 1
+                found.add(entry.taken.id)
+        return found
+
+    def _open(self, reservation: Reservation, entries: list[Entry]) -> Window:
+        certain = [entry.identity for entry in entries if self._number_it(entry)]
         window = Window(self._route.account, self._window, reservation, entries)
         self._apply(window.opened(self._number, certain))
         return window
 
-    def _entry(self, taken: TakenMessage, certain: list[str]) -> Entry:
-        """Return a message with its sequence number: the old one if it may have been sent before."""
-        identity = identity_of(taken.message)
-        numbers = self._maybe.get(identity)
+    def _number_it(self, entry: Entry) -> bool:
+        """Give a message its sequence number: the old one if it may have been sent before.
+
+        Return whether no other message with its identity may have been sent.
+        """
+        numbers = self._maybe.get(entry.identity)
         if not numbers:
             self._number += 1
-            return Entry(taken, identity, self._number)
-        number = numbers.pop(0)
-        if not numbers:
-            del self._maybe[identity]
-            certain.append(identity)
-        return Entry(taken, identity, number, maybe_twice=True)
+            entry.number = self._number
+            return False
+        entry.number, entry.maybe_twice = numbers.pop(0), True
+        if numbers:
+            return False
+        del self._maybe[entry.identity]
+        return True
 
-    def _finish(self, window: Window) -> None:
+    def _prepare_next(self, window: Window) -> None:
+        size = self._control.size_ahead(len(window.entries))
+        if size and self._reader is not None:
+            self._ahead.prepare(self._reader, size, self._next_name)
+
+    def _finish(self, window: Window, meanwhile: Callable[[Window], None] = lambda _: None) -> None:
         """Write a window, settle and commit it; what was not written when the move is stopped goes back."""
         try:
-            self._write(window)
+            self._writer.write(window, lambda: meanwhile(window))
         except MoveStopped:
             self._settle(window)
             window.reservation.give_back()
@@ -199,96 +194,8 @@ class QueueMover:
         self._settle(window)
 
     def _settle(self, window: Window) -> None:
-        self._placement.finish(window, lambda: self._step(window.settled()))
+        self._placement.finish(window, self._step)
         self._control.moved(window)
-
-    def _without_recognised(self, reservation: Reservation) -> list[TakenMessage]:
-        """Commit messages that were delivered before and came back; return the others."""
-        known = self._recognised(reservation) if self._written else []
-        if known:
-            reservation.commit(known)
-            self._apply(recognised(self._route.account, len(known)))
-        return [one for one in reservation.messages if one.id not in known]
-
-    def _recognised(self, reservation: Reservation) -> list[str]:
-        found = []
-        for one in reservation.messages:
-            identity = identity_of(one.message)
-            # without an id only the broker's mark distinguishes it from another message with the same body
-            if self._written[identity] > 0 and (one.is_redelivered or task_id(one.message)):
-                self._written[identity] -= 1
-                found.append(one.id)
-        return found
-
-    # -- writing
-
-    def _write(self, window: Window) -> None:
-        """Send everything; wait while the target takes nothing, and quarantine what it will never take."""
-        translated = {entry.taken.id: self._translated(entry) for entry in window.entries}
-        pending = window.entries
-        while pending:
-            self._write_to_source(
-                window, [one for one in pending if _is_for_source(translated[one.taken.id])], translated
-            )
-            if pending := window.pending:
-                self._send(window, pending, translated)
-                pending = window.pending
-
-    def _send(self, window: Window, pending: Sequence[Entry], translated: dict[str, Translated]) -> None:
-        outgoing = [_outgoing(translated[entry.taken.id]) for entry in pending]
-        sending = Sending(pending, outgoing, lambda: self._step(window.settled(pending)))
-        receipts = self._placement.write(window, sending, self._wait)
-        refusals = []
-        for entry, receipt in zip(pending, receipts, strict=True):
-            if receipt.is_too_large:
-                translated[entry.taken.id] = self._quarantined(entry, Reason.TOO_LARGE, receipt.reason)
-            elif not receipt.is_confirmed:
-                refusals.append(receipt.reason)
-        self._mark(window, _unknown(pending, receipts), translated)
-        if refusals:
-            self._control.target_refuses(refusals[0], self._wait)
-
-    def _mark(self, window: Window, entries: Sequence[Entry], translated: dict[str, Translated]) -> None:
-        """Mark messages that are sent again although the first copy may have arrived."""
-        if entries and self._placement.is_certain:
-            message = "the target did not answer; its journal says what it has"
-            raise BrokerUnreachable(message)
-        again = [entry for entry in entries if not entry.maybe_twice]
-        for entry in again:
-            entry.maybe_twice = True
-            translated[entry.taken.id] = self._marked(translated[entry.taken.id], entry)
-        if again:
-            self._apply(marked(window.queue, len(again)))
-
-    def _marked(self, found: Translated, entry: Entry) -> Translated:
-        if isinstance(found, Quarantine):
-            return replace(found, dead_letter=self._stamped(found.dead_letter, entry))
-        return self._stamped(found, entry)
-
-    def _write_to_source(self, window: Window, entries: Sequence[Entry], translated: dict[str, Translated]) -> None:
-        """Quarantine on the source what the target cannot hold."""
-        if not entries:
-            return
-        dead_letters = [_outgoing(translated[entry.taken.id]) for entry in entries]
-        receipts = self._route.source.deliver(dead_letters, self._wait)
-        if refused := next((one for one in receipts if not one.is_confirmed), None):
-            message = f"what the target cannot hold cannot be quarantined on the source either: {refused.reason}"
-            raise MoveStopped(message, hint="Make room for the dead-letter queue on the source, and resume.")
-        window.written += entries
-
-    def _translated(self, entry: Entry) -> Translated:
-        found = self._route.translation.translate(entry.taken.message, time())
-        entry.quarantined = isinstance(found, Quarantine)
-        return self._marked(found, entry)
-
-    def _quarantined(self, entry: Entry, reason: Reason, why: str) -> Quarantine:
-        entry.quarantined = True
-        found = self._route.translation.quarantine(entry.taken.message, reason, why)
-        return replace(found, dead_letter=self._stamped(found.dead_letter, entry))
-
-    def _stamped(self, outgoing: Outgoing, entry: Entry) -> Outgoing:
-        stamp = MoveStamp(self._route.name, entry.number, self._route.origin)
-        return stamped(outgoing, stamp, maybe_twice=entry.maybe_twice)
 
     # -- what an earlier mover left
 
@@ -299,6 +206,7 @@ class QueueMover:
         self._control.check_target()
         record = self._journal.read()
         queue, way = self._route.account, self._journal.direction
+        self._phases = [_DELAYED, _DUE]
         self._window, self._number = int(record.get(f"{way}window:{queue}") or 0), int(record.get("sequence") or 0)
         self._reader = self._queue_reader()
         open_now = self._journal.identities(queue, "open")
@@ -332,10 +240,9 @@ class QueueMover:
         """Write the window that was open, under its sequence numbers; mark it where it may have been written."""
         numbers = {identity: list(found) for identity, found in open_now.items()}
         marks = not self._placement.is_certain
-        entries = []
-        for one in reservation.messages:
-            identity = identity_of(one.message)
-            entries.append(Entry(one, identity, numbers[identity].pop(0), maybe_twice=marks))
+        entries = self._ahead.entries_of(reservation)
+        for entry in entries:
+            entry.number, entry.maybe_twice = numbers[entry.identity].pop(0), marks
         window = Window(self._route.account, self._window, reservation, entries)
         if marks:
             self._apply(marked(window.queue, len(entries)))
@@ -356,8 +263,13 @@ class QueueMover:
 
     def _keep_alive(self) -> None:
         self._apply(nothing(self._route.account))
+        self._ahead.keep_alive()
         if self._reader is not None:
             self._reader.keep_alive()
+
+    @property
+    def _next_name(self) -> str:
+        return self._reservation_name(self._window + 1)
 
     def _reservation_name(self, window: int) -> str:
         return f"{self._reservation_prefix}{window}.{self._token}"
@@ -365,10 +277,6 @@ class QueueMover:
     @property
     def _reservation_prefix(self) -> str:
         return f"{self._journal.direction}move.{self._route.name}."
-
-
-class SourceBroker(MoveSource, MoveTarget, Protocol):
-    """A source, which also keeps what the target cannot hold."""
 
 
 def _those_in(written: Counter[str], reservation: Reservation) -> list[str]:
@@ -379,15 +287,3 @@ def _those_in(written: Counter[str], reservation: Reservation) -> list[str]:
             written[identity] -= 1
             found.append(one.id)
     return found
-
-
-def _unknown(entries: Sequence[Entry], receipts: Sequence[Receipt]) -> list[Entry]:
-    return [one for one, receipt in zip(entries, receipts, strict=True) if receipt.outcome is PublishOutcome.UNKNOWN]
-
-
-def _is_for_source(found: Translated) -> bool:
-    return isinstance(found, Quarantine) and found.at_source
-
-
-def _outgoing(found: Translated) -> Outgoing:
-    return found.dead_letter if isinstance(found, Quarantine) else found

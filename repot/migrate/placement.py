@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from repot.brokers.journal import Direction
 from repot.brokers.moving import KeepsJournals, SettlesWithJournal
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from repot.brokers import Broker
-    from repot.brokers.journal import Journal, JournalStep
+    from repot.brokers.journal import Journal, JournalStep, Lines
     from repot.brokers.moving import MoveSource, MoveTarget, Outgoing
     from repot.brokers.publishing import Receipt
     from repot.migrate.window import Entry, Window
+
+#: Makes a journal's step of a change.
+Step: TypeAlias = "Callable[[Lines], JournalStep]"
 
 
 class Placement(Protocol):
@@ -33,22 +36,30 @@ class Placement(Protocol):
     #: Whether the journal knows for certain what was written.
     is_certain: bool
 
-    def write(self, window: Window, sending: Sending, on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+    def write(self, window: Window, sending: Sending) -> tuple[Receipt, ...]:
         """Send messages of a window to the target; note in `window` what is certain by that."""
         ...
 
-    def finish(self, window: Window, step: Callable[[], JournalStep]) -> None:
+    def finish(self, window: Window, step: Step) -> None:
         """Settle a window of which `window.written` was written, and commit it on the source."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Messages of a window that are sent together; `step` is the journal's if all of them arrive."""
+    """Messages of a window that are sent together.
+
+    Attributes:
+        step: the journal's if all of them arrive.
+        on_wait: called about once a second while the target accepts nothing.
+        on_sent: called when all are sent and not confirmed yet, by a target that confirms later.
+    """
 
     entries: Sequence[Entry]
     outgoing: Sequence[Outgoing]
     step: Callable[[], JournalStep]
+    on_wait: Callable[[], None]
+    on_sent: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -60,19 +71,18 @@ class OnTarget:
     lease_s: float
     is_certain = True
 
-    def write(self, window: Window, sending: Sending, on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+    def write(self, window: Window, sending: Sending) -> tuple[Receipt, ...]:
         """Send and settle: all messages arrive, or none."""
-        del on_wait
         receipts = self.target.deliver_with(sending.outgoing, sending.step())
         if receipts[0].is_confirmed:
             window.written += sending.entries
             window.is_settled = True
         return receipts
 
-    def finish(self, window: Window, step: Callable[[], JournalStep]) -> None:
+    def finish(self, window: Window, step: Step) -> None:
         """Commit on the source."""
         if not window.is_settled:
-            self.journal.apply(step(), self.lease_s)
+            self.journal.apply(step(window.settled()), self.lease_s)
         window.reservation.commit(entry.taken.id for entry in window.written)
 
 
@@ -84,14 +94,14 @@ class OnSource:
     target: MoveTarget
     is_certain = False
 
-    def write(self, window: Window, sending: Sending, on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+    def write(self, window: Window, sending: Sending) -> tuple[Receipt, ...]:
         """Send."""
-        return _send(self.target, window, sending, on_wait)
+        return _send(self.target, window, sending)
 
-    def finish(self, window: Window, step: Callable[[], JournalStep]) -> None:
+    def finish(self, window: Window, step: Step) -> None:
         """Settle and commit."""
         assert isinstance(window.reservation, SettlesWithJournal)
-        window.reservation.settle([entry.taken.id for entry in window.written], step())
+        window.reservation.settle([entry.taken.id for entry in window.written], step(window.settled(comes_back=False)))
 
 
 @dataclass(slots=True)
@@ -103,18 +113,18 @@ class Beside:
     lease_s: float
     is_certain = False
 
-    def write(self, window: Window, sending: Sending, on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+    def write(self, window: Window, sending: Sending) -> tuple[Receipt, ...]:
         """Send."""
-        return _send(self.target, window, sending, on_wait)
+        return _send(self.target, window, sending)
 
-    def finish(self, window: Window, step: Callable[[], JournalStep]) -> None:
+    def finish(self, window: Window, step: Step) -> None:
         """Settle, then commit; what is not committed comes back and is recognised."""
-        self.journal.apply(step(), self.lease_s)
+        self.journal.apply(step(window.settled()), self.lease_s)
         window.reservation.commit(entry.taken.id for entry in window.written)
 
 
-def _send(target: MoveTarget, window: Window, sending: Sending, on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
-    receipts = target.deliver(sending.outgoing, on_wait)
+def _send(target: MoveTarget, window: Window, sending: Sending) -> tuple[Receipt, ...]:
+    receipts = target.deliver(sending.outgoing, sending.on_wait, sending.on_sent)
     window.written += [entry for entry, one in zip(sending.entries, receipts, strict=True) if one.is_confirmed]
     return receipts
 

@@ -7,6 +7,7 @@ it for `rpc://` alone, and it goes with its reader, or after `result_expires` wi
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from repot.brokers.message import Message
+
+#: Of a queue, in AMQP.
+_LONGEST_NAME = 255
 
 WAY_OUT = (
     "Let the application keep results in Redis or a database, or let workers of the source finish these tasks first. "
@@ -89,7 +93,11 @@ def described(found: list[Message]) -> str:
 
 def _reply_queue(message: Message) -> str:
     """Return the reply queue of a message whose task stores a result; empty if it has none."""
-    return "" if message.headers.get("ignore_result") else str(message.properties.get("reply_to") or "")
+    name = message.properties.get("reply_to")
+    if message.headers.get("ignore_result") or not isinstance(name, str):
+        return ""
+    # a text that is not Unicode names no queue
+    return "" if len(name) > _LONGEST_NAME or re.search("[\ud800-\udfff]", name) else name
 
 
 def _existing(broker: object, names: set[str]) -> tuple[set[str], Unknown | None]:

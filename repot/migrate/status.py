@@ -32,8 +32,8 @@ def find_record(journal: Journal, name: str) -> dict[str, str]:
     return record
 
 
-def status(record: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is known about a move, for people and programs."""
+def status(record: Mapping[str, str], now: float) -> dict[str, Any]:
+    """Return what is known about a move, for people and programs; `now` is the time of the journal's broker."""
     queues: dict[str, str] = json.loads(record["queues"])
     account, back = total(record, queues), total(record, queues, Direction.BACK)
     return {
@@ -45,8 +45,9 @@ def status(record: Mapping[str, str]) -> dict[str, Any]:
         "wanted": record.get("wanted") or Request.RUN.value,
         "created_at": record["created_at"],
         "in_hand": record.get("in_hand"),
+        "revoked": record.get("revoked"),
         "owner": described(record["owner"]) if record.get("owner") else None,
-        "is_alive": float(record.get("lease_until") or 0) / 1000 > datetime.now(UTC).timestamp(),
+        "is_alive": float(record.get("lease_until") or 0) / 1000 > now,
         "fencing_token": int(record.get("token") or 0),
         **counts(account),
         "given_back": counts(back),

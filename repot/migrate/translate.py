@@ -7,7 +7,6 @@ delivery stay behind.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.headers import MAYBE_TWICE_HEADER, MOVE_HEADER
-from repot.brokers.message import Message
+from repot.brokers.message import Message, read_json
 from repot.brokers.moving import Outgoing, QueueTraits
 from repot.deadletter.dead_letter import HEADER, Death, make_dead_letter
 from repot.deadletter.reason import Reason
@@ -157,9 +156,12 @@ def stamped(outgoing: Outgoing, stamp: MoveStamp, *, maybe_twice: bool) -> Outgo
     return Outgoing(outgoing.queue, changed, outgoing.delay_s)
 
 
-def _own_headers(message: Message) -> dict[str, Any]:
+def _own_headers(message: Message) -> Mapping[str, Any]:
+    marks = [one for one in message.headers if one[:2] == "x-" or one == "redelivered"]
+    if not marks:
+        return message.headers
     found = dict(message.headers)
-    for name in [one for one in found if one[:2] == "x-" or one == "redelivered"]:
+    for name in marks:
         if name in _DELIVERY_HEADERS or name.startswith(_DELIVERY_HEADER_PREFIXES):
             del found[name]
     return found
@@ -173,7 +175,7 @@ def _unreadable(message: Message) -> tuple[Reason, str] | None:
         return Reason.UNDECODABLE, f"its content type is {kind!r}; --raw moves it as it is"
     if kind == _JSON and not message.headers.get("compression"):
         try:
-            json.loads(message.body)
+            read_json(message.body)
         except (ValueError, RecursionError):
             return Reason.UNDECODABLE, "its body is not JSON, as its content type says"
     return None
@@ -183,6 +185,8 @@ def _lifetime_s(message: Message, now: float) -> float | None:
     """Return for how long a message may still wait; None if that is unknown or unlimited."""
     if (expires_at := instant(message.headers.get("expires"))) is not None:
         return expires_at - now
+    if "expiration" not in message.properties:
+        return None
     try:
         ttl_s = int(message.properties["expiration"]) / 1000
         return ttl_s - (now - float(message.properties["timestamp"]))

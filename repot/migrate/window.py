@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from repot.brokers.journal import Identities, Lines
 from repot.migrate.identity import sums_of
+from repot.migrate.translate import Quarantine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from repot.brokers.reservation import Reservation, TakenMessage
+    from repot.migrate.translate import Translated
 
 
 @dataclass(slots=True)
@@ -20,16 +22,21 @@ class Entry:
     """One message of a window.
 
     Attributes:
+        translated: what is sent for it, without the stamp of the move.
         number: its sequence number in the move.
         maybe_twice: it may have been sent before.
-        quarantined: it was kept as a dead letter instead of being delivered.
     """
 
     taken: TakenMessage
     identity: str
-    number: int
+    translated: Translated
+    number: int = 0
     maybe_twice: bool = False
-    quarantined: bool = False
+
+    @property
+    def quarantined(self) -> bool:
+        """Return whether it is kept as a dead letter instead of being delivered."""
+        return isinstance(self.translated, Quarantine)
 
 
 @dataclass(slots=True)
@@ -75,10 +82,11 @@ class Window:
             certain=certain,
         )
 
-    def settled(self, more: Sequence[Entry] = ()) -> Lines:
+    def settled(self, more: Sequence[Entry] = (), *, comes_back: bool = True) -> Lines:
         """Return the lines for its end: what was written, and `more`, is delivered or quarantined; the rest goes back.
 
-        A message is quarantined if it is a dead letter now.
+        A message is quarantined if it is a dead letter now. `comes_back` says whether one that was written may come
+        from the source again, and is to be remembered.
         """
         written = [*self.written, *more]
         upper, lower = sums_of(entry.identity for entry in written)
@@ -96,7 +104,7 @@ class Window:
                 "taken_upper": upper - all_upper,
                 "taken_lower": lower - all_lower,
             },
-            written=identities(written),
+            written=identities(written) if comes_back else None,
             generation=self.number,
             clears_open=True,
         )

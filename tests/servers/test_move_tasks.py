@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from threading import Event
 from time import time
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from celery import chain, chord
 
 from repot.brokers.headers import MAYBE_TWICE_HEADER
+from repot.chaos.runner.workers import start_worker
+from repot.migrate.move import open_move
 from repot.waiting import wait_until
 from support.moves import Way
 from support.shop import Shop
@@ -40,12 +46,15 @@ class Move:
         self.after.start(2)
         self._moves = 0
 
-    def move(self) -> dict[str, Any]:
+    def move(self, *, revoked: bool = False) -> dict[str, Any]:
         """Move what waits."""
         self._moves += 1
         name = self.before.name
         source, target, redis = self.servers
-        return Way(source, target, redis, name, name, f"m{self._moves}-{name}").move()
+        path = Way(source, target, redis, name, name, f"m{self._moves}-{name}")
+        with open_move(replace(path.order(), revoked=revoked), path.settings) as found:
+            found.run(Event())
+            return path.status(found)
 
     def signature(self, task: str, *arguments: Any, **options: Any) -> Signature[Any]:
         """A task for the old broker."""
@@ -113,6 +122,30 @@ def test_an_expired_task_does_not_run(moved: Move) -> None:
     assert 1 == found["delivered"]
     assert "kept" == moved.after.get(kept)
     assert [] == moved.after.effects("expired")
+
+
+def test_a_task_that_was_revoked_on_the_old_broker_does_not_run(moved: Move) -> None:
+    """A worker of the old broker has heard of it; without `revoked` the new workers would run it."""
+    name = f"w-{uuid4()}"
+    before: Any = moved.before
+    worker = start_worker(name, f"another-{before.name}", before.settings, before.directory)
+    control, node = before.client.control, f"celery@{name}"
+    wait_until(lambda: control.ping([node], timeout=1), within_s=40, what="the old worker answers")
+    dropped, kept = (moved.signature("late", value).apply_async() for value in ("revoked", "not revoked"))
+    dropped.revoke()
+    wait_until(
+        lambda: dropped.id in (control.inspect([node], timeout=1).revoked() or {}).get(node, []),
+        within_s=20,
+        what="the old worker has heard of it",
+    )
+    found = moved.move(revoked=True)
+    worker.stop()
+    assert 2 == found["delivered"]
+    assert re.search(r"1 revoked tasks of [12] workers were named to 1 workers", found["revoked"])
+    assert "not revoked" == moved.after.get(kept)
+    result: Any = moved.after.client.AsyncResult(dropped.id)
+    wait_until(lambda: "REVOKED" == result.state, within_s=30, what="it ends")
+    assert [] == moved.after.effects("revoked")
 
 
 def expired(moved: Move) -> bool:

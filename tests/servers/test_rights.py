@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import re
 import sys
 from contextlib import closing, contextmanager, suppress
 from dataclasses import fields, replace
@@ -13,7 +10,6 @@ from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
 
 import pytest
@@ -45,6 +41,7 @@ from repot.worker.configure import configure
 from repot.worker.delivery_limit import Deliveries
 from repot.worker.status_file import Link
 from support.leases import lease_request
+from support.realm import Realm
 from support.shop import APPS
 
 if TYPE_CHECKING:
@@ -298,45 +295,6 @@ def test_the_lines_of_the_page_are_the_rights(part: str) -> None:
 
 
 # RabbitMQ
-
-
-class Realm:
-    """A virtual host of a RabbitMQ, and users with the permissions of the page."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.vhost = f"rights-{uuid4().hex[:8]}"
-        self.ask("PUT", f"vhosts/{self.vhost}")
-        self.url = self.user("admin", ("administrator", ".*", ".*", ".*"))
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        token = base64.b64encode(b"guest:guest").decode()
-        headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
-        data = None if method == "GET" else json.dumps(body or {}).encode()
-        url = f"{self.server.management_url}/api/{path}"
-        request = Request(url, method=method, headers=headers, data=data)  # noqa: S310 - an address of our own making
-        with build_opener(ProxyHandler({})).open(request, timeout=10) as response:
-            return json.loads(response.read() or "null")
-
-    def user(self, name: str, given: tuple[str, str, str, str]) -> str:
-        """Make a user of a tag and of rights to configure, write and read; return the address."""
-        user = f"{name}-{self.vhost}"
-        self.ask("PUT", f"users/{user}", {"password": "secret", "tags": given[0]})
-        rights = dict(zip(("configure", "write", "read"), given[1:], strict=True))
-        self.ask("PUT", f"permissions/{self.vhost}/{user}", rights)
-        return f"amqp://{user}:secret@127.0.0.1:{self.server.port}/{self.vhost}"
-
-    def of_page(self, name: str, tag: str = "") -> str:
-        """Make a user with the permissions of the page."""
-        found = re.search(rf"set_permissions -p shop {name} '(.*)' '(.*)' '(.*)'", PAGE)
-        assert found
-        return self.user(name, (tag, found[1], found[2], found[3]))
-
-    def messages(self, queue: str) -> int:
-        found: dict[str, Any] = next(
-            (one for one in self.ask("GET", f"queues/{self.vhost}") if one["name"] == queue), {}
-        )
-        return int(found.get("messages", 0))
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 `reserved`: not in the journal yet. `opened`: nothing is written. `half`: half of the window is written. `written`: all
 of it, and not settled unless that is one step. `settled`: not committed on the source. `committed`: before the next
-one. `frozen`: stopped (SIGSTOP) where `written` is.
+one. `ahead`: the next window is reserved, while this one is not confirmed yet. `frozen`: stopped (SIGSTOP) where
+`written` is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from repot.migrate.addresses import Address, Addresses
 from repot.migrate.control import Control, Limits
 from repot.migrate.move import Move, Order, open_move
 from repot.migrate.mover import QueueMover
+from repot.migrate.read_ahead import ReadAhead
 from repot.migrate.translate import Rules
+from repot.migrate.writer import WindowWriter
 
 
 def _die() -> None:
@@ -55,14 +58,25 @@ def _before(owner: Any, name: str, count: _Counter) -> None:
     setattr(owner, name, counted)
 
 
+def _after(owner: Any, name: str, count: _Counter) -> None:
+    original = getattr(owner, name)
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        found = original(*arguments, **options)
+        count()
+        return found
+
+    setattr(owner, name, counted)
+
+
 def _halved(target: Any, count: _Counter) -> None:
     original = target.deliver
 
-    def deliver(outgoing: Any, on_wait: Any) -> Any:
+    def deliver(outgoing: Any, *calls: Any) -> Any:
         if count.left == 1:
-            original(outgoing[: len(outgoing) // 2], on_wait)
+            original(outgoing[: len(outgoing) // 2], *calls)
         count()
-        return original(outgoing, on_wait)
+        return original(outgoing, *calls)
 
     target.deliver = deliver
 
@@ -71,7 +85,7 @@ def _arm(move: Move, instant: str, window: int) -> None:
     count = _Counter(window, _stand_still if instant == "frozen" else _die)
     places: dict[str, tuple[Any, str]] = {
         "reserved": (QueueMover, "_open"),
-        "opened": (QueueMover, "_write"),
+        "opened": (WindowWriter, "write"),
         "written": (QueueMover, "_settle"),
         "frozen": (QueueMover, "_settle"),
         "settled": (Reservation, "commit"),
@@ -79,6 +93,8 @@ def _arm(move: Move, instant: str, window: int) -> None:
     }
     if instant == "half":
         _halved(move.target, count)
+    elif instant == "ahead":
+        _after(ReadAhead, "prepare", count)
     else:
         _before(*places[instant], count)
 

@@ -68,7 +68,7 @@ class Way:
     def status(self, found: Move | None = None) -> dict[str, Any]:
         """The status as the journal has it."""
         if found is not None:
-            return status(find_record(found.journal, self.name))
+            return status(find_record(found.journal, self.name), found.journal.now())
         with open_move(self.order(), self.settings) as opened:
             return self.status(opened)
 

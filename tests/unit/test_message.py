@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import amqp
 import pytest
 from hypothesis import given
 from kombu import Connection, Queue
 from kombu.transport.virtual import Message as VirtualMessage
+from kombu.utils import json as kombu_json
 
-from repot.brokers.message import Message, from_amqp, from_kombu, from_redis, publish, to_amqp, to_redis
+from repot.brokers.message import Message, from_amqp, from_kombu, from_redis, publish, read_json, to_amqp, to_redis
 from support.messages import messages
 
 if TYPE_CHECKING:
@@ -52,6 +55,36 @@ def test_an_envelope_is_what_kombu_reads(channel: Any) -> None:
     kombus = channel._get("compared")
     ours = json.loads(to_redis(message, "compared", kombus["properties"]["delivery_tag"]))
     assert kombus == ours
+
+
+def test_what_json_does_not_have_is_written_as_kombu_does() -> None:
+    """Whole numbers of any size as well."""
+    headers = {"eta": datetime(2026, 11, 22, 1, 2, 3, tzinfo=UTC), "key": UUID(int=7), "large": 2**80, "half": "\ud800"}
+    envelope = to_redis(Message(b"1", headers=headers), "queue", "tag")
+    assert headers == kombu_json.loads(envelope)["headers"] == from_redis(envelope).headers
+    assert '{"__type__": "datetime"' in envelope
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 300 + "]" * 300,
+        '{"a": NaN, "b": -Infinity}',
+        '"\\ud800"',
+        '"\ud800"',
+        f"[{2**70}, 1e400]",
+        '{"a": 1, "a": 2}',
+    ],
+)
+def test_json_is_read_as_by_the_standard_library(text: str) -> None:
+    assert repr(json.loads(text)) == repr(read_json(text))
+
+
+@pytest.mark.parametrize("text", ["", "[1,]", "{1: 2}", '"\x01"', "nan", b"\xff", b'"\xff"'])
+def test_what_is_no_json_for_the_standard_library_is_none(text: str | bytes) -> None:
+    for read in (json.loads, read_json):
+        with pytest.raises((json.JSONDecodeError, UnicodeDecodeError)):
+            read(text)
 
 
 def test_the_mark_of_a_redelivery_stays_behind() -> None:

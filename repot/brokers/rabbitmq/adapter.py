@@ -22,7 +22,7 @@ from repot.brokers.rabbitmq.consumers import ask, consumers, mailboxes
 from repot.brokers.rabbitmq.delayed import delayed_for
 from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
 from repot.brokers.rabbitmq.reader import FilteredReader, RabbitHold, RabbitReader, brought_by, is_for
-from repot.brokers.rabbitmq.requeue import count_waiting
+from repot.brokers.rabbitmq.requeue import is_declared
 from repot.config.delays import EXIT, LEVELS, delayed_pattern
 from repot.config.endpoints import endpoints
 from repot.config.queues import DeadLetterQueue
@@ -126,15 +126,20 @@ class RabbitBroker:
         """Publish with confirms and `mandatory`, on a connection that is kept for the next batch."""
         return self.deliver([Outgoing(queue, one) for one in messages])
 
-    def deliver(self, outgoing: Sequence[Outgoing], on_wait: Callable[[], None] = lambda: None) -> tuple[Receipt, ...]:
+    def deliver(
+        self,
+        outgoing: Sequence[Outgoing],
+        on_wait: Callable[[], None] = lambda: None,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> tuple[Receipt, ...]:
         """Publish in the same way to several queues, some of it delayed."""
         with self._errors():
             try:
-                receipts = publish.publish(self._publishing(), outgoing, self._timeout_s, on_wait)
+                receipts = publish.publish(self._publishing(), outgoing, self._timeout_s, on_wait, on_sent)
             except (amqp.AMQPError, OSError):
                 # RabbitMQ may have closed it since the last batch; nothing was sent
                 self.close()
-                receipts = publish.publish(self._publishing(), outgoing, self._timeout_s, on_wait)
+                receipts = publish.publish(self._publishing(), outgoing, self._timeout_s, on_wait, on_sent)
         if any(one.outcome is PublishOutcome.UNKNOWN for one in receipts):
             self._drop()
         return receipts
@@ -183,7 +188,7 @@ class RabbitBroker:
     def missing(self, queues: Iterable[str]) -> tuple[str, ...]:
         """Return which queues are not declared."""
         with self._errors(), self._connect(confirm_publish=False) as connection:
-            return tuple(one for one in queues if count_waiting(connection.connection, one) is None)
+            return tuple(one for one in queues if not is_declared(connection.connection, one))
 
     def ask_workers(self, control_exchange: str, within_s: float) -> Answers:
         """Ask by a mailbox on a connection of its own; the bindings of its exchange say who listens."""

@@ -38,17 +38,19 @@ def publish(
     outgoing: Sequence[Outgoing],
     timeout_s: float,
     on_wait: Callable[[], None] = lambda: None,
+    on_sent: Callable[[], None] = lambda: None,
 ) -> tuple[Receipt, ...]:
     """Send messages over a connection without `confirm_publish`; return a receipt for each.
 
-    While RabbitMQ blocks the connection (an alarm) this waits, and calls `on_wait` about once a second. If a receipt is
-    unknown, close the connection: its confirms may still come.
+    While RabbitMQ blocks the connection (an alarm) this waits, and calls `on_wait` about once a second; `on_sent` is
+    called once, before it waits for the last confirms. If a receipt is unknown, close the connection: its confirms may
+    still come.
 
     Raises:
         amqp.AMQPError, OSError: the connection failed before anything was sent.
     """
     batch = _Batch(connection, outgoing, timeout_s, on_wait)
-    reason = batch.send()
+    reason = batch.send(on_sent)
     if not reason:
         batch.close()
     return batch.receipts(reason)
@@ -75,12 +77,13 @@ class _Batch:
         report_close_at_once(self._channel)
         self._writer = FrameWriter(self._channel.channel_id, connection.frame_max)
 
-    def send(self) -> str:
+    def send(self, on_sent: Callable[[], None]) -> str:
         """Publish everything and wait for the confirms; return why that failed, or an empty text."""
         try:
             for start in range(0, len(self._outgoing), _WINDOW // 2):
                 self._wait(_WINDOW // 2)
                 self._publish(start, self._outgoing[start : start + _WINDOW // 2])
+            on_sent()
             self._wait(0)
         except TimeoutError:
             return f"RabbitMQ confirmed nothing for {self._timeout_s:g} s"

@@ -15,11 +15,11 @@ import amqp
 from repot.brokers.closing import leave
 from repot.brokers.moving import QueueHold, QueueReader
 from repot.brokers.rabbitmq.deliveries import Delivery, of_py_amqp, read_deliveries
-from repot.brokers.rabbitmq.requeue import count_waiting, move, returns_in, without_counts
+from repot.brokers.rabbitmq.requeue import count_waiting, is_declared, move, returns_in, without_counts
 from repot.brokers.rabbitmq.reservation import ARRIVE_WITHIN_S, FAILURES
 from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config.delays import delayed_queue_of
-from repot.errors import AlreadyMoving, ReservationLost, Unroutable
+from repot.errors import AlreadyMoving, MessagesWithheld, ReservationLost, Unroutable
 from repot.upstream.raw_frames import read_first
 from repot.upstream.raw_methods import nack_all
 from repot.waiting import wait_until
@@ -66,6 +66,7 @@ class RabbitReader(QueueReader):
         self._arrived: deque[Delivery] = deque()
         #: Messages that the last channel holds to the end.
         self._held = 0
+        self._has_acknowledged = False
 
     def take(self, limit: int, name: str) -> Reservation:
         """Wait until a window has arrived, or no message waits."""
@@ -73,6 +74,8 @@ class RabbitReader(QueueReader):
         with self._errors():
             if self._connection is None:
                 self._subscribe()
+            elif self._has_acknowledged:
+                self._answer()
             self._receive(limit)
         taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
         return _Window(self, self._channels, taken)
@@ -121,24 +124,26 @@ class RabbitReader(QueueReader):
     def acknowledge(self, channels: Mapping[int, Any], deliveries: Sequence[Delivery], *, in_order: bool) -> None:
         """Acknowledge deliveries of these channels; `in_order` if they are all up to the last one.
 
-        It waits until RabbitMQ has read that. Those of an earlier connection have the same numbers, and are closed.
+        The next `take` waits until RabbitMQ has read that. Those of an earlier connection have the same numbers, and
+        are closed.
         """
         if in_order:
             channels[deliveries[-1].channel].basic_ack(deliveries[-1].tag, multiple=True)
         else:
             for one in deliveries:
                 channels[one.channel].basic_ack(one.tag)
-        self._answer()
+        self._has_acknowledged = True
 
     def _answer(self) -> None:
         # an answer on the same channel: RabbitMQ has read what was sent before
+        self._has_acknowledged = False
         for channel in self._channels.values():
             channel.basic_qos(0, 2 * self._window or _MAX_PREFETCH, False)
 
     def _subscribe(self) -> None:
         self._connection = self._connect()
         established = self._connection.connection
-        self._queues = tuple(one for one in self._queues if count_waiting(established, one) is not None)
+        self._queues = tuple(one for one in self._queues if is_declared(established, one))
         if not self._queues:
             return
         read_first(established, read_deliveries, self._arrive)
@@ -189,13 +194,20 @@ class RabbitReader(QueueReader):
                 waited_s += _PAUSE_S
                 if self._arrived:
                     return
-                if waited_s >= ARRIVE_WITHIN_S or not self._waiting(established):
+                waiting = self._waiting(established)
+                if not waiting:
                     # what has left the queue may still be on its way; it comes before this answer
                     self._answer()
                     return
+                if waited_s >= ARRIVE_WITHIN_S:
+                    if self._held >= _MAX_PREFETCH:
+                        return
+                    message = f"{waiting} messages wait in {self._queue!r}, and RabbitMQ has handed out none for 1 s"
+                    hint = "Is another consumer its single active consumer? It has to leave first."
+                    raise MessagesWithheld(message, hint=hint) from None
 
-    def _waiting(self, established: Any) -> bool:  # noqa: ANN401 - amqp.Connection
-        return any(count_waiting(established, one) for one in self._queues)
+    def _waiting(self, established: Any) -> int:  # noqa: ANN401 - amqp.Connection
+        return sum(count_waiting(established, one) or 0 for one in self._queues)
 
 
 class FilteredReader(RabbitReader):
@@ -262,7 +274,8 @@ class _Window(Reservation):
         whole = len(ids) == len(self._open) == len(self.messages)
         found = sorted((self._deliveries[one] for one in ids), key=lambda one: one.tag)
         try:
-            self._reader.acknowledge(self._channels, found, in_order=whole)
+            if found:
+                self._reader.acknowledge(self._channels, found, in_order=whole)
         except FAILURES as error:
             self._has_ended = True
             self._reader.close()

@@ -68,8 +68,40 @@ def move(
     (acknowledge or channel.basic_ack)(tag)
 
 
+def is_declared(connection: amqp.Connection, queue: str) -> bool:
+    """Return whether there is a queue of this name."""
+    return _declared_count(connection, queue) is not None
+
+
 def count_waiting(connection: amqp.Connection, queue: str) -> int | None:
-    """Return how many messages wait in a queue; None if it is not declared."""
+    """Return how many messages wait in a queue; None if it is not declared.
+
+    RabbitMQ says 0 of a quorum queue whose leader is away, or does not answer within 250 ms (`stat` in
+    rabbit_quorum_queue.erl): such a 0 is asked of the queue itself, by basic.get.
+
+    Raises:
+        amqp.AMQPError, OSError: there was no answer.
+    """
+    counted = _declared_count(connection, queue)
+    if counted != 0:
+        return counted
+    own: Any = connection.channel()
+    # a body is bytes, whatever its encoding
+    own.auto_decode = False
+    try:
+        found = own.basic_get(queue)
+    except amqp.ResourceLocked:
+        # a quorum queue with a single active consumer has no basic.get
+        return counted
+    except amqp.NotFound:
+        return None
+    counted = 0 if found is None else 1 + int(found.delivery_info["message_count"])
+    # it also gives back what was got
+    own.close()
+    return counted
+
+
+def _declared_count(connection: amqp.Connection, queue: str) -> int | None:
     own: Any = connection.channel()
     try:
         counted = own.queue_declare(queue, passive=True).message_count

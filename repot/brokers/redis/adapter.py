@@ -137,9 +137,14 @@ class RedisBroker:
         key = f"{self._keys['global_keyprefix']}{queue}{self._keys['sep']}mover"
         return RedisHold(self._client, key, holder, lease_s, self._ask).acquire(is_gone)
 
-    def deliver(self, outgoing: Sequence[Outgoing], on_wait: Callable[[], None]) -> tuple[Receipt, ...]:
+    def deliver(
+        self,
+        outgoing: Sequence[Outgoing],
+        on_wait: Callable[[], None] = lambda: None,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> tuple[Receipt, ...]:
         """Push all messages in one transaction; Redis never makes its clients wait."""
-        del on_wait
+        del on_wait, on_sent
         return self._ask(lambda: publish.publish(self._client, outgoing, self._keys))
 
     def deliver_with(self, outgoing: Sequence[Outgoing], step: JournalStep) -> tuple[Receipt, ...]:

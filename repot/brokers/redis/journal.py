@@ -91,6 +91,11 @@ class RedisJournal:
         found: dict[str, str] = self._ask(lambda: self._client.hgetall(self.key))
         return found
 
+    def now(self) -> float:
+        """Return Redis' time."""
+        seconds, microseconds = map(int, self._ask(self._client.time))
+        return seconds + microseconds / 1e6
+
     def create(self, fields: Mapping[str, str]) -> bool:
         """Create it unless it exists."""
         words = [word for pair in fields.items() for word in pair]

@@ -61,6 +61,8 @@ _TAKE = f"""{PRELUDE}
 local wrong = wrong_key()
 if wrong then return wrong end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now())) do put_back(id) end
+-- one of this name whose taker has heard no answer
+put_back(ARGV[1])
 redis.call('ZADD', KEYS[1], now() + tonumber(ARGV[3]), ARGV[1])
 local room, taken = tonumber(ARGV[2]), {{}}
 for index = 2, #KEYS do

@@ -1,0 +1,62 @@
+"""Tell the workers of the target which tasks were revoked on the source.
+
+A revoked task's message stays in its queue: the workers remember the id (`celery/worker/state.py`) and discard the
+message when they receive it. A worker that has not heard of it runs the task.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from kombu.exceptions import OperationalError
+
+from repot.config.masking import masked
+from repot.errors import BrokerUnreachable
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from repot.config import WorkerSettings
+    from repot.migrate.addresses import Addresses
+
+#: For replies of workers.
+_WITHIN_S = 2.0
+#: Ids in one message to workers.
+_TOGETHER = 1000
+
+
+def carry_revoked(addresses: Addresses, settings: WorkerSettings) -> str:
+    """Ask the source's workers for the ids, tell those of the target, and return a sentence about it.
+
+    Raises:
+        BrokerUnreachable: a broker did not answer, or refuses control messages.
+    """
+    with closing(addresses.source.app(settings)) as source, closing(addresses.target.app(settings)) as target:
+        failures: tuple[type[BaseException], ...] = (OperationalError, *_failures(source), *_failures(target))
+        try:
+            return _carry(source, target)
+        except failures as error:
+            message = f"the workers cannot be asked for revoked tasks: {masked(str(error))}"
+            raise BrokerUnreachable(message) from error
+
+
+def _failures(app: Celery) -> tuple[type[BaseException], ...]:
+    """Return what a connection of this kind raises; it is not opened."""
+    connection: Any = app.connection_for_write()
+    return (*connection.connection_errors, *connection.channel_errors)
+
+
+def _carry(source: Celery, target: Celery) -> str:
+    answers = source.control.inspect(timeout=_WITHIN_S).revoked()
+    if not answers:
+        return "no worker of the source answered: which tasks were revoked is unknown"
+    ids = sorted({one for known in answers.values() for one in known})
+    told: set[str] = set()
+    for start in range(0, len(ids), _TOGETHER):
+        together = ids[start : start + _TOGETHER]
+        replies = target.control.revoke(together, reply=True, timeout=_WITHIN_S) or []
+        told |= {worker for reply in replies for worker in reply}
+    if ids and not told:
+        return f"{len(ids)} tasks are revoked, and no worker of the target answered: start one, and resume --revoked"
+    return f"{len(ids)} revoked tasks of {len(answers)} workers were named to {len(told)} workers of the target"

@@ -1,0 +1,42 @@
+"""One queue's way in a move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from repot.brokers.moving import MoveSource, MoveTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from repot.brokers.headers import MovedBy
+    from repot.brokers.message import Message
+    from repot.migrate.translate import Translation
+
+
+class SourceBroker(MoveSource, MoveTarget, Protocol):
+    """A source, which also keeps what the target cannot hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One queue's way: from where, how, and in which move. What the target cannot hold is sent back to the source.
+
+    Attributes:
+        name: of the move.
+        queue: the queue that is read.
+        account: the queue in the journal: the move's source queue, also when what was moved is given back.
+        moved: which messages are read; None for all.
+        origin: what their stamps say of their origin.
+    """
+
+    name: str
+    queue: str
+    source: SourceBroker
+    translation: Translation
+    account: str
+    moved: MovedBy | None = None
+    origin: str = ""
+    #: Raises MoveRefused where one of these messages must not be moved.
+    check: Callable[[Iterable[Message]], None] = lambda _: None

@@ -1,0 +1,105 @@
+"""Write a window to the target: send, send again what was refused, quarantine what the target will never take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repot.brokers.headers import MoveStamp
+from repot.brokers.publishing import PublishOutcome
+from repot.deadletter.reason import Reason
+from repot.errors import BrokerUnreachable, MoveStopped
+from repot.migrate.placement import Sending
+from repot.migrate.translate import Quarantine, stamped
+from repot.migrate.window import marked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from repot.brokers.journal import Lines
+    from repot.brokers.moving import Outgoing
+    from repot.brokers.publishing import Receipt
+    from repot.migrate.control import Control
+    from repot.migrate.placement import Placement, Step
+    from repot.migrate.route import Route
+    from repot.migrate.window import Entry, Window
+
+
+class WindowWriter:
+    """Writes the windows of one queue."""
+
+    def __init__(
+        self,
+        route: Route,
+        placement: Placement,
+        control: Control,
+        *,
+        step: Step,
+        apply: Callable[[Lines], None],
+        wait: Callable[[], None],
+    ) -> None:
+        """Write by `placement`; `step` and `apply` are the journal's, `wait` is called while the target is busy."""
+        self._route, self._placement, self._control = route, placement, control
+        self._step, self._apply, self._wait = step, apply, wait
+
+    def write(self, window: Window, meanwhile: Callable[[], None]) -> None:
+        """Send everything; `meanwhile` is called while the target has all and has not confirmed it yet.
+
+        Raises:
+            MoveStopped: the target takes nothing, or the operator asked to stop; `window.written` says what it has.
+            BrokerUnreachable: a broker did not answer.
+        """
+        while pending := window.pending:
+            self._write_to_source(window, [one for one in pending if _is_for_source(one)])
+            if pending := window.pending:
+                self._send(window, pending, meanwhile)
+
+    def _send(self, window: Window, pending: Sequence[Entry], meanwhile: Callable[[], None]) -> None:
+        outgoing = [self._outgoing(entry) for entry in pending]
+        sending = Sending(pending, outgoing, lambda: self._step(window.settled(pending)), self._wait, meanwhile)
+        receipts = self._placement.write(window, sending)
+        refusals = []
+        for entry, receipt in zip(pending, receipts, strict=True):
+            if receipt.is_too_large:
+                translation, message = self._route.translation, entry.taken.message
+                entry.translated = translation.quarantine(message, Reason.TOO_LARGE, receipt.reason)
+            elif not receipt.is_confirmed:
+                refusals.append(receipt.reason)
+        self._mark(window, _unknown(pending, receipts))
+        if refusals:
+            self._control.target_refuses(refusals[0], self._wait)
+
+    def _mark(self, window: Window, entries: Sequence[Entry]) -> None:
+        """Mark messages that are sent again although the first copy may have arrived."""
+        if entries and self._placement.is_certain:
+            message = "the target did not answer; its journal says what it has"
+            raise BrokerUnreachable(message)
+        again = [entry for entry in entries if not entry.maybe_twice]
+        for entry in again:
+            entry.maybe_twice = True
+        if again:
+            self._apply(marked(window.queue, len(again)))
+
+    def _write_to_source(self, window: Window, entries: Sequence[Entry]) -> None:
+        """Quarantine on the source what the target cannot hold."""
+        if not entries:
+            return
+        receipts = self._route.source.deliver([self._outgoing(entry) for entry in entries], self._wait)
+        if refused := next((one for one in receipts if not one.is_confirmed), None):
+            message = f"what the target cannot hold cannot be quarantined on the source either: {refused.reason}"
+            raise MoveStopped(message, hint="Make room for the dead-letter queue on the source, and resume.")
+        window.written += entries
+
+    def _outgoing(self, entry: Entry) -> Outgoing:
+        """Return what is sent for a message, with the headers of the move."""
+        found = entry.translated
+        stamp = MoveStamp(self._route.name, entry.number, self._route.origin)
+        outgoing = found.dead_letter if isinstance(found, Quarantine) else found
+        return stamped(outgoing, stamp, maybe_twice=entry.maybe_twice)
+
+
+def _unknown(entries: Sequence[Entry], receipts: Sequence[Receipt]) -> list[Entry]:
+    return [one for one, receipt in zip(entries, receipts, strict=True) if receipt.outcome is PublishOutcome.UNKNOWN]
+
+
+def _is_for_source(entry: Entry) -> bool:
+    return isinstance(entry.translated, Quarantine) and entry.translated.at_source

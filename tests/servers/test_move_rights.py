@@ -1,0 +1,103 @@
+"""The rights of docs/rights.md are enough for a move, there and back, in all four directions."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+import redis as redis_client
+from click.testing import CliRunner
+from kombu import Connection, Queue
+
+from repot.brokers import open_broker
+from repot.cli.main import main
+from repot.config import BrokerUrl
+from repot.testbed import redis_server
+from support.moves import task
+from support.realm import Realm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from repot.testbed import Server
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rights.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with redis_server() as found:
+        yield found
+
+
+class Side:
+    """One broker of a move: addresses for an administrator, and for a mover with the rights of the page."""
+
+    def __init__(self, url: str, mover: str, management: str = "") -> None:
+        self.url, self.mover, self.management = url, mover, management
+
+    def open(self) -> Any:
+        return open_broker(BrokerUrl.parse(self.url), management_url=self.management)
+
+
+@pytest.fixture
+def side(server: Server, rabbitmq: Server) -> Callable[[str, str], Side]:
+    """Makes a broker of a kind, with a mover that may use it as the source or the target."""
+
+    def make(kind: str, role: str) -> Side:
+        if kind == "rabbitmq":
+            realm = Realm(rabbitmq)
+            with Connection(realm.url) as connection:
+                Queue("orders", queue_arguments={"x-queue-type": "quorum"})(connection.default_channel).declare()
+            return Side(realm.url, realm.of_page("mover", "management"), rabbitmq.management_url)
+        database = ("source", "target").index(role)
+        url = f"127.0.0.1:{server.port}/{database}"
+        (line,) = re.findall(r"^ACL SETUSER mover (.*)$", PAGE, re.MULTILINE)
+        user = f"mover-{uuid4()}"
+        admin: Any = redis_client.Redis.from_url(f"redis://{url}")
+        with closing(admin):
+            admin.flushdb()
+            admin.execute_command("ACL", "SETUSER", user, "reset", *line.replace("PASSWORD", "secret").split())
+        return Side(f"redis://{url}", f"redis://{user}:secret@{url}")
+
+    return make
+
+
+@pytest.mark.parametrize("path", ["redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis"])
+def test_the_rights_of_the_page_are_enough(
+    side: Callable[[str, str], Side], redis: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """For a plan, a move, what an operator asks, and giving back; messages that are delayed or quarantined as well."""
+    kinds = path.split("-")
+    source, target = side(kinds[0], "source"), side(kinds[1], "target")
+    sent = [task(place) for place in range(4)]
+    sent += [task(4, headers={"eta": "2099-01-01T00:00:00+00:00"}), task(5, headers={"expires": "2020-01-01T00:00:00"})]
+    with closing(source.open()) as broker:
+        assert all(one.is_confirmed for one in broker.publish("orders", sent))
+    monkeypatch.setenv("WORKER_MOVE_FROM", source.mover)
+    monkeypatch.setenv("WORKER_MOVE_TO", target.mover)
+    monkeypatch.setenv("WORKER_MOVE_DIR", str(tmp_path))
+    monkeypatch.setenv("WORKER_LEASE_STORE", redis.url)
+    name = f"m-{uuid4()}"
+    managed = ["--from-management", source.management, "--to-management", target.management]
+    assert "orders" in run("plan", "--queue", "orders", *managed)
+    begun = json.loads(run("start", "--name", name, "--queue", "orders", "--execute", "--json", *managed))
+    assert (5, 1) == (begun["delivered"], begun["quarantined"])
+    assert json.loads(run("status", name, "--json", *managed))["closes"]
+    run("pause", name, *managed)
+    run("verify", name, *managed)
+    back = json.loads(run("revert", name, "--execute", "--json", *managed))
+    assert 5 == back["delivered"]
+    assert 5 == json.loads(run("resume", name, "--execute", "--json", *managed))["delivered"] - begun["delivered"]
+
+
+def run(*words: str) -> str:
+    """`repot move ...`; its standard output."""
+    done = CliRunner().invoke(main, ["move", *words])
+    assert 0 == done.exit_code, done.output
+    return done.stdout

@@ -1,0 +1,73 @@
+"""Queues of RabbitMQ that have messages and hand out none: they do not count as empty."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from kombu import Connection, Queue
+
+from repot.brokers.browse import Decision, Keep
+from repot.errors import MoveStopped
+from repot.migrate.control import Limits
+from repot.testbed.rabbitmqctl import evaluate
+from support.moves import declare, places, task, way
+
+if TYPE_CHECKING:
+    from repot.brokers.message import Message
+    from repot.testbed import Server
+
+
+def silence_leader(rabbitmq: Server, queue: str) -> None:
+    """The leader of a quorum queue answers nothing for three seconds; RabbitMQ then says 0 of the queue."""
+    leader = f"{{'%2F_{queue}', node()}}"
+    later = f"spawn(fun() -> timer:sleep(3000), sys:resume({leader}) end)"
+    evaluate(rabbitmq.variables, f"sys:suspend({leader}), {later}.")
+
+
+def test_a_queue_whose_leader_is_silent_is_not_empty(rabbitmq: Server) -> None:
+    queue = f"silent-{uuid4()}"
+    declare(rabbitmq, queue)
+    with closing(rabbitmq.open()) as broker:
+        broker.publish(queue, [task(place) for place in range(3)])
+        silence_leader(rabbitmq, queue)
+        with broker.take(queue, 10) as reservation:
+            assert [0, 1, 2] == places([one.message for one in reservation.messages])
+        seen: list[int] = []
+
+        def see(message: Message) -> Decision:
+            seen.append(message.headers["place"])
+            return Keep()
+
+        silence_leader(rabbitmq, queue)
+        broker.browse(queue, see)
+        assert [0, 1, 2] == seen
+
+
+def test_a_move_from_a_queue_whose_leader_is_silent_does_not_end_early(rabbitmq: Server, redis: Server) -> None:
+    path = way(rabbitmq, redis, redis)
+    path.fill([task(place) for place in range(7)])
+    silence_leader(rabbitmq, path.queue)
+    assert 7 == path.move()["delivered"]
+
+
+def test_a_queue_with_a_single_active_consumer_is_not_empty(rabbitmq: Server, redis: Server) -> None:
+    """While that is a worker, the move says what is wrong and moves nothing; afterwards it moves all."""
+    path = way(rabbitmq, redis, redis)
+    alone = f"alone-{uuid4()}"
+    declare(rabbitmq, alone, **{"x-single-active-consumer": True})
+    found = type(path)(path.source, path.target, path.store, alone, path.goal, path.name)
+    found.fill([task(place) for place in range(5)])
+    with Connection(rabbitmq.url) as connection:
+        channel: Any = connection.default_channel
+        channel.basic_qos(0, 2, False)
+        channel.basic_consume(alone, callback=lambda _: None)
+        Queue(alone)(channel).queue_declare(passive=True)
+        with pytest.raises(MoveStopped, match=r"3 messages wait in .* handed out none") as stopped:
+            found.move(Limits(window=50, patience_s=1))
+        assert "resume" in stopped.value.hint
+        assert 0 == found.status()["delivered"]
+    assert 5 == found.move()["delivered"]
+    assert [0, 1, 2, 3, 4] == sorted(places(found.arrived()))
