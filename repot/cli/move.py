@@ -84,9 +84,9 @@ def start(*, name: str, execute: bool, force: bool, as_json: bool, **given: Any)
         show_plan(order, settings, given["sample"], as_json=as_json)
         click.echo("nothing was changed; add --execute", err=True)
         return
+    remember(directory_of(settings), name, addresses)
     if not force:
         refuse_losses(order, settings, given["sample"])
-    remember(directory_of(settings), name, addresses)
     _run(order, settings, as_json=as_json)
 
 

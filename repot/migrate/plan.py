@@ -6,25 +6,29 @@ how many. What cannot be read is a text that says why, in the place of a count.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.conditions import HasConditions
 from repot.brokers.facts import Unknown
-from repot.errors import BrokerUnreachable, FactUnknown, HoldersUnknown
+from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown, FactUnknown, HoldersUnknown
 from repot.migrate.orphans import look_ahead
 from repot.migrate.risks import Goal, Remarks, judge_consumers, judge_limits, judge_room, judge_source
 from repot.migrate.rpc_results import WAY_OUT, described
 from repot.migrate.sample import Backlog, Sample, TaskLook
+from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from repot.brokers import Broker
     from repot.brokers.conditions import QueueLimits, Room, Traffic
+    from repot.brokers.port import Depth
     from repot.migrate.move import Move
 
+_COUNTED_WITHIN_S = 12
 _UNASKED = Unknown("this broker's adapter does not say")
 
 
@@ -191,9 +195,16 @@ def _seconds(plan: Plan, rate: float | None) -> float | str:
 
 def _depth(broker: Any, queue: str) -> dict[str, Any] | str:  # noqa: ANN401 - a Broker
     keeper: Broker = broker
+
+    def look() -> list[Depth]:
+        with suppress(DepthUnknown):
+            return [keeper.depth(queue)]
+        return []
+
     try:
-        depth = keeper.depth(queue)
-    except (BrokerUnreachable, FactUnknown) as error:
+        # RabbitMQ counts a new queue after some seconds
+        (depth,) = wait_until(look, within_s=_COUNTED_WITHIN_S, what="its messages are counted", poll_s=0.5)
+    except (BrokerUnreachable, FactUnknown, DeadlineExceeded) as error:
         return f"unknown: {error.message}"
     return {"ready": depth.ready, "unacked": depth.unacked, "delayed": depth.delayed}
 

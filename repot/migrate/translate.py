@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from repot.brokers.headers import MoveStamp
 
-#: RabbitMQ's marks of deliveries; one that goes to RabbitMQ again would be taken for a loop (celery#9867).
-_DELIVERY_HEADERS = ("x-death", "x-delivery-count", "x-acquired-count", "redelivered")
+#: RabbitMQ's marks of deliveries; one that goes to RabbitMQ again would be taken for a loop (celery#9867). `CC` and
+#: `BCC` have been obeyed: with them RabbitMQ would put copies into other queues once more.
+_DELIVERY_HEADERS = ("x-death", "x-delivery-count", "x-acquired-count", "redelivered", "CC", "BCC")
 _DELIVERY_HEADER_PREFIXES = ("x-first-death-", "x-last-death-")
 
 #: Celery's serializers whose bodies a worker may load without running code of theirs.
@@ -128,7 +129,8 @@ class Translation:
         return None
 
     def _properties(self, message: Message, target: QueueTraits, now: float) -> dict[str, Any]:
-        properties = {name: value for name, value in message.properties.items() if name != "priority"}
+        # RabbitMQ compares `user_id` with the user of the connection
+        properties = {name: value for name, value in message.properties.items() if name not in ("priority", "user_id")}
         if "expiration" in properties:
             left = _lifetime_s(message, now)
             properties["expiration"] = properties["expiration"] if left is None else str(max(1, round(left * 1000)))
@@ -157,7 +159,7 @@ def stamped(outgoing: Outgoing, stamp: MoveStamp, *, maybe_twice: bool) -> Outgo
 
 
 def _own_headers(message: Message) -> Mapping[str, Any]:
-    marks = [one for one in message.headers if one[:2] == "x-" or one == "redelivered"]
+    marks = [one for one in message.headers if one[:2] == "x-" or one in _DELIVERY_HEADERS]
     if not marks:
         return message.headers
     found = dict(message.headers)

@@ -1,11 +1,12 @@
 """Write a message as the frames of AMQP 0-9-1, byte for byte as py-amqp does, in a fraction of its time.
 
 A backlog has few tasks, and most headers are the same in all messages of a task: what was encoded is kept for the next
-one (`functools.lru_cache`). Values that are not texts, integers, truth values or null are left to py-amqp.
+one (`functools.lru_cache`). Values that are not texts, numbers, truth values or null are left to py-amqp.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _KEPT_CHARACTERS = 31
 _KEPT = 4096
 _LARGEST_INT = 2**31 - 1
+_LONGEST_MS = 2**32 - 1
 
 _LENGTH = struct.Struct(">I")
 #: Type, channel, and length of the payload; after it comes an end of one byte.
@@ -48,6 +50,15 @@ def _short(value: str | bytes) -> bytes:
     return _octet(len(found)) + found
 
 
+def _milliseconds(value: str | bytes) -> bytes:
+    """Return a time to live; RabbitMQ closes the channel for one that is not a number, or too large."""
+    found = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if not (found.isascii() and found.isdigit() and int(found) <= _LONGEST_MS):
+        message = "the expiration is not a number of milliseconds"
+        raise amqp.FrameSyntaxError(message)
+    return _short(value)
+
+
 _kept_short = lru_cache(_KEPT, typed=True)(_short)
 _kept_octet = lru_cache(_KEPT, typed=True)(_octet)
 
@@ -57,7 +68,7 @@ _PROPERTIES: tuple[tuple[str, int, Callable[[Any], bytes]], ...] = (
     ("priority", 1 << 11, _kept_octet),
     ("correlation_id", 1 << 10, _short),
     ("reply_to", 1 << 9, _short),
-    ("expiration", 1 << 8, _short),
+    ("expiration", 1 << 8, _milliseconds),
     ("message_id", 1 << 7, _short),
     ("timestamp", 1 << 6, _long_long),
     ("type", 1 << 5, _short),
@@ -86,7 +97,9 @@ class FrameWriter:
             method = self._methods.get((exchange, key)) or self._method(exchange, key)
             flags, properties = _properties(message)
         except _FAILURES as error:
-            why = f"it cannot be written as AMQP: {type(error).__name__}"
+            why = (
+                f"it cannot be written as AMQP: {error if isinstance(error, amqp.AMQPError) else type(error).__name__}"
+            )
             raise ValueError(why) from error
         body = message.body
         header = _CONTENT.pack(spec.Basic.CLASS_ID, 0, len(body), flags) + properties
@@ -167,6 +180,14 @@ def _integer(value: int) -> bytes:
     return struct.pack(">cq", b"L", value) if is_long else struct.pack(">ci", b"I", value)
 
 
+def _float(value: float) -> bytes:
+    if not math.isfinite(value):
+        # RabbitMQ ends the connection: Erlang has no such number
+        message = "it contains a number that is not finite"
+        raise amqp.FrameSyntaxError(message)
+    return struct.pack(">cd", b"d", value)
+
+
 def _array(values: list[Any]) -> bytes:
     items = b"".join(map(_item, values))
     return b"A" + _LENGTH.pack(len(items)) + items
@@ -177,6 +198,7 @@ _ITEMS: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda _: b"V",
     bool: lambda value: b"t\x01" if value else b"t\x00",
     int: _integer,
+    float: _float,
     dict: lambda value: b"F" + _table(value),
     list: _array,
 }
