@@ -62,7 +62,7 @@ local wrong = wrong_key()
 if wrong then return wrong end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now())) do put_back(id) end
 -- one of this name whose taker has heard no answer
-put_back(ARGV[1])
+if redis.call('ZSCORE', KEYS[1], ARGV[1]) then put_back(ARGV[1]) end
 redis.call('ZADD', KEYS[1], now() + tonumber(ARGV[3]), ARGV[1])
 local room, taken = tonumber(ARGV[2]), {{}}
 for index = 2, #KEYS do
