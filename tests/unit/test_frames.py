@@ -27,7 +27,7 @@ _FRAME_MAX = 4096
 _VALUES = st.sampled_from((0, 0.0, -0.0, False, 1, 1.0, True, "", "1", b"1", 2**31 - 1, 2**31, -(2**31), -(2**63))) | (
     st.text(max_size=40)
     | st.binary(max_size=5)
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.integers(0, 2**32).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
     | st.integers(0, 2**31 - 1).map(Decimal)
     | st.lists(st.sampled_from((1, True, "x", None, {"a": 1.0})), max_size=3)
@@ -67,6 +67,14 @@ def test_headers_are_written_as_py_amqp_does(headers: Mapping[str, Any]) -> None
         Message(b"", properties={"priority": 256}),
         Message(b"", properties={"timestamp": "today"}),
         Message(b"", properties={"correlation_id": 7}),
+        # RabbitMQ ends the connection, or the channel
+        Message(b"", headers={"x": [{"y": float("nan")}]}),
+        Message(b"", headers={"x": float("inf")}),
+        Message(b"", properties={"expiration": ""}),
+        Message(b"", properties={"expiration": "-1"}),
+        Message(b"", properties={"expiration": "1.5"}),
+        Message(b"", properties={"expiration": str(2**32)}),
+        Message(b"", properties={"expiration": "²"}),
     ],
 )
 def test_what_amqp_cannot_express_is_refused(message: Message) -> None:
