@@ -6,7 +6,8 @@ message when they receive it. A worker that has not heard of it runs the task.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kombu.exceptions import OperationalError
@@ -15,10 +16,13 @@ from repot.config.masking import masked
 from repot.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
-    from celery import Celery
+    from collections.abc import Callable, Iterator
+
+    from celery.app.control import Control, Inspect
+    from kombu import Connection
 
     from repot.config import WorkerSettings
-    from repot.migrate.addresses import Addresses
+    from repot.migrate.addresses import Address, Addresses
 
 #: For replies of workers.
 _WITHIN_S = 2.0
@@ -32,30 +36,43 @@ def carry_revoked(addresses: Addresses, settings: WorkerSettings) -> str:
     Raises:
         BrokerUnreachable: a broker did not answer, or refuses control messages.
     """
-    with closing(addresses.source.app(settings)) as source, closing(addresses.target.app(settings)) as target:
-        failures: tuple[type[BaseException], ...] = (OperationalError, *_failures(source), *_failures(target))
+    with (
+        _workers(addresses.source, settings) as (source, asked),
+        _workers(addresses.target, settings) as (target, told),
+    ):
+        failures: tuple[type[BaseException], ...] = (OperationalError, *_failures(asked), *_failures(told))
         try:
-            return _carry(source, target)
+            return _carry(partial(source.inspect, connection=asked), partial(target.revoke, connection=told))
         except failures as error:
             message = f"the workers cannot be asked for revoked tasks: {masked(str(error))}"
             raise BrokerUnreachable(message) from error
 
 
-def _failures(app: Celery) -> tuple[type[BaseException], ...]:
-    """Return what a connection of this kind raises; it is not opened."""
-    connection: Any = app.connection_for_write()
+@contextmanager
+def _workers(address: Address, settings: WorkerSettings) -> Iterator[tuple[Control, Connection]]:
+    """Give what asks a broker's workers, over a connection of its own.
+
+    kombu's pool belongs to the process: a connection in it may have been closed by the broker hours ago.
+    """
+    with closing(address.app(settings)) as app, app.connection_for_write() as connection:
+        control: Any = app.control
+        control.mailbox.producer_pool = None
+        yield control, connection
+
+
+def _failures(connection: Connection) -> tuple[type[BaseException], ...]:
     return (*connection.connection_errors, *connection.channel_errors)
 
 
-def _carry(source: Celery, target: Celery) -> str:
-    answers = source.control.inspect(timeout=_WITHIN_S).revoked()
+def _carry(inspect: Callable[..., Inspect], revoke: Callable[..., Any]) -> str:
+    answers = inspect(timeout=_WITHIN_S).revoked()
     if not answers:
         return "no worker of the source answered: which tasks were revoked is unknown"
     ids = sorted({one for known in answers.values() for one in known})
     told: set[str] = set()
     for start in range(0, len(ids), _TOGETHER):
         together = ids[start : start + _TOGETHER]
-        replies = target.control.revoke(together, reply=True, timeout=_WITHIN_S) or []
+        replies = revoke(together, reply=True, timeout=_WITHIN_S) or []
         told |= {worker for reply in replies for worker in reply}
     if ids and not told:
         return f"{len(ids)} tasks are revoked, and no worker of the target answered: start one, and resume --revoked"

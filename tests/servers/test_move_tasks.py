@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Event
@@ -16,8 +18,9 @@ from celery import chain, chord
 from repot.brokers.headers import MAYBE_TWICE_HEADER
 from repot.chaos.runner.workers import start_worker
 from repot.migrate.move import open_move
+from repot.migrate.revoked import carry_revoked
 from repot.waiting import wait_until
-from support.moves import Way
+from support.moves import Way, way
 from support.shop import Shop
 
 if TYPE_CHECKING:
@@ -146,6 +149,19 @@ def test_a_task_that_was_revoked_on_the_old_broker_does_not_run(moved: Move) -> 
     result: Any = moved.after.client.AsyncResult(dropped.id)
     wait_until(lambda: "REVOKED" == result.state, within_s=30, what="it ends")
     assert [] == moved.after.effects("revoked")
+
+
+def test_a_connection_that_the_broker_closed_long_ago_is_not_used(rabbitmq: Server, redis: Server) -> None:
+    """It is in the pool that Celery keeps for the whole process."""
+    path = way(rabbitmq, rabbitmq, redis)
+    with closing(path.order().addresses.source.app(path.settings)) as app:
+        pooled: list[Any] = [app.pool.acquire() for _ in range(2)]
+        for one in pooled:
+            one.ensure_connection(max_retries=1)
+            one.connection.transport.sock.shutdown(socket.SHUT_RDWR)
+        for one in pooled:
+            one.release()
+    assert "no worker of the source answered" in carry_revoked(path.order().addresses, path.settings)
 
 
 def expired(moved: Move) -> bool:

@@ -6,7 +6,8 @@ a wrong name. (kombu makes 127.0.0.1 of `localhost` by itself.)
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import socket
+from contextlib import contextmanager, suppress
 from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from repot.config import ExplicitSettings, celery_config
 from repot.errors import StoreUnreachable
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.testbed import executables, free_port, rabbitmq_server, redis_server
+from repot.waiting import wait_until
 from support.installed import require
 
 if TYPE_CHECKING:
@@ -72,7 +74,18 @@ def rabbitmq_port(certificate: Path) -> Iterator[int]:
         f"ssl_options.keyfile = {certificate / 'key.pem'}",
         "ssl_options.verify = verify_none",
     ):
+        # it listens without TLS first, and is called started then
+        wait_until(lambda: _listens(port), within_s=30, what="RabbitMQ listens with TLS", poll_s=0.05)
         yield port
+
+
+def _listens(port: int) -> bool:
+    """Whether both addresses take connections."""
+    with suppress(ConnectionRefusedError):
+        for host in (RIGHT, WRONG):
+            socket.create_connection((host, port), timeout=5).close()
+        return True
+    return False
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])
