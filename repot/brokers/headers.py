@@ -39,6 +39,11 @@ class MoveStamp:
         return cls(move, int(number), origin) if move and number.isascii() and number.isdecimal() else None
 
 
+def origin(source: str, target: str) -> str:
+    """Return what a stamp says of the queue that a message was in."""
+    return "" if source == target else source
+
+
 @dataclass(frozen=True, slots=True)
 class MovedBy:
     """What a move brought to a queue from one of its source queues; `origin` as in a stamp."""

@@ -143,7 +143,7 @@ def resume(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
     --queue names others.
     """
     from repot.migrate.control import Request
-    from repot.migrate.status import find_record
+    from repot.migrate.status import find_record, routed_queues
 
     settings = settings_of()
     with _opened(name, given, settings) as found:
@@ -152,6 +152,9 @@ def resume(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
     _ask(name, given, Request.RUN)
     if not execute:
         return
+    if routed_queues(record) and not given["reroute"]:
+        message = f"the move {name!r} routes by its application: add -A APP --reroute"
+        raise click.UsageError(message)
     if not given["queues"] and not given["mapped"]:
         queues = json.loads(record["queues"])
         given |= {"queues": tuple(queues), "mapped": tuple(f"{old}={new}" for old, new in queues.items())}

@@ -14,6 +14,8 @@ from repot.cli.durations import seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from celery import Celery
+
     from repot.config import WorkerSettings
     from repot.migrate.addresses import Address, Addresses
     from repot.migrate.control import Limits
@@ -97,6 +99,11 @@ def order_options(command: F) -> F:
             metavar="APP",
             callback=_unless_blank,
             help="The Celery application; its result backend says whether results go by rpc://.",
+        ),
+        click.option(
+            "--reroute",
+            is_flag=True,
+            help="Send each task to the queue that the application's routing names now, if it names one.",
         ),
         click.option("--allow-rpc", is_flag=True, help="Move tasks also if their rpc:// results are awaited."),
         click.option("--raw", is_flag=True, help="Move bodies of any content type as they are, also pickled ones."),
@@ -195,28 +202,33 @@ def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: W
     from repot.migrate.move import Order
     from repot.migrate.orphans import Selection
 
+    app = _app(given)
     mapping = dict(_pair(one) for one in given["mapped"])
     queues = {queue: mapping.get(queue, queue) for queue in (given["queues"] or (*mapping, *settings.queue_names))}
     return Order(
         name,
         addresses,
         queues,
-        _rules(queues, given, settings),
+        _rules(queues, given, settings, app),
         _limits(given),
         orphans=Selection(queues=tuple(queues)) if given.get("orphans") else None,
         revoked=given.get("revoked", False),
-        uses_rpc=_uses_rpc(given["app"]),
+        uses_rpc=None if app is None else _uses_rpc(app),
         allow_rpc=given["allow_rpc"],
     )
 
 
-def _uses_rpc(app: str | None) -> bool | None:
-    """Return whether an application gets results by `rpc://`; None without an application."""
-    if app is None:
-        return None
+def _app(given: dict[str, Any]) -> Celery | None:
     from repot.worker.app_loader import load_app
 
-    return str(load_app(app).conf.result_backend or "").partition(":")[0] == "rpc"
+    if given["app"] is None and given["reroute"]:
+        message = "--reroute asks the application: name it with -A"
+        raise click.UsageError(message)
+    return None if given["app"] is None else load_app(given["app"])
+
+
+def _uses_rpc(app: Celery) -> bool:
+    return str(app.conf.result_backend or "").partition(":")[0] == "rpc"
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -227,23 +239,26 @@ def _pair(text: str) -> tuple[str, str]:
     return old, new
 
 
-def _rules(queues: dict[str, str], given: dict[str, Any], settings: WorkerSettings) -> Rules:
+def _rules(queues: dict[str, str], given: dict[str, Any], settings: WorkerSettings, app: Celery | None) -> Rules:
+    from repot.migrate.routing import routing_of
     from repot.migrate.translate import PriorityPolicy, Rules
 
-    return Rules(PriorityPolicy(given["priority"]), given["raw"], queues, dead_letters_of=settings.dead_letters_of)
+    route = routing_of(app) if app is not None and given["reroute"] else None
+    return Rules(PriorityPolicy(given["priority"]), given["raw"], queues, route, settings.dead_letters_of)
 
 
 def order_back(name: str, addresses: Addresses, given: dict[str, Any], record: Mapping[str, str]) -> Order:
     """Return the order to give back what a move brought, by its journal."""
     from repot.brokers.journal import Direction
     from repot.migrate.move import Order
+    from repot.migrate.status import routed_queues
     from repot.migrate.translate import PriorityPolicy, Rules
 
-    queues = json.loads(record["queues"])
+    queues, routed = json.loads(record["queues"]), tuple(routed_queues(record))
     rules = Rules(
         PriorityPolicy(record.get("priority") or PriorityPolicy.INVERT), dead_letters_of=settings_of().dead_letters_of
     )
-    return Order(name, addresses, queues, rules, _limits(given), Direction.BACK)
+    return Order(name, addresses, queues, rules, _limits(given), Direction.BACK, routed=routed)
 
 
 def _limits(given: dict[str, Any]) -> Limits:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from celery import Celery
 
@@ -55,6 +56,13 @@ class Address:
         app.conf.update(self._config(settings))
         app.conf.broker_transport_options = {**(app.conf.broker_transport_options or {}), **self.options}
         return app
+
+    @property
+    def home(self) -> tuple[object, ...]:
+        """Return what two addresses have in common that reach the same queues; another name of a host is another."""
+        (host, port), path = self.url.addresses[0], urlsplit(self.url.servers[0]).path.strip("/")
+        host = "127.0.0.1" if host == "localhost" else host
+        return self.url.kind, host, port, path or "0", self.options.get("global_keyprefix", "")
 
     def _config(self, settings: WorkerSettings) -> dict[str, Any]:
         # one broker at a time: TLS options differ between the kinds

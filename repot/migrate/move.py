@@ -6,10 +6,11 @@ import json
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from repot.brokers.headers import MovedBy
+from repot.brokers.headers import MovedBy, origin
 from repot.brokers.journal import Direction
 from repot.brokers.moving import MoveSource, MoveTarget
 from repot.config import BrokerUrl
@@ -25,13 +26,14 @@ from repot.migrate.orphans import take_back
 from repot.migrate.placement import JournalStore, place
 from repot.migrate.revoked import carry_revoked
 from repot.migrate.route import Route
+from repot.migrate.routing import RoutedQueues, refuse_missing
 from repot.migrate.rpc_results import RpcResults
-from repot.migrate.status import audit_line, find_record
+from repot.migrate.status import audit_line, find_record, routed_queues
 from repot.migrate.translate import Rules, Translation
 from repot.migrate.window import counted, turned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from threading import Event
 
     from repot.brokers import Broker
@@ -41,12 +43,22 @@ if TYPE_CHECKING:
     from repot.migrate.addresses import Addresses
     from repot.migrate.orphans import Selection
     from repot.migrate.placement import Placement
+    from repot.migrate.window import Entry
 
 #: Called with the queue, what the mover does, and how many messages it has moved.
 Show: TypeAlias = "Callable[[str, str, int], None]"
 
 #: States of a move in its journal.
 MOVING, DONE, ENDED = "moving", "done", "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Which queue is read, and which one is written, for the account of a source queue."""
+
+    queue: str
+    read: str
+    goal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +81,27 @@ class Order:
     uses_rpc: bool | None = None
     #: Move tasks whose `rpc://` results are awaited.
     allow_rpc: bool = False
+    #: Back: further target queues that the application's routing named on the way there.
+    routed: tuple[str, ...] = ()
 
-    def ends(self, queue: str) -> tuple[str, str]:
-        """Return which queue is read, and which one is written, for a source queue of the move."""
+    def legs(self, queue: str) -> list[Leg]:
+        """Return the legs of a source queue; there is one of them towards the target."""
         goal = self.queues[queue]
-        return (queue, goal) if self.direction is Direction.FORTH else (goal, queue)
+        if self.direction is Direction.FORTH:
+            return [Leg(queue, queue, goal)]
+        return [Leg(queue, read, queue) for read in dict.fromkeys((goal, *self.routed))]
+
+    def circles(self, goals: Iterable[str]) -> list[str]:
+        """Return those of the queues to be written that the move reads as well: it would read what it has written."""
+        addresses = self.addresses
+        same = addresses.source.home == addresses.target.home
+        reads = {leg.read for queue in self.queues for leg in self.legs(queue)} if same else set()
+        return [goal for goal in goals if goal in reads]
 
     @property
     def goals(self) -> list[str]:
-        """Return the queues that are written, each once."""
-        return list(dict.fromkeys(self.ends(queue)[1] for queue in self.queues))
+        """Return the queues that are written, each once; without those that the application's routing names."""
+        return list(dict.fromkeys(leg.goal for queue in self.queues for leg in self.legs(queue)))
 
 
 class Move:
@@ -117,6 +140,7 @@ class Move:
             LeaseLost: another mover has taken over.
             HoldersUnknown: orphans are wanted, and a worker did not say what it holds.
         """
+        refuse_circles(self.order, self.order.goals)
         check_queues(self.target, self.order)
         self._register()
         holder = this_mover(self.order.name)
@@ -132,8 +156,9 @@ class Move:
                 text = carry_revoked(self.order.addresses, self.settings)
                 self.journal.ask({"revoked": text}, audit_line(text))
             for queue in self.order.queues:
-                with self.queue_mover(queue, holder, token, stop, progress) as mover:
-                    mover.run()
+                for leg in self.order.legs(queue):
+                    with self.queue_mover(leg, holder, token, stop, progress) as mover:
+                        mover.run()
             state = DONE
         finally:
             self._end(token, state)
@@ -145,33 +170,34 @@ class Move:
         former = Direction(record.get("direction") or Direction.FORTH)
         if former is self.order.direction:
             return
-        opposite = self._opposite(former, json.loads(record["queues"]))
+        opposite = self._opposite(former, record)
         for queue in opposite.order.queues:
-            with opposite.queue_mover(queue, holder, token, stop, progress) as mover:
-                mover.recover()
+            for leg in opposite.order.legs(queue):
+                with opposite.queue_mover(leg, holder, token, stop, progress) as mover:
+                    mover.recover()
             lines = turned(queue, in_both(opposite, queue))
             self.journal.apply(self.journal.step(token, lines), self.order.limits.lease_s)
         self.journal.ask({"direction": self.order.direction}, audit_line("turned"))
 
-    def _opposite(self, direction: Direction, queues: dict[str, str]) -> Move:
-        order = replace(self.order, direction=direction, queues=queues)
+    def _opposite(self, direction: Direction, record: Mapping[str, str]) -> Move:
+        queues, routed = json.loads(record["queues"]), tuple(routed_queues(record))
+        order = replace(self.order, direction=direction, queues=queues, routed=routed)
         return Move(order, self.settings, self.target, self.source)
 
     @contextmanager
-    def queue_mover(self, queue: str, holder: str, token: str, stop: Event, progress: Show) -> Iterator[QueueMover]:
-        """Hold a queue, and return what moves its messages."""
-        read, goal = self.order.ends(queue)
-        hold = hold_queue(self.source, read, holder, self.order.limits.lease_s)
+    def queue_mover(self, leg: Leg, holder: str, token: str, stop: Event, progress: Show) -> Iterator[QueueMover]:
+        """Hold the queue that is read, and return what moves its messages."""
+        hold = hold_queue(self.source, leg.read, holder, self.order.limits.lease_s)
         control = Control(
             self.order.limits,
             stop,
             hold,
-            depth=lambda: self.target.depth(goal).ready,
+            depth=lambda: self.target.depth(leg.goal).ready,
             check_target=lambda: check_queues(self.target, self.order),
-            progress=lambda doing: progress(read, doing, control.moved_count),
+            progress=lambda doing: progress(leg.read, doing, control.moved_count),
         )
         try:
-            yield QueueMover(self._route(queue), self.placement, token, control)
+            yield QueueMover(self._route(leg), self.placement, token, control)
         finally:
             hold.release()
 
@@ -179,36 +205,41 @@ class Move:
         """Return what finds messages whose `rpc://` results are awaited on the source."""
         return RpcResults(self.source, self.target, self.order.uses_rpc, self.order.allow_rpc)
 
-    def _route(self, queue: str) -> Route:
-        read, goal = self.order.ends(queue)
-        route = Route(self.order.name, read, self.source, self.translation(queue), queue)
-        origin = "" if read == goal else queue
+    def _route(self, leg: Leg) -> Route:
+        route = Route(self.order.name, leg.read, self.source, self.translation(leg), leg.queue)
         if self.order.direction is Direction.FORTH:
-            return replace(route, origin=origin, check=self.rpc_results().check)
-        return replace(route, moved=MovedBy(self.order.name, origin))
+            return replace(route, origin=leg.queue, check=self._check())
+        return replace(route, moved=MovedBy(self.order.name, origin(leg.queue, leg.read)))
 
-    def translation(self, queue: str) -> Translation:
-        """Return how the messages of a source queue are translated.
+    def _check(self) -> Callable[[Sequence[Entry]], None]:
+        results = self.rpc_results()
+        routed = RoutedQueues(self.target, self.journal, partial(prepare_dead_letters, self.target, self.order))
+        usual = {"", *self.order.goals}
+
+        def check(entries: Sequence[Entry]) -> None:
+            results.check(entry.taken.message for entry in entries)
+            if self.order.rules.route is not None:
+                named = {entry.goal for entry in entries} - usual
+                refuse_circles(self.order, named)
+                routed.add(named)
+
+        return check
+
+    def translation(self, leg: Leg) -> Translation:
+        """Return how the messages of a leg are translated.
 
         Raises:
             BrokerUnreachable: a broker did not answer.
         """
         # asked once for each queue: the management API takes milliseconds
         traits_of = cache(self.target.traits)
-        read, goal = self.order.ends(queue)
-        traits = self.source.traits(read)
+        traits, rules = self.source.traits(leg.read), self.order.rules
         if self.order.direction is Direction.BACK:
             # the move wrote the priorities, whether or not that queue orders by them
             traits = replace(traits, orders=True)
-        return Translation(read, traits, traits_of(goal), self._rules(queue), traits_of)
-
-    def _rules(self, queue: str) -> Rules:
-        rules = self.order.rules
-        if self.order.direction is Direction.FORTH:
-            return rules
-        # whatever was moved goes back, and to where it was
-        queues = dict([self.order.ends(queue)])
-        return Rules(rules.priority, raw=True, queues=queues, dead_letters_of=rules.dead_letters_of)
+            # whatever was moved goes back, and to where it was
+            rules = Rules(rules.priority, raw=True, queues={leg.read: leg.goal}, dead_letters_of=rules.dead_letters_of)
+        return Translation(leg.read, traits, traits_of(leg.goal), rules, traits_of)
 
     def _register(self) -> None:
         """Create the journal, or check that it belongs to the same brokers and queues."""
@@ -270,17 +301,40 @@ def journal_store(settings: WorkerSettings) -> JournalStore:
     return JournalStore(connect, f"{settings.lease_prefix}:")
 
 
+def refuse_circles(order: Order, goals: Iterable[str]) -> None:
+    """Check that the move does not write into queues that it reads.
+
+    Raises:
+        MoveRefused: it would, and never end.
+    """
+    if circles := order.circles(goals):
+        raise MoveRefused(circle(circles), hint="Name another target with --to, or other queues with --map OLD=NEW.")
+
+
+def circle(queues: Iterable[str]) -> str:
+    """Return what is wrong with queues that a move reads and writes."""
+    return (
+        f"source and target are the same broker, and the move would read what it wrote: {', '.join(map(repr, queues))}"
+    )
+
+
 def check_queues(target: MoveTarget, order: Order) -> None:
     """Check that the target has the queues that messages go to, and declare those for the quarantine.
 
     Raises:
         MoveRefused: one is missing.
     """
-    if missing := target.missing(order.goals):
-        message = f"the target has no queue {', '.join(map(repr, missing))}"
-        hint = "Start a worker there first: it declares its queues as the application has them."
-        raise MoveRefused(message, hint=hint)
-    target.prepare(filter(None, map(order.rules.dead_letters_of, order.goals)))
+    refuse_missing(target, order.goals)
+    prepare_dead_letters(target, order, order.goals)
+
+
+def prepare_dead_letters(target: MoveTarget, order: Order, queues: Iterable[str]) -> None:
+    """Declare the queues for what is quarantined beside these queues.
+
+    Raises:
+        BrokerUnreachable: the target did not answer, or refuses.
+    """
+    target.prepare(filter(None, map(order.rules.dead_letters_of, queues)))
 
 
 def in_both(former: Move, queue: str) -> Identities:
@@ -293,7 +347,8 @@ def in_both(former: Move, queue: str) -> Identities:
     """
     written = counted(former.journal.identities(queue, "written")) + counted(former.journal.identities(queue, "maybe"))
     found: Identities = {}
-    for message in former.source.scan(former.order.ends(queue)[0]) if written else ():
+    reads = (leg.read for leg in former.order.legs(queue)) if written else ()
+    for message in chain.from_iterable(map(former.source.scan, reads)):
         identity = identity_of(message)
         # without an id it may be another message with the same body
         if written[identity] > 0 and task_id(message):

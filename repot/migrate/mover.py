@@ -137,7 +137,7 @@ class QueueMover:
             self._apply(recognised(self._route.account, len(known)))
         fresh = [entry for entry in batch.entries if entry.taken.id not in known]
         try:
-            self._route.check(entry.taken.message for entry in fresh)
+            self._route.check(fresh)
         except BaseException:
             reservation.give_back()
             raise
@@ -243,6 +243,7 @@ class QueueMover:
         entries = self._ahead.entries_of(reservation)
         for entry in entries:
             entry.number, entry.maybe_twice = numbers[entry.identity].pop(0), marks
+        self._route.check(entries)
         window = Window(self._route.account, self._window, reservation, entries)
         if marks:
             self._apply(marked(window.queue, len(entries)))

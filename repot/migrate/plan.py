@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from repot.brokers.conditions import HasConditions
 from repot.brokers.facts import Unknown
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown, FactUnknown, HoldersUnknown
+from repot.migrate.move import circle
 from repot.migrate.orphans import look_ahead
 from repot.migrate.risks import Goal, Remarks, judge_consumers, judge_limits, judge_room, judge_source
 from repot.migrate.rpc_results import WAY_OUT, described
@@ -98,10 +99,13 @@ def plan_of(move: Move, sample: int, *, follows: bool) -> Plan:
         found = QueuePlan(queue=queue, to=goal, traffic=traffic.get(queue, _UNASKED))
         looked, coming = _fill(move, found, sample, follows=follows)
         plan.queues.append(found)
-        if found.target != _MISSING:
-            whole = goals.setdefault(goal, GoalPlan(queue=goal, coming=Backlog(0, 0, 0)))
-            whole.coming, whole.held_s = whole.coming + coming, max(whole.held_s, looked.held_s)
+        for one in coming:
+            whole = goals.setdefault(one, GoalPlan(queue=one, coming=Backlog(0, 0, 0)))
+            whole.coming = whole.coming + coming[one]
+            whole.held_s = max(whole.held_s, looked.goals[one].held_s if one in looked.goals else 0)
     plan.goals = list(goals.values())
+    if circles := move.order.circles(goals):
+        plan.problems.append(circle(circles))
     _look_for_orphans(move, plan)
     _judge_target(move, plan)
     plan.seconds = _seconds(plan, move.order.limits.rate)
@@ -121,24 +125,29 @@ def _look_for_orphans(move: Move, plan: Plan) -> None:
 _MISSING = "not declared"
 
 
-def _fill(move: Move, found: QueuePlan, sample: int, *, follows: bool) -> tuple[Sample, Backlog]:
-    """Count and look at a source queue; return what was seen, and what would come from it."""
-    missing = bool(move.target.missing([found.to]))
+def _fill(move: Move, found: QueuePlan, sample: int, *, follows: bool) -> tuple[Sample, dict[str, Backlog]]:
+    """Count and look at a source queue; return what was seen, and what would come from it to each target queue."""
     found.source = _depth(move.source, found.queue)
-    found.target = _MISSING if missing else _depth(move.target, found.to)
-    if missing:
-        found.problems.append(
-            f"the target has no queue {found.to!r}: start a worker there first, which declares it as the application "
-            f"does"
-        )
     if isinstance(move.source, HasConditions):
         found.by_priority = move.source.conditions().by_priority(found.queue)
     looked = _look(move, found, sample)
+    missing = move.target.missing([found.to, *(one for one in looked.goals if one != found.to)])
+    found.target = _MISSING if found.to in missing else _depth(move.target, found.to)
+    found.problems += [
+        f"the target has no queue {one!r}: start a worker there first, which declares it as the application does"
+        for one in missing
+    ]
+    found.notes += [
+        f"{look.count} of the messages looked at go to {goal!r}, where the application sends their tasks now"
+        for goal, look in looked.goals.items()
+        if goal != found.to
+    ]
     _judge_counts(found, follows=follows)
     if not isinstance(found.traffic, Unknown):
         judge_source(found.queue, found.traffic, follows=follows, remarks=found)
     ready = None if isinstance(found.source, str) else found.source["ready"] + found.source["delayed"]
-    return looked, looked.backlog(ready)
+    coming = looked.backlogs(ready, found.to)
+    return looked, {goal: backlog for goal, backlog in coming.items() if goal not in missing}
 
 
 def _judge_counts(found: QueuePlan, *, follows: bool) -> None:
@@ -167,6 +176,9 @@ def _judge_target(move: Move, plan: Plan) -> None:
     conditions = move.target.conditions()
     traffic = _traffic(move.target, [goal.queue for goal in plan.goals])
     waiting = {one.to: None if isinstance(one.target, str) else one.target["ready"] for one in plan.queues}
+    routed = (goal.queue for goal in plan.goals if goal.queue not in waiting)
+    counts = {queue: _depth(move.target, queue) for queue in routed}
+    waiting |= {queue: None if isinstance(one, str) else one["ready"] for queue, one in counts.items()}
     for goal in plan.goals:
         goal.traffic, goal.limits = traffic[goal.queue], conditions.limits(goal.queue)
         has_consumers = judge_consumers(goal.queue, traffic[goal.queue], goal)
@@ -210,7 +222,8 @@ def _depth(broker: Any, queue: str) -> dict[str, Any] | str:  # noqa: ANN401 - a
 
 
 def _look(move: Move, found: QueuePlan, sample: int) -> Sample:
-    looked = Sample(move.translation(found.queue), time(), move.rpc_results())
+    (leg,) = move.order.legs(found.queue)
+    looked = Sample(move.translation(leg), time(), move.rpc_results())
     try:
         for message in move.source.scan(found.queue, sample) if sample else ():
             looked.add(message)

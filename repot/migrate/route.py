@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 from repot.brokers.moving import MoveSource, MoveTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from repot.brokers.headers import MovedBy
-    from repot.brokers.message import Message
     from repot.migrate.translate import Translation
+    from repot.migrate.window import Entry
 
 
 class SourceBroker(MoveSource, MoveTarget, Protocol):
@@ -28,7 +28,7 @@ class Route:
         queue: the queue that is read.
         account: the queue in the journal: the move's source queue, also when what was moved is given back.
         moved: which messages are read; None for all.
-        origin: what their stamps say of their origin.
+        origin: the queue that their stamps name, unless they stay in one of this name; none if empty.
     """
 
     name: str
@@ -38,5 +38,5 @@ class Route:
     account: str
     moved: MovedBy | None = None
     origin: str = ""
-    #: Raises MoveRefused where one of these messages must not be moved.
-    check: Callable[[Iterable[Message]], None] = lambda _: None
+    #: Raises MoveRefused where one of these messages must not be moved, or cannot be.
+    check: Callable[[Sequence[Entry]], None] = lambda _: None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from repot.migrate.translate import Quarantine, Translation, instant
@@ -55,11 +55,32 @@ class TaskLook:
 
 
 @dataclass(slots=True)
-class Sample:
-    """Messages that were looked at, by task.
+class GoalLook:
+    """The sampled messages that go to one target queue.
 
     Attributes:
         held_s: for how long a worker has to hold one of them until it is due.
+    """
+
+    count: int = 0
+    body_bytes: int = 0
+    stored_bytes: int = 0
+    held_s: float = 0
+
+    def add(self, message: Message, held_s: float) -> None:
+        """Look at one message."""
+        self.count += 1
+        self.body_bytes += len(message.body)
+        # Base64, as Redis needs it, is a third longer
+        self.stored_bytes += len(message.body) * 4 // 3 + len(str(message.headers)) + _ENVELOPE_BYTES
+        self.held_s = max(self.held_s, held_s)
+
+
+@dataclass(slots=True)
+class Sample:
+    """Messages that were looked at, by task and by target queue.
+
+    Attributes:
         awaited: those whose `rpc://` results are awaited on the source.
     """
 
@@ -67,38 +88,44 @@ class Sample:
     now: float
     rpc: RpcResults
     count: int = 0
-    body_bytes: int = 0
-    stored_bytes: int = 0
-    held_s: float = 0
     awaited: list[Message] = field(default_factory=list)
     tasks: dict[str, TaskLook] = field(default_factory=dict)
+    goals: dict[str, GoalLook] = field(default_factory=dict)
 
     def add(self, message: Message) -> None:
         """Look at one message."""
         self.count += 1
-        self.body_bytes += len(message.body)
-        # Base64, as Redis needs it, is a third longer
-        self.stored_bytes += len(message.body) * 4 // 3 + len(str(message.headers)) + _ENVELOPE_BYTES
-        self.held_s = max(self.held_s, self._held_s(message))
+        goal = self.translation.goal_of(message)
+        self.goals.setdefault(goal, GoalLook()).add(message, self._held_s(message, goal))
         self.awaited += self.rpc.awaited([message])
         task = str(message.headers.get("task") or "(no task header)")
         self.tasks.setdefault(task, TaskLook()).add(message, self.translation, self.now)
 
-    def _held_s(self, message: Message) -> float:
+    def _held_s(self, message: Message, goal: str) -> float:
         due_at = instant(message.headers.get("eta"))
-        return 0 if due_at is None or self.translation.target.delays else due_at - self.now
+        return 0 if due_at is None or self.translation.traits_of(goal).delays else due_at - self.now
 
     @property
     def quarantined(self) -> int:
         """Return how many of them would be quarantined."""
         return sum(sum(one.quarantined.values()) for one in self.tasks.values())
 
-    def backlog(self, messages: int | None) -> Backlog:
-        """Return an estimate for so many messages; None if their number is unknown."""
+    def backlogs(self, messages: int | None, usual: str) -> dict[str, Backlog]:
+        """Return an estimate for each target queue of so many messages; None if their number is unknown.
+
+        The usual one has those that were not looked at.
+        """
         if messages is None or (messages and not self.count):
-            return Backlog(messages)
+            return {usual: Backlog(messages)}
         share = messages / self.count if self.count else 0
-        return Backlog(messages, round(self.body_bytes * share), round(self.stored_bytes * share))
+        found = {usual: Backlog(messages, 0, 0)}
+        for goal, look in self.goals.items():
+            bodies, stored = round(look.body_bytes * share), round(look.stored_bytes * share)
+            found[goal] = Backlog(round(look.count * share), bodies, stored)
+        found[usual] = replace(
+            found[usual], messages=messages - sum(found[goal].messages or 0 for goal in found if goal != usual)
+        )
+        return found
 
 
 @dataclass(frozen=True, slots=True)

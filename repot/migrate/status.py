@@ -32,6 +32,11 @@ def find_record(journal: Journal, name: str) -> dict[str, str]:
     return record
 
 
+def routed_queues(record: Mapping[str, str]) -> list[str]:
+    """Return the further target queues that the application's routing has named."""
+    return list(json.loads(record.get("routed") or "[]"))
+
+
 def status(record: Mapping[str, str], now: float) -> dict[str, Any]:
     """Return what is known about a move, for people and programs; `now` is the time of the journal's broker."""
     queues: dict[str, str] = json.loads(record["queues"])
@@ -52,6 +57,7 @@ def status(record: Mapping[str, str], now: float) -> dict[str, Any]:
         **counts(account),
         "given_back": counts(back),
         "closes": account.closes and back.closes,
+        "routed": routed_queues(record),
         "queues": [{"queue": queue, "to": goal, **counts(account_of(record, queue))} for queue, goal in queues.items()],
     }
 

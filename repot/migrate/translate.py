@@ -69,19 +69,20 @@ class Rules:
         priority: what happens to priorities.
         raw: move bodies of any content type, also pickled ones.
         queues: source queue -> target queue.
-        route: returns the target queue of a task by its name, or an empty text.
+        route: returns the target queue of a task by its name, or an empty text; None if that is not asked for.
         dead_letters_of: returns the dead-letter queue of a queue.
     """
 
     priority: PriorityPolicy = PriorityPolicy.INVERT
     raw: bool = False
     queues: Mapping[str, str] = field(default_factory=dict)
-    route: Callable[[str], str] = lambda _: ""
+    route: Callable[[str], str] | None = None
     dead_letters_of: Callable[[str], str] = "{}.dead".format
 
     def target_of(self, queue: str, message: Message) -> str:
         """Return the queue that a message of a source queue goes to."""
-        return self.route(str(message.headers.get("task") or "")) or self.queues.get(queue, queue)
+        routed = self.route(str(message.headers.get("task") or "")) if self.route else ""
+        return routed or self.queues.get(queue, queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +100,15 @@ class Translation:
         """Return what to send, and where."""
         if refusal := self._refusal(message, now):
             return self.quarantine(message, *refusal)
-        queue = self.rules.target_of(self.queue, message)
+        queue = self.goal_of(message)
         target = self.traits_of(queue)
         headers, properties = _own_headers(message), self._properties(message, target, now)
         changed = Message(message.body, message.content_type, message.content_encoding, headers, properties)
         return Outgoing(queue, changed, _delay_s(message, now) if target.delays else 0)
+
+    def goal_of(self, message: Message) -> str:
+        """Return the queue that a message goes to."""
+        return self.rules.target_of(self.queue, message)
 
     def quarantine(self, message: Message, reason: Reason, why: str) -> Quarantine:
         """Return the dead letter for a message that cannot be delivered."""

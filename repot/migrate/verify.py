@@ -11,14 +11,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from repot.brokers.headers import MAYBE_TWICE_HEADER, MovedBy, MoveStamp
+from repot.brokers.headers import MAYBE_TWICE_HEADER, MovedBy, MoveStamp, origin
 from repot.brokers.journal import Direction
 from repot.migrate.account import Account, account_of, digests
 from repot.migrate.identity import digest_of, identity_of, sums_of, task_id
+from repot.migrate.status import routed_queues
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from repot.brokers.message import Message
     from repot.migrate.move import Move
 
 #: Ids in a report.
@@ -73,11 +75,9 @@ def _check(move: Move, record: Mapping[str, str], queue: str, goal: str) -> Queu
     numbers: Counter[int] = Counter()
     identities: dict[int, str] = {}
     marked: Counter[int] = Counter()
-    moved = MovedBy(move.order.name, "" if queue == goal else queue)
-    for message in move.target.scan(goal):
+    for message in _present(move, record, queue, goal):
         stamp = MoveStamp.of(message.headers)
-        if stamp is None or not moved.has(message.headers):
-            continue
+        assert stamp is not None
         number = stamp.number
         identity = identity_of(message)
         if identities.setdefault(number, identity) != identity:
@@ -97,6 +97,13 @@ def _check(move: Move, record: Mapping[str, str], queue: str, goal: str) -> Queu
     if not found.given_back.open and back[0] != back[1]:
         found.problems.append("what left the target is not what was given back and quarantined: the digests differ")
     return found
+
+
+def _present(move: Move, record: Mapping[str, str], queue: str, goal: str) -> Iterator[Message]:
+    """Yield what the move brought from a queue and is in the target."""
+    for one in dict.fromkeys((goal, *routed_queues(record))):
+        moved = MovedBy(move.order.name, origin(queue, one))
+        yield from (message for message in move.target.scan(one) if moved.has(message.headers))
 
 
 def _taken_out(back: Account) -> int:

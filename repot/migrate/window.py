@@ -38,6 +38,11 @@ class Entry:
         """Return whether it is kept as a dead letter instead of being delivered."""
         return isinstance(self.translated, Quarantine)
 
+    @property
+    def goal(self) -> str:
+        """Return the queue that it is delivered to; none if it is quarantined."""
+        return "" if isinstance(self.translated, Quarantine) else self.translated.queue
+
 
 @dataclass(slots=True)
 class Window:

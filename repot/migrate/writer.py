@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repot.brokers.headers import MoveStamp
+from repot.brokers.headers import MoveStamp, origin
 from repot.brokers.publishing import PublishOutcome
 from repot.deadletter.reason import Reason
 from repot.errors import BrokerUnreachable, MoveStopped
@@ -91,9 +91,9 @@ class WindowWriter:
 
     def _outgoing(self, entry: Entry) -> Outgoing:
         """Return what is sent for a message, with the headers of the move."""
-        found = entry.translated
-        stamp = MoveStamp(self._route.name, entry.number, self._route.origin)
+        found, route = entry.translated, self._route
         outgoing = found.dead_letter if isinstance(found, Quarantine) else found
+        stamp = MoveStamp(route.name, entry.number, route.origin and origin(route.origin, outgoing.queue))
         return stamped(outgoing, stamp, maybe_twice=entry.maybe_twice)
 
 

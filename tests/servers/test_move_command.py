@@ -68,6 +68,30 @@ def test_a_plan_refuses_what_has_no_queue_to_go_to(path: Way, repot: Callable[..
     assert 1 == len(path.left())
 
 
+@pytest.mark.parametrize("server", ["redis", "rabbitmq"])
+def test_a_queue_is_not_moved_into_itself(
+    request: pytest.FixtureRequest, redis: Server, repot: Callable[..., Result], server: str
+) -> None:
+    """It would never end; another queue of the same broker is another matter."""
+    broker: Server = request.getfixturevalue(server)
+    same = way(broker, broker, redis)
+    same.fill([task(place) for place in range(3)])
+    named = broker.url.replace("127.0.0.1", "localhost")
+    words = ["--from", broker.url, "--to", named, "--queue", same.queue]
+    words += [word for side in ("from", "to") for word in (f"--{side}-management", broker.management_url)]
+    for command in (
+        ("plan",),
+        ("start", "--name", same.name, "--execute"),
+        ("start", "--name", "f", "--execute", "--force"),
+    ):
+        refused = repot(*command, *words)
+        assert 4 == refused.exit_code, refused.output
+        assert f"would read what it wrote: '{same.queue}'" in refused.stderr
+    assert 3 == len(same.left())
+    assert 0 == repot("start", "--name", same.name, "--execute", *words, "--map", f"{same.queue}={same.goal}").exit_code
+    assert 3 == len(same.arrived())
+
+
 def test_a_move_is_watched_paused_stopped_and_resumed(path: Way, repot: Callable[..., Result]) -> None:
     path.fill([task(place) for place in range(60)])
     results: list[Result] = []

@@ -265,7 +265,9 @@ def test_levels_of_a_classic_queue_are_counted_and_others_are_unknown(back: Way)
     declare(back.source, queue, **CLASSIC, **{"x-max-priority": 3})
     levels = Way(back.source, back.target, back.store, queue, back.goal, back.name)
     levels.fill([task(place, priority=place % 2) for place in range(6)])
-    wait_until(lambda: "3 0, 2 0, 1 3, 0 3" in text(levels), within_s=30, what="the levels are counted", poll_s=0.5)
+    # RabbitMQ 4 no longer states them
+    expected = "3 0, 2 0, 1 3, 0 3" if back.source.version.startswith("3.") else "by priority: unknown: "
+    wait_until(lambda: expected in text(levels), within_s=30, what="the levels are counted", poll_s=0.5)
     assert plan(back)["queues"][0]["by_priority"].startswith("unknown: ")
 
 

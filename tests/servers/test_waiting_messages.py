@@ -43,7 +43,8 @@ def test_a_queue_whose_leader_is_silent_is_not_empty(rabbitmq: Server) -> None:
 
         silence_leader(rabbitmq, queue)
         broker.browse(queue, see)
-        assert [0, 1, 2] == seen
+        # what is given back may come in another order, as on RabbitMQ 4
+        assert [0, 1, 2] == sorted(seen)
 
 
 def test_a_move_from_a_queue_whose_leader_is_silent_does_not_end_early(rabbitmq: Server, redis: Server) -> None:

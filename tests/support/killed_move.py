@@ -105,7 +105,10 @@ def main(found: dict[str, Any]) -> int:
     queues = {found["queue"]: found["goal"]}
     limits = Limits(window=found["size"], lease_s=found["lease_s"])
     way = Direction(found["direction"])
-    order = Order(found["name"], Addresses(*sides), queues, Rules(queues=queues), limits, way)
+    routes: dict[str, str] | None = found["routes"]
+    rules = Rules(queues=queues, route=None if routes is None else lambda task: routes.get(task, ""))
+    routed = tuple(routes.values()) if routes and way is Direction.BACK else ()
+    order = Order(found["name"], Addresses(*sides), queues, rules, limits, way, routed=routed)
     with open_move(order, ExplicitSettings(lease_store=found["store"], socket_timeout=5)) as move:
         _arm(move, found["instant"], found["window"])
         try:

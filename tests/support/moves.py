@@ -137,7 +137,13 @@ def _address(server: Server) -> Address:
 
 
 def start_killed(
-    path: Way, instant: str, *, window: int = 2, lease_s: float = 30, direction: Direction = Direction.FORTH
+    path: Way,
+    instant: str,
+    *,
+    window: int = 2,
+    lease_s: float = 30,
+    direction: Direction = Direction.FORTH,
+    routes: dict[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """Start a mover that is killed at an instant of a window (`support.killed_move`)."""
     given = {
@@ -151,6 +157,7 @@ def start_killed(
         "window": window,
         "lease_s": lease_s,
         "direction": direction,
+        "routes": routes,
     }
     command = [sys.executable, "-m", "support.killed_move", json.dumps(given)]
     return subprocess.Popen(command, env=inherited_environment(without=()) | {"PYTHONPATH": APPS}, stdout=-1, text=True)
