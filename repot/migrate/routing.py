@@ -1,6 +1,6 @@
 """The queues that an application's own routing names for tasks that wait in others.
 
-Celery routes when a task is sent; what waits stays where an older routing put it. `ApplicationRouting` asks as Celery
+Celery routes when a task is sent; what waits stays where an older routing put it. `routing_of` asks as Celery
 does (`celery/app/routes.py`), and `RoutedQueues` keeps in the journal which queues a move has used: to verify or
 revert it, no application is needed.
 """
