@@ -102,11 +102,18 @@ def find(smoke: Campaign, scenario: str, profile: str, *, guard: bool) -> Result
     return next(result for result in smoke.results if result.cell == cell)
 
 
+def what_happened(result: Result) -> str:
+    """Every delivery and run, and when the fault was there: a rare verdict may not come again."""
+    windows = [f"{one.begun:.2f} to {one.ended:.2f} s: {one.what}" for one in result.windows]
+    tasks = [f"{one.role}, sent at {one.sent_at:.2f} s: {one.history}" for one in result.task_results]
+    return "\n".join((*windows, *(f"{one.at:.2f} s: {one.text}" for one in result.notices), *tasks))
+
+
 @pytest.mark.parametrize("case", SMOKE.cases, ids=lambda case: case.cell.name)
 def test_the_verdict_is_the_expected_one(smoke: Campaign, case: Case) -> None:
     assert [] == [one.why for one in smoke.unmeasured if one.cell == case.cell]
     result = find(smoke, case.scenario.name, case.profile.name, guard=case.guard)
-    assert str(result.expected) == str(result.verdict)
+    assert str(result.expected) == str(result.verdict), what_happened(result)
     assert result.as_expected
     assert "" == result.left
 
