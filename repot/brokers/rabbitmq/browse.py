@@ -9,7 +9,7 @@ import amqp
 
 from repot.brokers.browse import Browsed, Discard, Forward, Keep
 from repot.brokers.message import from_amqp
-from repot.brokers.rabbitmq.requeue import count_waiting, is_worn, move, republish, without_counts
+from repot.brokers.rabbitmq.requeue import count_waiting, declared_count, is_worn, move, republish, without_counts
 from repot.errors import DeadlineExceeded
 from repot.upstream.raw_methods import nack_all
 from repot.waiting import wait_until
@@ -47,9 +47,9 @@ def browse(connection: amqp.Connection, queue: str, decide: Decide, limit: int |
         with suppress(amqp.AMQPError, OSError, DeadlineExceeded):
             if channel.is_open and browsed.kept:
                 nack_all(channel)
-                # the next client sees them, unless a consumer takes them at once
+                # the next client sees them, unless a consumer takes them at once; looking takes none away from it
                 wait_until(
-                    lambda: (count_waiting(connection, queue) or 0) >= browsed.kept,
+                    lambda: (declared_count(connection, queue) or 0) >= browsed.kept,
                     within_s=_BACK_WITHIN_S,
                     what="they are back",
                 )

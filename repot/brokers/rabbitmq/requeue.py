@@ -70,7 +70,7 @@ def move(
 
 def is_declared(connection: amqp.Connection, queue: str) -> bool:
     """Return whether there is a queue of this name."""
-    return _declared_count(connection, queue) is not None
+    return declared_count(connection, queue) is not None
 
 
 def count_waiting(connection: amqp.Connection, queue: str) -> int | None:
@@ -82,7 +82,7 @@ def count_waiting(connection: amqp.Connection, queue: str) -> int | None:
     Raises:
         amqp.AMQPError, OSError: there was no answer.
     """
-    counted = _declared_count(connection, queue)
+    counted = declared_count(connection, queue)
     if counted != 0:
         return counted
     own: Any = connection.channel()
@@ -96,12 +96,16 @@ def count_waiting(connection: amqp.Connection, queue: str) -> int | None:
     except amqp.NotFound:
         return None
     counted = 0 if found is None else 1 + int(found.delivery_info["message_count"])
-    # it also gives back what was got
+    if found is not None:
+        own.basic_reject(found.delivery_tag, requeue=True)
+        # an answer: it is in the queue again, which the channel's end does not wait for
+        own.basic_qos(0, 0, False)
     own.close()
     return counted
 
 
-def _declared_count(connection: amqp.Connection, queue: str) -> int | None:
+def declared_count(connection: amqp.Connection, queue: str) -> int | None:
+    """Return the same, and touch no message; 0 also for a quorum queue whose leader is silent."""
     own: Any = connection.channel()
     try:
         counted = own.queue_declare(queue, passive=True).message_count
