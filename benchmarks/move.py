@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import psutil
@@ -85,15 +85,18 @@ class Contender:
     name: str
     way: str
     count: int
-    prepare: Callable[[Lane], Callable[[], object]]
+    prepare: Callable[..., Callable[[], object]]
+    #: Lanes, each with its part of the messages, which `prepare` is given.
+    lanes: int = 1
 
 
 def contenders(given: Namespace) -> list[Contender]:
     """Return all, the slow ones with fewer messages."""
     count, slow = given.count, given.slow_count
 
-    def mover(found: Lane) -> Callable[[], object]:
-        found.fill(count)
+    def mover(*found: Lane) -> Callable[[], object]:
+        for one in found:
+            one.fill(count // len(found))
         return lambda: repot(found, count, given.window)
 
     def peer(found: Lane) -> Callable[[], object]:
@@ -121,21 +124,29 @@ def contenders(given: Namespace) -> list[Contender]:
         Contender("raw window", publishing, count, window),
         Contender(SHOVEL, "rabbitmq-rabbitmq", count, shovelling),
         *(Contender(f"repot {way}", way, count, mover) for way in WAYS),
+        *(Contender(f"repot --jobs 2 {way}", way, count, mover, lanes=2) for way in WAYS),
     ]
 
 
 def measure(contender: Contender, servers: dict[str, Server]) -> Cost:
     """Run a contender once; check that all messages are in the target queue."""
     source, target = (servers[one] for one in contender.way.split("-"))
-    with lane(source, target, servers["redis"]) as found:
-        work = contender.prepare(found)
-        before, cpu_s, begun = _cpu_s(servers), process_time(), perf_counter()
+    with ExitStack() as stack:
+        lanes = [stack.enter_context(lane(source, target, servers["redis"])) for _ in range(contender.lanes)]
+        work = contender.prepare(*lanes)
+        before, cpu_s, begun = _cpu_s(servers), _own_cpu_s(), perf_counter()
         work()
-        wall_s, cpu_s = perf_counter() - begun, process_time() - cpu_s
+        wall_s, cpu_s = perf_counter() - begun, _own_cpu_s() - cpu_s
         servers_cpu_s = _cpu_s(servers) - before
-        arrived = ready(target, found.goal)
+        arrived = sum(ready(target, found.goal) for found in lanes)
         assert arrived == contender.count, f"{contender.name}: {arrived} of {contender.count} arrived"
     return Cost(contender.count, wall_s, cpu_s, servers_cpu_s)
+
+
+def _own_cpu_s() -> float:
+    """Return the CPU seconds of this process and of its jobs that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _cpu_s(servers: dict[str, Server]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
@@ -26,7 +26,7 @@ from repot.testbed.rabbitmqctl import evaluate
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from repot.testbed import Server
 
@@ -114,10 +114,15 @@ _APP = Celery(set_as_current=False)
 # -- those that move
 
 
-def repot(found: Lane, count: int, window: int) -> None:
-    """Move with `repot move`."""
-    settings = ExplicitSettings(lease_store=found.store.url, socket_timeout=10)
-    with open_move(found.order(window), settings) as opened:
+def repot(lanes: Sequence[Lane], count: int, window: int) -> None:
+    """Move with `repot move`, one job for each lane."""
+    queues = {one.queue: one.goal for one in lanes}
+    order = lanes[0].order(window)
+    order = replace(
+        order, queues=queues, rules=replace(order.rules, queues=queues), limits=replace(order.limits, jobs=len(lanes))
+    )
+    settings = ExplicitSettings(lease_store=lanes[0].store.url, socket_timeout=10)
+    with open_move(order, settings) as opened:
         account = opened.run(Event())
     assert (account.delivered, account.closes) == (count, True), account
 

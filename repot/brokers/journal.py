@@ -51,7 +51,6 @@ class Lines:
         queue: the source queue.
         add: to the queue's counters.
         put: values of the queue.
-        move: values of the whole move.
         open: identities of the window that starts; None leaves them.
         written: identities of the window that was written, in place of the open ones; None leaves them.
         generation: which of the remembered windows they replace.
@@ -65,7 +64,6 @@ class Lines:
     queue: str
     add: Mapping[str, int] = field(default_factory=dict)
     put: Mapping[str, str] = field(default_factory=dict)
-    move: Mapping[str, str] = field(default_factory=dict)
     open: Identities | None = None
     written: Identities | None = None
     generation: int = 0

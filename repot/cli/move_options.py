@@ -123,6 +123,13 @@ def limit_options(command: F) -> F:
     return _add(
         command,
         click.option("--window", type=click.IntRange(1, 5000), default=500, show_default=True, help="Batch size."),
+        click.option(
+            "--jobs",
+            type=click.IntRange(1, 64),
+            default=1,
+            show_default=True,
+            help="Move so many queues at the same time, each in a process.",
+        ),
         click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number per second."),
         click.option("--limit", type=click.IntRange(1), help="Maximum number of messages."),
         click.option("--deadline", callback=seconds, metavar="TIME", help="End after this time: 30m, 2h."),
@@ -266,6 +273,7 @@ def _limits(given: dict[str, Any]) -> Limits:
 
     return Limits(
         window=given["window"],
+        jobs=given["jobs"],
         rate=given["rate"],
         limit=given["limit"],
         deadline_s=given["deadline"],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,16 @@ if TYPE_CHECKING:
 _PROGRESS_S, _COUNT_S = 2.0, 10.0
 
 
+@dataclass(slots=True)
+class _Shown:
+    """What was printed last about a queue; and when it was counted, what was moved then, and the count."""
+
+    at: float = field(default_factory=monotonic)
+    moved: int = 0
+    doing: str = ""
+    counted: tuple[float, int, int | None] = (-_COUNT_S, 0, None)
+
+
 class Progress:
     """Prints what a move does, every few seconds and when it waits for something else.
 
@@ -29,20 +41,16 @@ class Progress:
     def __init__(self, found: Move, *, as_json: bool) -> None:
         """Print lines, or JSON."""
         self._found, self._as_json = found, as_json
-        self._at = monotonic()
-        self._moved, self._doing, self._queue = 0, "", ""
-        self._counted: tuple[float, int, int | None] = (-_COUNT_S, 0, None)
+        self._shown: defaultdict[str, _Shown] = defaultdict(_Shown)
 
     def __call__(self, queue: str, doing: str, moved: int) -> None:
         """Print a line if it is time; `moved` counts the messages of this queue."""
-        now = monotonic()
-        if (queue, doing) == (self._queue, self._doing) and now - self._at < _PROGRESS_S:
+        now, last = monotonic(), self._shown[queue]
+        if doing == last.doing and now - last.at < _PROGRESS_S:
             return
-        if queue != self._queue:
-            self._queue, self._moved, self._counted = queue, 0, (-_COUNT_S, 0, None)
-        rate = (moved - self._moved) / max(now - self._at, 0.001)
-        self._at, self._moved, self._doing = now, moved, doing
-        left = self._left(queue, moved, now)
+        rate = (moved - last.moved) / max(now - last.at, 0.001)
+        last.at, last.moved, last.doing = now, moved, doing
+        left = self._left(queue, last)
         shown: dict[str, Any] = {
             "queue": queue,
             "doing": doing,
@@ -54,12 +62,12 @@ class Progress:
         }
         click.echo(json.dumps(shown) if self._as_json else sanitize(_line(shown)), err=True)
 
-    def _left(self, queue: str, moved: int, now: float) -> int | None:
-        counted_at, moved_then, count = self._counted
-        if now - counted_at >= _COUNT_S:
-            moved_then, count = moved, self._count(queue)
-            self._counted = now, moved_then, count
-        return None if count is None else max(0, count - (moved - moved_then))
+    def _left(self, queue: str, shown: _Shown) -> int | None:
+        counted_at, moved_then, count = shown.counted
+        if shown.at - counted_at >= _COUNT_S:
+            moved_then, count = shown.moved, self._count(queue)
+            shown.counted = shown.at, moved_then, count
+        return None if count is None else max(0, count - (shown.moved - moved_then))
 
     def _count(self, queue: str) -> int | None:
         try:

@@ -49,6 +49,7 @@ class Limits:
 
     Attributes:
         window: messages that are moved together.
+        jobs: processes that move different queues at the same time; one that follows late producers has one queue.
         rate: messages a second.
         limit: messages in all.
         deadline_s: seconds until the move ends.
@@ -58,6 +59,7 @@ class Limits:
     """
 
     window: int = 500
+    jobs: int = 1
     rate: float | None = None
     limit: int | None = None
     deadline_s: float | None = None
@@ -68,8 +70,16 @@ class Limits:
 
 
 @dataclass(slots=True)
+class Spent:
+    """What the queues of a move have used of its limits together."""
+
+    moved_count: int = 0
+    begun_at: float = field(default_factory=monotonic)
+
+
+@dataclass(slots=True)
 class Control:
-    """Watches the limits, the operator's requests and the brokers' state.
+    """Watches the limits, the operator's requests and the brokers' state, for one queue.
 
     `depth` counts the target queue, `check_target` looks whether it can take messages, `progress` is called after each
     window and at each change of what the move waits for, `alive` while it waits, and `let_go` when it is to hold
@@ -77,6 +87,7 @@ class Control:
     """
 
     limits: Limits
+    spent: Spent
     stop: Event
     hold: QueueHold
     depth: Callable[[], int]
@@ -85,8 +96,8 @@ class Control:
     progress: Callable[[str], None]
     alive: Callable[[], None] = lambda: None
     let_go: Callable[[], None] = lambda: None
+    #: Of this queue.
     moved_count: int = 0
-    begun_at: float = field(default_factory=monotonic)
     _requested: Request = Request.RUN
     _rate: float | None = None
     _pause_s: float = _FIRST_PAUSE_S
@@ -116,11 +127,11 @@ class Control:
             self.let_go()
             self._rest(_SLICE_S)
         self._check_end()
-        return self.limits.limit is None or self.moved_count < self.limits.limit
+        return self.limits.limit is None or self.spent.moved_count < self.limits.limit
 
     def is_over(self) -> bool:
         """Return whether an empty queue ends the move; if not, wait a moment."""
-        if self.limits.until is Until.EMPTY:
+        if not self.follows:
             return True
         self.progress("following")
         self._rest(_IDLE_S)
@@ -128,13 +139,13 @@ class Control:
 
     def window_size(self) -> int:
         """Return how many messages the next window may have."""
-        return max(1, self._size(self.moved_count))
+        return max(1, self._size(self.spent.moved_count))
 
     def size_ahead(self, open_count: int) -> int:
         """Return how many messages may be reserved while a window of so many is written; 0 for none."""
         if self._requested is not Request.RUN or self.stop.is_set():
             return 0
-        return max(0, self._size(self.moved_count + open_count))
+        return max(0, self._size(self.spent.moved_count + open_count))
 
     def _size(self, moved_count: int) -> int:
         size = self.limits.window
@@ -147,6 +158,7 @@ class Control:
     def moved(self, window: Window) -> None:
         """Count a window, and wait as long as the rate demands."""
         self.moved_count += len(window.written)
+        self.spent.moved_count += len(window.written)
         self._away_since, self._pause_s = None, _FIRST_PAUSE_S
         self.progress("moving")
         if rate := self._rate or self.limits.rate:
@@ -229,6 +241,6 @@ class Control:
         if self._requested is Request.STOP:
             message = "the move was stopped by an operator"
             raise MoveStopped(message, hint=hint)
-        if self.limits.deadline_s is not None and monotonic() - self.begun_at > self.limits.deadline_s:
+        if self.limits.deadline_s is not None and monotonic() - self.spent.begun_at > self.limits.deadline_s:
             message = f"the deadline of {self.limits.deadline_s:g} s is over"
             raise MoveStopped(message, hint=hint)

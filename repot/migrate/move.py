@@ -1,4 +1,4 @@
-"""A move: its brokers, its journal, and its queues one after the other."""
+"""A move: its brokers, its journal, and its queues, one after the other or in jobs at the same time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from repot.brokers.headers import MovedBy, origin
 from repot.brokers.journal import Direction
@@ -17,9 +17,10 @@ from repot.config import BrokerUrl
 from repot.errors import BrokerUnreachable, ConfigInvalid, MoveConflict, MoveRefused
 from repot.migrate.account import total
 from repot.migrate.addresses import Address
-from repot.migrate.control import Control, Limits, Request
+from repot.migrate.control import Control, Limits, Request, Until
 from repot.migrate.holder import this_mover
 from repot.migrate.identity import identity_of, task_id
+from repot.migrate.jobs import do_in_jobs
 from repot.migrate.leases import acquire, hold_queue
 from repot.migrate.mover import QueueMover
 from repot.migrate.orphans import take_back
@@ -28,6 +29,7 @@ from repot.migrate.revoked import carry_revoked
 from repot.migrate.route import Route
 from repot.migrate.routing import RoutedQueues, refuse_missing
 from repot.migrate.rpc_results import RpcResults
+from repot.migrate.run import Run
 from repot.migrate.status import audit_line, find_record, routed_queues
 from repot.migrate.translate import Rules, Translation
 from repot.migrate.window import counted, turned
@@ -43,10 +45,8 @@ if TYPE_CHECKING:
     from repot.migrate.addresses import Addresses
     from repot.migrate.orphans import Selection
     from repot.migrate.placement import Placement
+    from repot.migrate.run import Show
     from repot.migrate.window import Entry
-
-#: Called with the queue, what the mover does, and how many messages it has moved.
-Show: TypeAlias = "Callable[[str, str, int], None]"
 
 #: States of a move in its journal.
 MOVING, DONE, ENDED = "moving", "done", "ended"
@@ -91,6 +91,15 @@ class Order:
             return [Leg(queue, queue, goal)]
         return [Leg(queue, read, queue) for read in dict.fromkeys((goal, *self.routed))]
 
+    @property
+    def job_count(self) -> int:
+        """Return how many processes move the queues: one that follows late producers never comes to a second queue."""
+        reads = [leg.read for queue in self.queues for leg in self.legs(queue)]
+        if len(set(reads)) < len(reads):
+            # what was brought to one queue goes back to several, and one mover at a time reads a queue
+            return 1
+        return len(self.queues) if self.limits.until is Until.FOLLOW else min(self.limits.jobs, len(self.queues))
+
     def circles(self, goals: Iterable[str]) -> list[str]:
         """Return those of the queues to be written that the move reads as well: it would read what it has written."""
         addresses = self.addresses
@@ -132,6 +141,7 @@ class Move:
         """Move all queues; return the account of this direction. `progress` is called after each window.
 
         Raises:
+            ConfigInvalid: the limits contradict each other.
             AlreadyMoving: another mover holds the move or a queue.
             MoveConflict: the name belongs to a move between other brokers.
             MoveNotFound: there is nothing to give back.
@@ -140,31 +150,54 @@ class Move:
             LeaseLost: another mover has taken over.
             HoldersUnknown: orphans are wanted, and a worker did not say what it holds.
         """
+        if self.order.limits.limit is not None and self.order.job_count > 1:
+            message = "--limit counts the messages of one process, and this move has several"
+            raise ConfigInvalid(message, hint="Leave out --jobs and --until follow, or move one --queue.")
         refuse_circles(self.order, self.order.goals)
         check_queues(self.target, self.order)
         self._register()
         holder = this_mover(self.order.name)
         token = acquire(self.journal, holder, self.order.limits.lease_s)
+        run = Run(holder, token, stop, progress)
         state = ENDED
         try:
             self.journal.ask({"wanted": Request.RUN, "state": MOVING}, audit_line("started"))
-            self._turn(holder, token, stop, progress)
+            self._turn(run)
             if self.order.orphans is not None:
                 text = take_back(self.source, self.order.orphans)
                 self.journal.ask({"in_hand": text}, audit_line(text))
             if self.order.revoked:
                 text = carry_revoked(self.order.addresses, self.settings)
                 self.journal.ask({"revoked": text}, audit_line(text))
-            for queue in self.order.queues:
-                for leg in self.order.legs(queue):
-                    with self.queue_mover(leg, holder, token, stop, progress) as mover:
-                        mover.run()
+            self._carry_all(run)
             state = DONE
         finally:
             self._end(token, state)
         return total(self.journal.read(), self.order.queues, self.order.direction)
 
-    def _turn(self, holder: str, token: str, stop: Event, progress: Show) -> None:
+    def _carry_all(self, run: Run) -> None:
+        """Move all queues, in as many jobs as the limits name."""
+        queues, limits, count = list(self.order.queues), self.order.limits, self.order.job_count
+        if count <= 1:
+            self.carry(queues, run)
+            return
+        order = replace(self.order, limits=replace(limits, rate=limits.rate and limits.rate / count))
+        shares = [queues[number::count] for number in range(count)]
+        do_in_jobs([partial(_carry_share, order, self.settings, share) for share in shares], run)
+
+    def carry(self, queues: Iterable[str], run: Run) -> None:
+        """Move queues one after the other.
+
+        Raises:
+            MoveStopped: it ended early.
+            LeaseLost: another mover has taken over.
+        """
+        for queue in queues:
+            for leg in self.order.legs(queue):
+                with self.queue_mover(leg, run) as mover:
+                    mover.run()
+
+    def _turn(self, run: Run) -> None:
         """Put in order what the other direction left, if the move went that way last."""
         record = self.journal.read()
         former = Direction(record.get("direction") or Direction.FORTH)
@@ -173,10 +206,10 @@ class Move:
         opposite = self._opposite(former, record)
         for queue in opposite.order.queues:
             for leg in opposite.order.legs(queue):
-                with opposite.queue_mover(leg, holder, token, stop, progress) as mover:
+                with opposite.queue_mover(leg, run) as mover:
                     mover.recover()
             lines = turned(queue, in_both(opposite, queue))
-            self.journal.apply(self.journal.step(token, lines), self.order.limits.lease_s)
+            self.journal.apply(self.journal.step(run.token, lines), self.order.limits.lease_s)
         self.journal.ask({"direction": self.order.direction}, audit_line("turned"))
 
     def _opposite(self, direction: Direction, record: Mapping[str, str]) -> Move:
@@ -185,19 +218,20 @@ class Move:
         return Move(order, self.settings, self.target, self.source)
 
     @contextmanager
-    def queue_mover(self, leg: Leg, holder: str, token: str, stop: Event, progress: Show) -> Iterator[QueueMover]:
+    def queue_mover(self, leg: Leg, run: Run) -> Iterator[QueueMover]:
         """Hold the queue that is read, and return what moves its messages."""
-        hold = hold_queue(self.source, leg.read, holder, self.order.limits.lease_s)
+        hold = hold_queue(self.source, leg.read, run.holder, self.order.limits.lease_s)
         control = Control(
             self.order.limits,
-            stop,
+            run.spent,
+            run.stop,
             hold,
             depth=lambda: self.target.depth(leg.goal).ready,
             check_target=lambda: check_queues(self.target, self.order),
-            progress=lambda doing: progress(leg.read, doing, control.moved_count),
+            progress=lambda doing: run.progress(leg.read, doing, control.moved_count),
         )
         try:
-            yield QueueMover(self._route(leg), self.placement, token, control)
+            yield QueueMover(self._route(leg), self.placement, run.token, control)
         finally:
             hold.release()
 
@@ -282,6 +316,12 @@ def open_move(order: Order, settings: WorkerSettings) -> Iterator[Move]:
         target = stack.enter_context(closing(order.addresses.target.open(settings)))
         ends = (source, target) if order.direction is Direction.FORTH else (target, source)
         yield Move(order, settings, *ends)
+
+
+def _carry_share(order: Order, settings: WorkerSettings, queues: Sequence[str], run: Run) -> None:
+    """Move some queues over connections of their own."""
+    with open_move(order, settings) as opened:
+        opened.carry(queues, run)
 
 
 def journal_store(settings: WorkerSettings) -> JournalStore:

@@ -207,7 +207,7 @@ class QueueMover:
         record = self._journal.read()
         queue, way = self._route.account, self._journal.direction
         self._phases = [_DELAYED, _DUE]
-        self._window, self._number = int(record.get(f"{way}window:{queue}") or 0), int(record.get("sequence") or 0)
+        self._window, self._number = (int(record.get(f"{way}{name}:{queue}") or 0) for name in ("window", "sequence"))
         self._reader = self._queue_reader()
         open_now = self._journal.identities(queue, "open")
         for name in self._reader.left(self._reservation_prefix):

@@ -7,14 +7,13 @@ revert it, no application is needed.
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kombu import Queue
 
 from repot.errors import AppUnusable, MoveRefused
-from repot.migrate.status import audit_line, routed_queues
+from repot.migrate.status import ROUTED, audit_line, routed_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -81,7 +80,7 @@ class RoutedQueues:
         self._prepare(new)
         self._known.update(new)
         line = audit_line(f"also sends to {', '.join(new)}")
-        self._journal.ask({"routed": json.dumps(sorted(self._known))}, line)
+        self._journal.ask({f"{ROUTED}{queue}": "1" for queue in new}, line)
 
 
 def refuse_missing(target: MoveTarget, queues: Collection[str]) -> None:

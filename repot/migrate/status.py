@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from repot.brokers.journal import Journal
     from repot.migrate.account import Account
 
+#: The journal has a field for each further target queue that the application's routing has named.
+ROUTED = "routed:"
+
 
 def find_record(journal: Journal, name: str) -> dict[str, str]:
     """Return the fields of a move's journal.
@@ -34,7 +37,7 @@ def find_record(journal: Journal, name: str) -> dict[str, str]:
 
 def routed_queues(record: Mapping[str, str]) -> list[str]:
     """Return the further target queues that the application's routing has named."""
-    return list(json.loads(record.get("routed") or "[]"))
+    return sorted(name.removeprefix(ROUTED) for name in record if name.startswith(ROUTED))
 
 
 def status(record: Mapping[str, str], now: float) -> dict[str, Any]:

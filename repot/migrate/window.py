@@ -23,7 +23,7 @@ class Entry:
 
     Attributes:
         translated: what is sent for it, without the stamp of the move.
-        number: its sequence number in the move.
+        number: its sequence number in the queue's move.
         maybe_twice: it may have been sent before.
     """
 
@@ -81,8 +81,7 @@ class Window:
                 "taken_upper": upper,
                 "taken_lower": lower,
             },
-            put={"window": str(self.number)},
-            move={"sequence": str(next_number)},
+            put={"window": str(self.number), "sequence": str(next_number)},
             open=identities(self.entries),
             certain=certain,
         )

@@ -163,7 +163,7 @@ class RedisJournal:
         for name, by in lines.add.items():
             if by:
                 yield "HINCRBY", self.key, f"{self.direction}{name}:{queue}", str(by)
-        values = {f"{self.direction}{name}:{queue}": value for name, value in lines.put.items()} | dict(lines.move)
+        values = {f"{self.direction}{name}:{queue}": value for name, value in lines.put.items()}
         if values:
             yield "HSET", self.key, *(word for pair in values.items() for word in pair)
         opened = self._of(queue, "open")
