@@ -84,9 +84,10 @@ class Ways:
                 jobs += jobs_of(psutil.Process(mover.pid))
                 yield mover, jobs
             finally:
-                for one in (mover, *jobs):
+                mover.kill()
+                for job in jobs:
                     with suppress(psutil.NoSuchProcess):
-                        one.kill()
+                        job.kill()
 
     def arrived(self) -> list[list[Message]]:
         return [read(one.target, one.goal) for one in self.each]
