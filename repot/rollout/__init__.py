@@ -1,0 +1,1 @@
+"""A rollout from one broker to another by canary: phases, judge, abort."""

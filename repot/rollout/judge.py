@@ -1,0 +1,160 @@
+"""Judge the target by comparing it with the source: pass, fail, or inconclusive.
+
+Shares, such as failed of finished runs, are compared by Fisher's exact test, one-sided: is the target's share larger
+than the source's by more than chance explains? It needs no minimum of failures, unlike a test by the normal
+distribution. Durations are compared in the same way: the share of the target's runs above a bound that is
+`slowdown` times the source's 95th percentile, so that the width of the buckets cannot fail a healthy target.
+
+A difference fails only if it is also larger than `tolerance`: with many samples a test finds differences that matter to
+no user. The judge looks many times in a step, so its error rate is small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import exp, lgamma
+from typing import TYPE_CHECKING
+
+from repot.worker.task_outcomes import TaskOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.rollout.samples import Histogram, Sample
+
+#: Durations are compared at this share.
+_QUANTILE = 0.95
+
+
+class Verdict(StrEnum):
+    """What the judge says."""
+
+    PASS = "pass"  # noqa: S105 - a verdict
+    FAIL = "fail"
+    #: Too few samples; it never passes a step.
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """When a target fails.
+
+    Attributes:
+        samples: finished runs that each side needs.
+        error_rate: probability that chance explains the difference, below which it fails.
+        tolerance: difference of two shares that does not matter.
+        slowdown: factor of the source's 95th percentile that does not matter.
+    """
+
+    samples: int = 50
+    error_rate: float = 0.001
+    tolerance: float = 0.02
+    slowdown: float = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one comparison, with the sentence that explains it."""
+
+    criterion: str
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """All findings; one that fails decides, then one that is inconclusive."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict on the step."""
+        verdicts = {one.verdict for one in self.findings}
+        if Verdict.FAIL in verdicts:
+            return Verdict.FAIL
+        return Verdict.PASS if verdicts == {Verdict.PASS} else Verdict.INCONCLUSIVE
+
+
+#: Criterion -> its outcomes, and of how many.
+_SHARES: dict[str, tuple[TaskOutcome, tuple[TaskOutcome, ...]]] = {
+    "failed": (TaskOutcome.FAILED, (TaskOutcome.SUCCEEDED, TaskOutcome.FAILED)),
+    "retried": (TaskOutcome.RETRIED, (TaskOutcome.RECEIVED,)),
+    "redelivered": (TaskOutcome.REDELIVERED, (TaskOutcome.RECEIVED,)),
+    "dead-lettered": (TaskOutcome.DEAD_LETTERED, (TaskOutcome.RECEIVED,)),
+    "unknown outcomes": (TaskOutcome.UNKNOWN_OUTCOME, (TaskOutcome.RECEIVED,)),
+}
+
+
+def judge(target: Sample, source: Sample, criteria: Criteria) -> Judgement:
+    """Compare what both sides did in a step."""
+    return Judgement((_enough(target, source, criteria), *_compared(target, source, criteria)))
+
+
+def _enough(target: Sample, source: Sample, criteria: Criteria) -> Finding:
+    counts = {"target": target.finished, "source": source.finished}
+    short = [f"the {name} finished {count}" for name, count in counts.items() if count < criteria.samples]
+    if short:
+        reason = f"{' and '.join(short)} of {criteria.samples} runs that a comparison needs"
+        return Finding("samples", Verdict.INCONCLUSIVE, reason)
+    return Finding("samples", Verdict.PASS, f"the target finished {target.finished} runs, the source {source.finished}")
+
+
+def _compared(target: Sample, source: Sample, criteria: Criteria) -> Iterator[Finding]:
+    for name, (outcome, whole) in _SHARES.items():
+        yield _share(
+            name, (target.count(outcome), target.count(*whole)), (source.count(outcome), source.count(*whole)), criteria
+        )
+    yield _share(
+        "not sent",
+        (target.publish_failures, target.sent + target.publish_failures),
+        (source.publish_failures, source.sent + source.publish_failures),
+        criteria,
+    )
+    yield _slower("run time", target.runtime, source.runtime, criteria)
+    yield _slower("wait in the queue", target.queue_wait, source.queue_wait, criteria)
+
+
+def _share(name: str, target: tuple[int, int], source: tuple[int, int], criteria: Criteria) -> Finding:
+    """Compare two shares, each as a count and the whole."""
+    said = f"{name}: {target[0]} of {target[1]} on the target, {source[0]} of {source[1]} on the source"
+    if not target[1] or target[0] / target[1] <= (source[0] / source[1] if source[1] else 0) + criteria.tolerance:
+        return Finding(name, Verdict.PASS, said)
+    chance = probability(target, source)
+    if chance >= criteria.error_rate:
+        return Finding(name, Verdict.PASS, f"{said}; chance explains it (p = {chance:.2g})")
+    return Finding(name, Verdict.FAIL, f"{said}; chance does not explain it (p = {chance:.2g})")
+
+
+def _slower(name: str, target: Histogram, source: Histogram, criteria: Criteria) -> Finding:
+    usual = source.bound_of(_QUANTILE)
+    if usual is None:
+        why = "nothing was measured on the source" if not source.total else "the source's 95th percentile is unknown"
+        return Finding(name, Verdict.PASS if source.total else Verdict.INCONCLUSIVE, f"{name}: {why}")
+    bound = next((one for one in source.bounds if one >= usual * criteria.slowdown), source.bounds[-1])
+    found = _share(name, (target.above(bound), target.total), (source.above(bound), source.total), criteria)
+    return Finding(name, found.verdict, f"{found.reason} took longer than {bound:g} s")
+
+
+def probability(target: tuple[int, int], source: tuple[int, int]) -> float:
+    """Return the probability of a target's count at least as large, if both sides have the same share.
+
+    Each side is a count and the whole; a message may be counted twice where it is delivered twice, so a count is taken
+    as at most the whole.
+    Fisher's exact test: the hypergeometric distribution's upper tail.
+    """
+    (hits, size), (others, other_size) = ((min(count, whole), whole) for count, whole in (target, source))
+    total, hit_total = size + other_size, hits + others
+    highest = min(size, hit_total)
+    logs = [
+        _choose(hit_total, k) + _choose(total - hit_total, size - k) - _choose(total, size)
+        for k in range(hits, highest + 1)
+        if size - k <= total - hit_total
+    ]
+    return min(1.0, sum(map(exp, logs)))
+
+
+def _choose(of: int, count: int) -> float:
+    """Return the logarithm of the binomial coefficient."""
+    return lgamma(of + 1) - lgamma(count + 1) - lgamma(of - count + 1)

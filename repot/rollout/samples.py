@@ -1,0 +1,101 @@
+"""What one side of a rollout did in a step: counts and histograms, and their arithmetic."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from repot.worker.task_outcomes import BUCKETS_S, TaskDuration, TaskOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Durations by buckets, as workers count them: one count for each bound, and one for longer durations."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Return how many durations were counted."""
+        return sum(self.counts)
+
+    def bound_of(self, share: float) -> float | None:
+        """Return the smallest bound below which at least this share lies; None if it is above all of them."""
+        place = bisect_left(list(accumulate(self.counts)), share * self.total)
+        return self.bounds[place] if self.total and place < len(self.bounds) else None
+
+    def above(self, bound: float) -> int:
+        """Count the durations above a bound."""
+        return sum(self.counts[bisect_left(self.bounds, bound) + 1 :])
+
+    def __sub__(self, earlier: Histogram) -> Histogram:
+        """Return what was counted since an earlier look."""
+        pairs = zip(self.counts, earlier.counts, strict=True)
+        return Histogram(self.bounds, tuple(now - before for now, before in pairs))
+
+    def __add__(self, other: Histogram) -> Histogram:
+        """Return the sum of both."""
+        pairs = zip(self.counts, other.counts, strict=True)
+        return Histogram(self.bounds, tuple(one + another for one, another in pairs))
+
+
+def empty(kind: TaskDuration) -> Histogram:
+    """Return a histogram without durations."""
+    bounds = BUCKETS_S[kind]
+    return Histogram(bounds, (0,) * (len(bounds) + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one side did.
+
+    Attributes:
+        outcomes: counts by `TaskOutcome`, of all tasks.
+        runtime: of runs that ended.
+        queue_wait: of first deliveries.
+        sent: messages that producers sent to this side.
+        publish_failures: messages that producers could not send to this side, with those that another side took.
+    """
+
+    outcomes: Mapping[str, int] = field(default_factory=Counter)
+    runtime: Histogram = field(default_factory=lambda: empty(TaskDuration.RUNTIME))
+    queue_wait: Histogram = field(default_factory=lambda: empty(TaskDuration.QUEUE_WAIT))
+    sent: int = 0
+    publish_failures: int = 0
+
+    def count(self, *outcomes: TaskOutcome) -> int:
+        """Return how many messages had one of these outcomes."""
+        return sum(self.outcomes.get(one, 0) for one in outcomes)
+
+    @property
+    def finished(self) -> int:
+        """Return how many runs ended for good."""
+        return self.count(TaskOutcome.SUCCEEDED, TaskOutcome.FAILED)
+
+    def __sub__(self, earlier: Sample) -> Sample:
+        """Return what was counted since an earlier look."""
+        names = {*self.outcomes, *earlier.outcomes}
+        return Sample(
+            {name: self.outcomes.get(name, 0) - earlier.outcomes.get(name, 0) for name in names},
+            self.runtime - earlier.runtime,
+            self.queue_wait - earlier.queue_wait,
+            self.sent - earlier.sent,
+            self.publish_failures - earlier.publish_failures,
+        )
+
+    def __add__(self, other: Sample) -> Sample:
+        """Return the sum of both."""
+        return Sample(
+            dict(Counter(self.outcomes) + Counter(other.outcomes)),
+            self.runtime + other.runtime,
+            self.queue_wait + other.queue_wait,
+            self.sent + other.sent,
+            self.publish_failures + other.publish_failures,
+        )
