@@ -47,6 +47,8 @@
     ├── MoveStopped               exit 1   a move ended before its queues were empty
     ├── AccountOpen               exit 4   the account of a move does not close
     ├── PublishUnconfirmed        exit 3   the broker refused tasks of a confirm window, or did not confirm them
+    ├── RolloutNotFound           exit 1   there is no record of a rollout with this name
+    ├── RolloutConflict           exit 5   a rollout was changed meanwhile, or exists already
     ├── ScopeConflict             exit 5   a scope has an active job already
     ├── JobNotFound               exit 1   the job does not exist, or belongs to another tenant
     ├── NotJobOwner               exit 8   a job cannot be cancelled
@@ -378,6 +380,16 @@ class PublishUnconfirmed(RepotError):
     def __reduce__(self) -> tuple[type[PublishUnconfirmed], tuple[tuple[str, ...], tuple[str, ...]]]:
         """Pickle it by its ids: a task may fail with it."""
         return type(self), (self.refused, self.unknown)
+
+
+class RolloutNotFound(RepotError):
+    """There is no record of a rollout with this name."""
+
+
+class RolloutConflict(RepotError):
+    """A rollout was changed meanwhile, or exists already."""
+
+    exit_code = 5
 
 
 class ScopeConflict(RepotError):

@@ -18,6 +18,31 @@ MOVE_HEADER = "repot_move"
 #: The copy of a message that may have been sent before, with the same `MOVE_HEADER`.
 MAYBE_TWICE_HEADER = "repot_maybe_twice"
 
+#: A task message that was sent during a rollout says here which one, at which generation of its record (0: none was
+#: known), and to which side: `NAME:7:target`.
+ROLLOUT_HEADER = "repot_rollout"
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStamp:
+    """The value of `ROLLOUT_HEADER`."""
+
+    rollout: str
+    generation: int
+    side: str
+
+    def __str__(self) -> str:
+        """Return it as the header has it."""
+        return f"{self.rollout}:{self.generation}:{self.side}"
+
+    @classmethod
+    def of(cls, headers: Mapping[str, object]) -> RolloutStamp | None:
+        """Return the stamp of a message; None if it was not sent during a rollout."""
+        rollout, _, rest = str(headers.get(ROLLOUT_HEADER) or "").partition(":")
+        generation, _, side = rest.partition(":")
+        known = rollout and side and generation.isascii() and generation.isdecimal()
+        return cls(rollout, int(generation), side) if known else None
+
 
 @dataclass(frozen=True, slots=True)
 class MoveStamp:

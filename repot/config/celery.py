@@ -75,8 +75,11 @@ def _addresses(settings: WorkerSettings) -> Iterator[Entry]:
         yield address("broker_url", "broker_write_url")
         yield address("broker_read_url", "broker_read_url")
         yield address("broker_write_url", "broker_write_url")
-    else:
+    elif settings.read_url is settings.broker_url:
         yield address("broker_url", "broker_url")
+    else:
+        # on the other side of a rollout
+        yield address("broker_url", "rollout_target")
     yield entry("result_backend", settings.result_backend.reveal(), "result_backend")
     yield entry("result_expires", settings.result_expires, "result_expires")
 

@@ -59,6 +59,9 @@ def application_mark() -> str:
     """
     given = {name.upper(): value for name, value in os.environ.items()}
     broker = given.get("WORKER_BROKER_URL") or given.get("WORKER_BROKER_READ_URL") or ""
+    if given.get("WORKER_ROLLOUT") and given.get("WORKER_ROLLOUT_SIDE") == "target":
+        # workers of both sides may have one name on one machine
+        broker = given.get("WORKER_ROLLOUT_TARGET") or broker
     address = re.sub(r"//[^/;]*@", "//", re.sub(r"\s", "", broker))
     app = given.get("WORKER_APP", "")
     return f"{crc32(f'{app} {address}'.encode()):08x}"

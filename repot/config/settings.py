@@ -305,6 +305,24 @@ class WorkerSettings(EnvironmentSettings):
         65536, description="Store the result of a guarded task in its idempotency record up to this size in bytes."
     )
 
+    rollout: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9_.-]*$",
+        description="Name of the rollout that this process follows: its record in the lease store says which share of "
+        "the tasks goes to WORKER_ROLLOUT_TARGET. Empty: none.",
+    )
+    rollout_target: OptionalBroker = Field(
+        None, description="The broker that a rollout leads to; WORKER_BROKER_URL names its source."
+    )
+    rollout_side: Literal["source", "target"] = Field(
+        "source", description="The broker of a rollout that this worker consumes from: source or target."
+    )
+    rollout_send_timeout: PositiveFloat = Field(
+        5,
+        description="During a rollout, the longest wait of a sender for a target that does not answer; then the task "
+        "goes to the source.",
+    )
+
     move_from: OptionalBroker = Field(None, description="`repot move`: the source broker, if --from is not given.")
     move_to: OptionalBroker = Field(None, description="`repot move`: the target broker, if --to is not given.")
     move_dir: OptionalPath = Field(
@@ -332,12 +350,18 @@ class WorkerSettings(EnvironmentSettings):
     @property
     def read_url(self) -> BrokerUrl:
         """Return the broker that a worker consumes from."""
-        return self.broker_read_url or self.broker_url
+        return self.broker_read_url or self._on_side
 
     @property
     def write_url(self) -> BrokerUrl:
-        """Return the broker that is published to."""
-        return self.broker_write_url or self.broker_url
+        """Return the broker that is published to; during a rollout, by default."""
+        return self.broker_write_url or self._on_side
+
+    @property
+    def _on_side(self) -> BrokerUrl:
+        """Return the source, or on the other side of a rollout its target."""
+        target = self.rollout_target if self.rollout and self.rollout_side == "target" else None
+        return target or self.broker_url
 
     @property
     def store_url(self) -> ServiceUrl | None:
@@ -405,30 +429,74 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
         found.append(
             f"WORKER_BROKER_{given}_URL is set without WORKER_BROKER_{missing}_URL; a bridge worker needs both"
         )
-    urls = (settings.read_url, settings.write_url)
+    found += _address_problems(settings)
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        found.append("WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together; set both or neither")
+    hard, soft = settings.task_time_limit, settings.task_soft_time_limit
+    if hard and soft and soft >= hard:
+        found.append("WORKER_TASK_SOFT_TIME_LIMIT is not below WORKER_TASK_TIME_LIMIT, so it would have no effect")
+    found += _queue_name_problems(settings)
+    found += _rollout_problems(settings)
+    return found
+
+
+def _address_problems(settings: WorkerSettings) -> list[str]:
+    found = []
+    urls = [settings.read_url, settings.write_url]
     if len({url.is_serverless for url in urls}) > 1:
         found.append(
             "WORKER_BROKER_READ_URL and WORKER_BROKER_WRITE_URL: memory:// and filesystem:// cannot be bridged"
         )
-    if any(url.scheme == "sentinel" for url in urls) and not settings.sentinel_master:
-        found.append("WORKER_SENTINEL_MASTER is missing; sentinel:// needs the name of the master")
     if {url.scheme for url in urls} > {"amqps"} and not all(url.scheme in ("amqps", "rediss") for url in urls):
         found.append(
             "WORKER_BROKER_READ_URL and WORKER_BROKER_WRITE_URL: Celery has one TLS setting for both sides, so "
             "amqps:// can only be bridged with amqps:// or rediss://"
         )
-    if (settings.tls_certificate is None) != (settings.tls_key is None):
-        found.append("WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together; set both or neither")
-    if settings.tls_ca_certs and any(url.scheme == "sentinel" for url in urls):
+    if settings.rollout and settings.rollout_target:
+        urls += [settings.broker_url, settings.rollout_target]
+    has_sentinel = any(url.scheme == "sentinel" for url in urls)
+    if has_sentinel and not settings.sentinel_master:
+        found.append("WORKER_SENTINEL_MASTER is missing; sentinel:// needs the name of the master")
+    if has_sentinel and settings.tls_ca_certs:
         found.append(
             "WORKER_TLS_CA_CERTS does not reach sentinel://; put ?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=FILE into "
             "the address"
         )
-    hard, soft = settings.task_time_limit, settings.task_soft_time_limit
-    if hard and soft and soft >= hard:
-        found.append("WORKER_TASK_SOFT_TIME_LIMIT is not below WORKER_TASK_TIME_LIMIT, so it would have no effect")
-    found += _queue_name_problems(settings)
     return found
+
+
+def _rollout_problems(settings: WorkerSettings) -> list[str]:
+    target = settings.rollout_target
+    if not settings.rollout:
+        return []
+    if target is None:
+        missing = "name the broker that the rollout leads to, or unset WORKER_ROLLOUT"
+        return [f"WORKER_ROLLOUT is set without WORKER_ROLLOUT_TARGET; {missing}"]
+    found = []
+    if settings.broker_read_url or settings.broker_write_url:
+        found.append(
+            "WORKER_ROLLOUT cannot be used with WORKER_BROKER_READ_URL and WORKER_BROKER_WRITE_URL: a rollout sends to "
+            "both brokers already; unset the two, and name the source in WORKER_BROKER_URL"
+        )
+    if settings.broker_url.is_serverless or target.is_serverless:
+        found.append("WORKER_ROLLOUT needs two brokers with a server; memory:// and filesystem:// have none")
+    # without the variable the application may name the source; repot.configure looks again
+    if "broker_url" in settings.model_fields_set and settings.broker_url.shares_server(target):
+        found.append(same_broker_problem(settings.broker_url))
+    if settings.store_url is None:
+        found.append(
+            "WORKER_ROLLOUT needs a lease store, which holds its record, and no setting names one; set "
+            "WORKER_LEASE_STORE=redis://host:6379/0"
+        )
+    return found
+
+
+def same_broker_problem(url: BrokerUrl) -> str:
+    """Return the contradiction of a rollout from a broker to itself."""
+    return (
+        f"WORKER_ROLLOUT_TARGET names the source of the rollout, {url}; name the other broker, also in workers with "
+        "WORKER_ROLLOUT_SIDE=target, whose WORKER_BROKER_URL stays the source"
+    )
 
 
 def _queue_name_problems(settings: WorkerSettings) -> list[str]:

@@ -168,6 +168,10 @@ class BrokerUrl(ServiceUrl):
         """Return the kind of broker at this URL; None without a server."""
         return kind_of(self.scheme)
 
+    def shares_server(self, other: BrokerUrl) -> bool:
+        """Return whether a server is in both lists, with one database or virtual host, for any user."""
+        return bool(_places(self) & _places(other))
+
     @property
     def is_redis(self) -> bool:
         """Return whether the broker is a Redis (or Valkey)."""
@@ -182,6 +186,16 @@ class BrokerUrl(ServiceUrl):
     def is_serverless(self) -> bool:
         """Return whether the URL has no server: it names a process' memory, or files."""
         return self.scheme in SERVERLESS_SCHEMES
+
+
+def _places(url: BrokerUrl) -> set[tuple[str, int, str]]:
+    """Return host, port, and database or virtual host of each server of a list."""
+    if url.scheme == "redis+socket":
+        parts = urlsplit(url.servers[0])
+        return {(parts.path, 0, dict(parse_qsl(parts.query)).get("virtual_host", "") or "0")}
+    default = "0" if url.is_redis else "/"
+    paths = [unquote(urlsplit(server).path.removeprefix("/")) or default for server in url.servers]
+    return {(host, port, path) for (host, port), path in zip(url.addresses, paths, strict=True)}
 
 
 def _is_of_added_kind(scheme: str) -> bool:

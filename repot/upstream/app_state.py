@@ -37,6 +37,8 @@ class AppState:
     replaced: list[dict[str, Any]] = field(default_factory=list)
     #: repot.worker.routing: makes a queue of the application's one of repot's; None where no argument counts.
     adopt: Any = None
+    #: repot.worker.rollout: its `RolloutSender`; None without a rollout.
+    rollout: Any = None
     #: repot.idempotency: its `Guard`.
     guard: Any = None
     #: repot.submission: its `JobStore`.

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from repot.brokers.primary import follow_the_primary, store_on_the_primary
 from repot.config import Role, entries, explain, load, refuse_overriding
 from repot.config.celery import fold
+from repot.config.settings import same_broker_problem
 from repot.config.urls import REDIS_SCHEMES, is_valkey
 from repot.errors import ConfigInvalid
 from repot.upstream.app_config import celery_options, changeable, configured, declared_queues
@@ -95,6 +96,7 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     _undo_previous(app)
     given = settings.model_fields_set
     settings = _with_application_values(app, settings)
+    _check_two_brokers(settings)
     if settings.read_url.is_serverless:
         log.warning("%s has no server and is for tests only; settings of a broker do not apply", settings.read_url)
     applied = [entry for entry in entries(settings, role) if _applies(app, entry, given)]
@@ -120,6 +122,12 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
         signals.task_postrun.connect(_record_end, dispatch_uid="repot-end")
         app.steps["consumer"].update(_STEPS)
     return settings
+
+
+def _check_two_brokers(settings: WorkerSettings) -> None:
+    """Refuse a rollout from a broker to itself; only here is known what the application names."""
+    if settings.rollout and settings.rollout_target and settings.broker_url.shares_server(settings.rollout_target):
+        raise ConfigInvalid(same_broker_problem(settings.broker_url))
 
 
 def _protect_results(backend: ServiceUrl) -> None:

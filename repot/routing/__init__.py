@@ -1,0 +1,1 @@
+"""Which of two brokers a task goes to while a rollout moves an application from one to the other."""

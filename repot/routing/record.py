@@ -1,0 +1,193 @@
+"""The record of a rollout, in the lease store: what every producer and worker follows.
+
+One hash for each rollout, and a list with every state that it had. Both keys have the rollout's name as their hash tag,
+so that a cluster keeps them on one node. Addresses are stored without passwords.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from uuid import uuid4
+
+from repot.errors import RecordUnreadable, RolloutConflict, RolloutNotFound
+from repot.routing.choice import Weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+T = TypeVar("T")
+
+#: States that the history keeps, the latest.
+MAX_HISTORY = 1000
+
+
+class Store(Protocol):
+    """The lease store; its errors are those of `repot.errors` (StoreUnreachable and the others)."""
+
+    def ask(self, request: Callable[[Any], T]) -> T:
+        """Call `request` with a client of redis-py's, and return its answer."""
+
+    def run(self, script: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - what the script returns
+        """Run a script of this package, and return its answer."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRecord:
+    """The state of a rollout.
+
+    Attributes:
+        source, target: the brokers' addresses, without passwords.
+        phase: where the rollout is; the controller's word.
+        generation: grows by one with each change, from 1.
+        weights: shares of root ids that go to the target.
+        gather: messages of roots that run already follow the weights as well, so that no root stays on a side that is
+            to become empty; a root may then have messages on both sides.
+        who, why: of the last change.
+        updated_at: the last change, in seconds since 1970, by the store's clock.
+        token: the fencing token of the last change that was bound to one; 0 for none.
+    """
+
+    name: str
+    source: str
+    target: str
+    phase: str
+    generation: int
+    weights: Weights
+    gather: bool
+    who: str
+    why: str
+    updated_at: float
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a record, with who makes it and why; None leaves a value as it is."""
+
+    who: str
+    why: str
+    phase: str | None = None
+    weights: Weights | None = None
+    gather: bool | None = None
+
+    def fields(self) -> dict[str, str]:
+        """Return the fields of the hash."""
+        found = {"who": self.who, "why": self.why}
+        if self.phase is not None:
+            found["phase"] = self.phase
+        if self.gather is not None:
+            found["gather"] = "1" if self.gather else "0"
+        if self.weights is not None:
+            found["weight"] = repr(self.weights.default)
+            found["queue_weights"] = json.dumps(dict(self.weights.queues), sort_keys=True)
+            found["task_weights"] = json.dumps(dict(self.weights.tasks), sort_keys=True)
+        return found
+
+
+class RolloutRecords:
+    """The records of rollouts in one lease store.
+
+    Every method is one round trip, is safe to repeat, and raises StoreUnreachable, StoreMisconfigured or StoreRefused
+    as every request to the store, and RecordUnreadable where the value is not a record.
+    """
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        """Take the store, and the prefix of its keys (WORKER_LEASE_PREFIX)."""
+        self._store = store
+        self._prefix = prefix
+
+    def read(self, name: str) -> RolloutRecord | None:
+        """Return the record of a rollout; None if there is no record."""
+        key = self.key(name)
+        found: dict[str, str] = self._store.ask(lambda client: client.hgetall(key))
+        return _read(name, found) if found else None
+
+    def create(self, name: str, source: str, target: str, change: Change) -> RolloutRecord:
+        """Make the record of a new rollout, at weight 0 unless `change` names weights; addresses without passwords.
+
+        Raises:
+            RolloutConflict: there is one of this name.
+        """
+        first = {"phase": "", "gather": "0", **Change("", "", weights=Weights()).fields()}
+        return self._change(name, 0, {"source": source, "target": target, **first, **change.fields()}, None)
+
+    def change(self, record: RolloutRecord, change: Change, *, token: int | None = None) -> RolloutRecord:
+        """Change a record that is still as `record` says, and return the new state.
+
+        A change that is bound to a fencing `token` is refused after one with a later token.
+
+        Raises:
+            RolloutNotFound: the record was deleted.
+            RolloutConflict: it was changed meanwhile, or by the holder of a later token.
+        """
+        return self._change(record.name, record.generation, change.fields(), token)
+
+    def history(self, name: str) -> list[RolloutRecord]:
+        """Return the states that a rollout had, the first one first; at most the last 1000."""
+        key = f"{self.key(name)}:history"
+        lines: list[str] = self._store.ask(lambda client: client.lrange(key, 0, -1))
+        return [_read(name, _paired(_parsed(name, line))) for line in lines]
+
+    def key(self, name: str) -> str:
+        """Return the Redis key of a record."""
+        return f"{self._prefix}:rollout:{{{name}}}"
+
+    def _change(self, name: str, expected: int, fields: Mapping[str, str], token: int | None) -> RolloutRecord:
+        key = self.key(name)
+        flat = [word for pair in fields.items() for word in pair]
+        # a repeated request has the same id
+        arguments = [expected, uuid4().hex, "" if token is None else token, MAX_HISTORY, *flat]
+        answer, values = self._store.run("change", [key, f"{key}:history"], arguments)
+        if answer != "changed" and not values:
+            message = f"there is no record of the rollout {name}"
+            raise RolloutNotFound(message, hint="It was deleted, or the lease store lost it; begin the rollout again.")
+        found = _read(name, _paired(values))
+        if answer == "changed":
+            return found
+        if answer == "fenced":
+            message = f"the rollout {name} was changed with the fencing token {found.token}, later than {token}"
+            raise RolloutConflict(message, hint="Another controller has taken over; this one must stop.")
+        message = f"the rollout {name} is at generation {found.generation}, not {expected}: {found.who}, {found.why!r}"
+        hint = "Read it again, and decide again." if expected else "Choose another name, or go on with that rollout."
+        raise RolloutConflict(message, hint=hint)
+
+
+def _paired(flat: Sequence[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=False))
+
+
+def _parsed(name: str, text: str) -> Any:  # noqa: ANN401 - any JSON
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _unreadable(name, error) from error
+
+
+def _read(name: str, found: Mapping[str, str]) -> RolloutRecord:
+    try:
+        weights = Weights(float(found["weight"]), json.loads(found["queue_weights"]), json.loads(found["task_weights"]))
+        return RolloutRecord(
+            name=name,
+            source=found["source"],
+            target=found["target"],
+            phase=found["phase"],
+            generation=int(found["generation"]),
+            weights=weights,
+            gather=found["gather"] == "1",
+            who=found["who"],
+            why=found["why"],
+            updated_at=float(found["updated_at"]) / 1000,
+            token=int(found.get("token") or 0),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> RecordUnreadable:
+    message = f"the value stored as the rollout {name} is not a rollout's record: {type(error).__name__}: {error}"
+    return RecordUnreadable(message, hint="Another program writes under WORKER_LEASE_PREFIX.")

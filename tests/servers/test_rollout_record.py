@@ -1,0 +1,402 @@
+"""The record of a rollout in the lease store, and the thread that follows it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from itertools import pairwise
+from threading import Thread
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+import redis as redis_client
+
+from repot.chaos.runner.proxies import Proxy
+from repot.config import ExplicitSettings, inherited_environment
+from repot.errors import (
+    RecordUnreadable,
+    RolloutConflict,
+    RolloutNotFound,
+    StoreMisconfigured,
+    StoreRefused,
+    StoreUnreachable,
+)
+from repot.routing.choice import Weights
+from repot.routing.follower import INTERVAL_S, Follower
+from repot.routing.record import Change, RolloutRecord, RolloutRecords
+from repot.testbed import LOOPBACK, ReapedProcess, executables, free_port, redis_server
+from repot.testbed.redis_errors import answering
+from repot.waiting import wait_until
+from repot.worker.rollout import rollout_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from repot.testbed import Server
+
+SOURCE, TARGET = "redis://source/0", "amqp://me:**@target//"
+FIRST = Change("ann", "the first step", phase="canary", weights=Weights(0.05))
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Server]:
+    program = shutil.which("valkey-server")
+    if program is None:
+        pytest.skip("valkey-server is not installed")
+    with redis_server(program=program) as server:
+        yield server
+
+
+def _records(url: str, **changes: Any) -> RolloutRecords:
+    return rollout_records(ExplicitSettings(lease_store=url, lease_prefix=f"test-{uuid4()}", **changes))
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def records(request: pytest.FixtureRequest) -> RolloutRecords:
+    server: Server = request.getfixturevalue(request.param)
+    return _records(server.url)
+
+
+def test_a_new_record_is_read_as_it_was_made(records: RolloutRecords) -> None:
+    assert records.read("shop") is None
+    weights = Weights(0.05, queues={"mails": 0.5}, tasks={"pay": 0})
+    made = records.create("shop", SOURCE, TARGET, Change("ann", "why", phase="canary", weights=weights))
+    expected = RolloutRecord("shop", SOURCE, TARGET, "canary", 1, weights, False, "ann", "why", made.updated_at)
+    assert expected == made == records.read("shop")
+    assert abs(time() - made.updated_at) < 5
+    with pytest.raises(RolloutConflict, match="is at generation 1"):
+        records.create("shop", SOURCE, TARGET, FIRST)
+
+
+def test_a_new_record_sends_nothing_to_the_target_unless_told(records: RolloutRecords) -> None:
+    assert 0 == records.create("shop", SOURCE, TARGET, Change("ann", "why")).weights.default
+
+
+def test_a_change_keeps_what_it_does_not_name(records: RolloutRecords) -> None:
+    first = records.create("shop", SOURCE, TARGET, FIRST)
+    second = records.change(first, Change("bob", "more", weights=Weights(0.5)))
+    third = records.change(second, Change("bob", "stop", phase="abort", weights=Weights(0), gather=True))
+    assert [1, 2, 3] == [one.generation for one in (first, second, third)]
+    assert ["canary", "canary", "abort"] == [one.phase for one in (first, second, third)]
+    assert [False, False, True] == [one.gather for one in (first, second, third)]
+    assert [first, second, third] == records.history("shop")
+
+
+def test_of_two_who_read_the_same_generation_one_changes_it(records: RolloutRecords) -> None:
+    first = records.create("shop", SOURCE, TARGET, FIRST)
+    records.change(first, Change("ann", "mine", weights=Weights(0.5)))
+    with pytest.raises(RolloutConflict, match="generation 2, not 1: ann, 'mine'"):
+        records.change(first, Change("bob", "too late", weights=Weights(0.9)))
+    found = records.read("shop")
+    assert found is not None
+    assert 0.5 == found.weights.default
+
+
+def test_many_who_change_at_once_lose_no_change(records: RolloutRecords) -> None:
+    records.create("shop", SOURCE, TARGET, FIRST)
+    conflicts: list[RolloutConflict] = []
+
+    def change(who: str) -> None:
+        done = 0
+        while done < 10:
+            found = records.read("shop")
+            assert found is not None
+            try:
+                records.change(found, Change(who, str(done)))
+                done += 1
+            except RolloutConflict as conflict:
+                conflicts.append(conflict)
+
+    threads = [Thread(target=change, args=(str(number),)) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert list(range(1, 42)) == [one.generation for one in records.history("shop")]
+    assert conflicts
+
+
+def test_a_controller_with_an_earlier_token_changes_nothing(records: RolloutRecords) -> None:
+    first = records.create("shop", SOURCE, TARGET, FIRST)
+    second = records.change(first, Change("new", "took over"), token=1_700_000_000_000_002)
+    with pytest.raises(RolloutConflict, match="later than 1700000000000001"):
+        records.change(second, Change("old", "was frozen", weights=Weights(1)), token=1_700_000_000_000_001)
+    # a person needs no token
+    third = records.change(second, Change("ann", "abort", phase="abort"))
+    assert (3, 1_700_000_000_000_002) == (third.generation, third.token)
+
+
+def test_a_record_that_was_deleted_cannot_be_changed(records: RolloutRecords) -> None:
+    first = records.create("shop", SOURCE, TARGET, FIRST)
+    _store(records).ask(lambda client: client.delete(records.key("shop")))
+    with pytest.raises(RolloutNotFound):
+        records.change(first, Change("ann", "why"))
+
+
+def test_a_change_whose_answer_was_lost_is_made_once(redis: Server, toxiproxy: Server) -> None:
+    """The answer is cut off on its way, and redis-py sends the request again."""
+    proxy = Proxy.create(toxiproxy.url, f"records-{uuid4()}", redis.port)
+    records = _records(redis.url_at(proxy.port), socket_timeout=1, lease=3)
+    first = records.create("shop", SOURCE, TARGET, FIRST)
+    direct: Any = redis_client.Redis.from_url(redis.url, decode_responses=True)
+    name = proxy.add_toxic("timeout", "downstream", {"timeout": 0})
+
+    def heal() -> None:
+        wait_until(lambda: direct.hget(records.key("shop"), "generation") == "2", within_s=10, what="it was changed")
+        proxy.remove_toxic(name)
+
+    healer = Thread(target=heal)
+    healer.start()
+    found = records.change(first, Change("bob", "once"))
+    healer.join()
+    proxy.delete()
+    assert 2 == found.generation
+    assert [1, 2] == [int(one) for one in (1, direct.hget(records.key("shop"), "generation"))]
+    assert 2 == direct.llen(f"{records.key('shop')}:history")
+
+
+@pytest.mark.parametrize(
+    ("damage", "value"),
+    [("weight", "x"), ("weight", "2"), ("queue_weights", "[1]"), ("generation", ""), ("task_weights", '{"a": "b"}')],
+)
+def test_a_damaged_record_is_not_read(records: RolloutRecords, damage: str, value: str) -> None:
+    records.create("shop", SOURCE, TARGET, FIRST)
+    _store(records).ask(lambda client: client.hset(records.key("shop"), damage, value))
+    with pytest.raises(RecordUnreadable, match="rollout shop"):
+        records.read("shop")
+
+
+def test_a_value_of_another_type_is_not_read(records: RolloutRecords) -> None:
+    _store(records).ask(lambda client: client.set(records.key("shop"), "x"))
+    asking: list[Any] = [lambda: records.read("shop"), lambda: records.create("shop", SOURCE, TARGET, FIRST)]
+    for asked in asking:
+        with pytest.raises(RecordUnreadable):
+            asked()
+
+
+@pytest.mark.parametrize(("word", "error"), [("NOPERM", StoreRefused), ("MISCONF", StoreUnreachable)])
+def test_an_error_reply_has_the_meaning_that_it_has_for_leases(word: str, error: type[Exception]) -> None:
+    with redis_server("--enable-debug-command", "yes") as server:
+        records = _records(server.url)
+        first = records.create("shop", SOURCE, TARGET, FIRST)
+        with answering(server, word), pytest.raises(error):
+            records.change(first, Change("ann", "why"))
+
+
+def test_a_node_of_a_cluster_that_is_not_named_as_one_is_a_mistake(cluster: int) -> None:
+    with pytest.raises((StoreMisconfigured, StoreUnreachable)):
+        _records(f"redis://{LOOPBACK}:{cluster}/1").read("shop")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[int]:
+    """The port of a cluster of one node."""
+    port = free_port()
+    program = executables.REDIS.find()
+    options = ["--port", str(port), "--bind", LOOPBACK, "--dir", str(tmp_path), "--cluster-enabled", "yes"]
+    with _process(program, *options, directory=tmp_path):
+        client: Any = redis_client.Redis(port=port)
+        wait_until(lambda: _answers(client), within_s=20, what="the node answers")
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_until(lambda: client.cluster("info")["cluster_state"] == "ok", within_s=20, what="the cluster is complete")
+        yield port
+
+
+def test_on_a_cluster(cluster: int) -> None:
+    records = _records(f"redis+cluster://{LOOPBACK}:{cluster}")
+    first = records.create("shop", SOURCE, TARGET, FIRST)
+    records.change(first, Change("bob", "more"))
+    assert [1, 2] == [one.generation for one in records.history("shop")]
+
+
+def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
+    port = free_port()
+    configuration = tmp_path / "sentinel.conf"
+    configuration.write_text(
+        f"port {port}\nbind {LOOPBACK}\ndir {tmp_path}\nsentinel monitor shop {LOOPBACK} {redis.port} 1\n"
+    )
+    with _process(executables.REDIS.find(), str(configuration), "--sentinel", directory=tmp_path):
+        records = _records(f"sentinel://{LOOPBACK}:{port}/0", sentinel_master="shop")
+        client: Any = redis_client.Redis(port=port)
+        wait_until(lambda: _answers(client), within_s=20, what="the sentinel answers")
+        first = records.create("shop", SOURCE, TARGET, FIRST)
+        assert first == records.read("shop")
+
+
+@contextmanager
+def _process(program: str, *options: str, directory: Path) -> Iterator[ReapedProcess]:
+    found = ReapedProcess([program, *options], log=directory / "log", environment=inherited_environment(without=()))
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def _answers(client: Any) -> bool:
+    try:
+        return bool(client.ping())
+    except redis_client.RedisError:
+        return False
+
+
+def _store(records: RolloutRecords) -> Any:
+    return records._store
+
+
+def test_a_change_is_followed_within_two_seconds(redis: Server) -> None:
+    records = _records(redis.url)
+    follower = Follower("shop", lambda: lambda: records.read("shop"))
+    assert follower.record() is None
+    made = records.create("shop", SOURCE, TARGET, FIRST)
+    for number in range(3):
+        begin = monotonic()
+        wait_until(
+            lambda made=made: follower.record() == made,  # type: ignore[misc]
+            within_s=10,
+            what=f"generation {made.generation} is followed",
+        )
+        assert monotonic() - begin <= 2
+        made = records.change(made, Change("ann", "more", weights=Weights(0.1 * number)))
+    follower.stop()
+
+
+def test_the_first_question_waits_for_the_answer(redis: Server) -> None:
+    records = _records(redis.url)
+    made = records.create("shop", SOURCE, TARGET, FIRST)
+    follower = Follower("shop", lambda: lambda: records.read("shop"))
+    assert made == follower.record()
+    follower.stop()
+
+
+def test_the_first_question_waits_half_a_second_at_most(redis: Server, toxiproxy: Server) -> None:
+    """The store accepts connections and answers nothing."""
+    proxy = Proxy.create(toxiproxy.url, f"silent-{uuid4()}", redis.port)
+    records = _records(redis.url_at(proxy.port))
+    with proxy.with_toxic("timeout", ["upstream", "downstream"], {"timeout": 0}):
+        follower = Follower("shop", lambda: lambda: records.read("shop"))
+        begin = monotonic()
+        assert follower.record() is None
+        waited = monotonic() - begin
+        begin = monotonic()
+        follower.record()
+        assert monotonic() - begin < 0.05
+        follower.stop()
+    proxy.delete()
+    assert 0.4 < waited < 0.8
+
+
+def test_without_a_store_the_last_known_generation_holds(caplog: pytest.LogCaptureFixture) -> None:
+    """An outage is logged once, and so is its end."""
+    caplog.set_level(logging.WARNING, logger="repot.routing.follower")
+    with redis_server() as server:
+        records = _records(server.url)
+        made = records.create("shop", SOURCE, TARGET, FIRST)
+        rounds = list[float]()
+
+        def read() -> RolloutRecord | None:
+            rounds.append(monotonic())
+            return records.read("shop")
+
+        follower = Follower("shop", lambda: read)
+        assert made == follower.record()
+        os.kill(server.process.pid, signal.SIGSTOP)
+        os.kill(server.process.pid, signal.SIGKILL)
+        number = len(rounds)
+        wait_until(lambda: len(rounds) >= number + 3, within_s=60, what="it asked again")
+        assert made == follower.record()
+        follower.stop()
+    lines = [line.getMessage() for line in caplog.records]
+    (line,) = [one for one in lines if server.url in one]
+    assert "generation 1 holds" in line
+
+
+def test_a_record_that_was_deleted_holds(redis: Server) -> None:
+    """A store that lost its data says nothing of the rollout."""
+    records = _records(redis.url)
+    made = records.create("shop", SOURCE, TARGET, FIRST)
+    answers: list[RolloutRecord | None] = []
+
+    def read() -> RolloutRecord | None:
+        answers.append(records.read("shop"))
+        return answers[-1]
+
+    follower = Follower("shop", lambda: read)
+    assert made == follower.record()
+    _store(records).ask(lambda client: client.delete(records.key("shop")))
+    wait_until(lambda: None in answers, within_s=10, what="it is read again")
+    assert made == follower.record()
+    follower.stop()
+
+
+_FORKING = """
+import os, sys, threading
+from repot.config import ExplicitSettings
+from repot.routing.follower import Follower
+from repot.worker.rollout import rollout_records
+settings = ExplicitSettings(lease_store=sys.argv[1], lease_prefix=sys.argv[2])
+opened = []
+def open_reader():
+    opened.append(os.getpid())
+    records = rollout_records(settings)
+    return lambda: records.read("shop")
+follower = Follower("shop", open_reader)
+assert follower.record().generation == 1
+if os.fork() == 0:
+    # the parent's thread is not here; its answer is
+    assert not [one for one in threading.enumerate() if "repot" in one.name]
+    generation = follower.record().generation
+    assert opened[-1] == os.getpid()
+    assert [one for one in threading.enumerate() if "repot" in one.name]
+    os._exit(generation)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_forked_process_reads_for_itself(redis: Server) -> None:
+    prefix = f"test-{uuid4()}"
+    settings = ExplicitSettings(lease_store=redis.url, lease_prefix=prefix)
+    rollout_records(settings).create("shop", SOURCE, TARGET, FIRST)
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING, redis.url, prefix], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "1" == done.stdout.strip(), done.stderr
+
+
+def test_many_threads_begin_one_thread(redis: Server) -> None:
+    records = _records(redis.url)
+    made = records.create("shop", SOURCE, TARGET, FIRST)
+    opened: list[int] = []
+
+    def open_reader() -> Any:
+        opened.append(1)
+        return lambda: records.read("shop")
+
+    follower = Follower("shop", open_reader)
+    found: list[RolloutRecord | None] = []
+    threads = [Thread(target=lambda: found.append(follower.record())) for _ in range(20)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    follower.stop()
+    assert ([1], [made] * 20) == (opened, found)
+
+
+def test_producers_spread_over_the_interval() -> None:
+    """Each asks within 2 s, and not all at the same instants."""
+    times: list[float] = []
+    follower = Follower("shop", lambda: lambda: times.append(monotonic()))  # type: ignore[arg-type, func-returns-value]
+    follower.record()
+    wait_until(lambda: len(times) >= 5, within_s=12, what="five questions")
+    follower.stop()
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert all(0.7 * INTERVAL_S < one < 2 for one in pauses), pauses
+    assert max(pauses) - min(pauses) > 0.01
