@@ -92,7 +92,39 @@ def _exit_on_config_error(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Cele
 
 def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> WorkerSettings:
     refuse_overriding()
-    settings = settings or load()
+    _remove_rollout(app)
+    given = settings or load()
+    settings = _derive(app, given, role)
+    _protect_results(settings.result_backend)
+    if settings.journal:
+        _instrument(settings.journal)
+    if settings.rollout:
+        _install_rollout(app, settings, given, role)
+    signals.before_task_publish.connect(_register_expiry, dispatch_uid="repot-expiry")
+    if role is Role.WORKER:
+        signals.worker_init.connect(_start_status_writer, dispatch_uid="repot-status")
+        signals.task_prerun.connect(_record_begin, dispatch_uid="repot-begin")
+        signals.task_postrun.connect(_record_end, dispatch_uid="repot-end")
+        app.steps["consumer"].update(_STEPS)
+    return settings
+
+
+def _install_rollout(app: Celery, settings: WorkerSettings, given: WorkerSettings, role: Role) -> None:
+    """Send by a rollout; an application without one does not import it."""
+    from repot.worker.rollout import install_rollout
+
+    install_rollout(app, settings, given, lambda sibling, theirs: _derive(sibling, theirs, role))
+
+
+def _remove_rollout(app: Celery) -> None:
+    if state_of(app).rollout is not None:
+        from repot.worker.rollout import remove_rollout
+
+        remove_rollout(app)
+
+
+def _derive(app: Celery, settings: WorkerSettings, role: Role) -> WorkerSettings:
+    """Configure what belongs to a broker, and return the settings with the application's own values."""
     _undo_previous(app)
     given = settings.model_fields_set
     settings = _with_application_values(app, settings)
@@ -112,15 +144,6 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     state_of(app).applied = {entry.key: (entry, given & set(entry.fields)) for entry in applied}
     for url in {settings.read_url, settings.write_url}:
         follow_the_primary(url)
-    _protect_results(settings.result_backend)
-    if settings.journal:
-        _instrument(settings.journal)
-    signals.before_task_publish.connect(_register_expiry, dispatch_uid="repot-expiry")
-    if role is Role.WORKER:
-        signals.worker_init.connect(_start_status_writer, dispatch_uid="repot-status")
-        signals.task_prerun.connect(_record_begin, dispatch_uid="repot-begin")
-        signals.task_postrun.connect(_record_end, dispatch_uid="repot-end")
-        app.steps["consumer"].update(_STEPS)
     return settings
 
 

@@ -1,18 +1,38 @@
-"""The lease store of a configured application, for the records of rollouts."""
+"""A rollout for a configured application: its record's store, its two brokers, and the hook where Celery sends."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from celery import signals
+
+from repot.config import BrokerUrl
 from repot.idempotency.connection import StoreConnection
+from repot.routing.choice import Side
+from repot.routing.follower import Follower
+from repot.routing.once import ANSWER_PART, CONNECT_PART
 from repot.routing.record import RolloutRecords
+from repot.routing.sender import RolloutSender
+from repot.upstream.app_state import state_of
+from repot.upstream.sending import send_by, stop_sending_by
+from repot.upstream.sibling_app import own_pools, sibling_of, with_own_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from celery import Celery
+
     from repot.config import WorkerSettings
+    from repot.routing.record import RolloutRecord
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: The thread that follows the record waits for the store at most so long: an answer that comes later would be too late.
+_STORE_TIMEOUT_S = 1.0
 
 
 class RolloutStore(StoreConnection):
@@ -36,3 +56,117 @@ def rollout_records(settings: WorkerSettings) -> RolloutRecords:
         ConfigInvalid: by a method: no setting names a store.
     """
     return RolloutRecords(RolloutStore(settings), settings.lease_prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingApp:
+    """The application on the other broker, and its connections."""
+
+    app: Celery
+    pool: Any
+
+
+def install_rollout(
+    app: Celery, settings: WorkerSettings, given: WorkerSettings, derive: Callable[[Celery, WorkerSettings], object]
+) -> None:
+    """Send the tasks of an application by the rollout of its settings.
+
+    `settings` are complete, `given` those before the application's own values were added. `derive` configures an
+    application, and does not install a rollout.
+    """
+    home = Side(settings.rollout_side)
+    theirs = given.replace(rollout_side=home.other.value)
+    follower = Follower(settings.rollout, lambda: _reader(settings), _acceptor(settings))
+
+    def make() -> SiblingApp:
+        sibling = sibling_of(app)
+        derive(sibling, theirs)
+        with_own_queues(sibling)
+        if home.other is Side.TARGET:
+            _limit_waits(sibling, settings.rollout_send_timeout)
+        return SiblingApp(sibling, own_pools(sibling))
+
+    sender = RolloutSender(app, settings.rollout, home, follower, make, settings.rollout_send_timeout)
+    state_of(app).rollout = sender
+    send_by(app, sender.send)
+    signals.worker_init.connect(_note_worker, dispatch_uid="repot-rollout-worker")
+
+
+def rollout_of(app: Celery) -> RolloutSender | None:
+    """Return what sends the tasks of an application during a rollout; None without one."""
+    return cast("RolloutSender | None", state_of(app).rollout)
+
+
+def remove_rollout(app: Celery) -> None:
+    """Send the tasks of an application as before; the thread that follows the record ends."""
+    sender = rollout_of(app)
+    if sender is not None:
+        sender.stop()
+    stop_sending_by(app)
+    state_of(app).rollout = None
+
+
+def _note_worker(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    rollout = rollout_of(sender.app)
+    if rollout is not None:
+        rollout.is_worker = True
+
+
+def _reader(settings: WorkerSettings) -> Callable[[], RolloutRecord | None]:
+    quick = settings.replace(
+        socket_timeout=min(settings.socket_timeout, _STORE_TIMEOUT_S),
+        socket_connect_timeout=min(settings.socket_connect_timeout, _STORE_TIMEOUT_S),
+    )
+    records = rollout_records(quick)
+    return lambda: records.read(settings.rollout)
+
+
+def _acceptor(settings: WorkerSettings) -> Callable[[RolloutRecord], bool]:
+    """Return what accepts a record of the brokers in the settings; it logs the first one of others."""
+    assert settings.rollout_target is not None
+    ours = (settings.broker_url, settings.rollout_target)
+    refused: set[tuple[str, str]] = set()
+
+    def accepts(record: RolloutRecord) -> bool:
+        theirs = (record.source, record.target)
+        if all(_is_same(text, url) for text, url in zip(theirs, ours, strict=True)):
+            refused.clear()
+            return True
+        if theirs not in refused:
+            log.error(
+                "the rollout %s leads from %s to %s, and this process is configured for %s and %s: it does not "
+                "follow, and its tasks go to the source; correct WORKER_BROKER_URL, WORKER_ROLLOUT_TARGET or "
+                "WORKER_ROLLOUT",
+                record.name,
+                *theirs,
+                *ours,
+                extra={"action": "rollout_of_other_brokers"},
+            )
+        refused.add(theirs)
+        return False
+
+    return accepts
+
+
+def _is_same(stored: str, url: BrokerUrl) -> bool:
+    try:
+        return BrokerUrl.parse(stored).shares_server(url)
+    except ValueError:
+        return False
+
+
+def _limit_waits(sibling: Celery, limit_s: float) -> None:
+    """Let nothing that happens before a message is sent wait for long, and nothing be sent twice in silence."""
+    servers = max(len(sibling.connection_for_write().alt or ()), 1)
+    connect_s, answer_s = limit_s * CONNECT_PART / servers, limit_s * CONNECT_PART
+    options = {
+        **(sibling.conf.broker_transport_options or {}),
+        "socket_connect_timeout": connect_s,
+        "socket_timeout": limit_s * ANSWER_PART,
+        "read_timeout": answer_s,
+        "write_timeout": answer_s,
+        "retry_on_timeout": False,
+        # a fallback needs to know what the broker has, whatever WORKER_PUBLISHER_CONFIRMS says
+        "confirm_publish": True,
+    }
+    sibling.conf.update(broker_connection_timeout=connect_s, broker_transport_options=options, task_publish_retry=False)

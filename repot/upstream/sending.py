@@ -1,0 +1,90 @@
+"""The one way by which Celery sends a task message: `Celery.send_task`.
+
+`Task.apply_async`, beat, canvas, retries and callbacks all end there, with the application's own pool and routes.
+Celery has no setting by which a message goes to another broker. Its parts call the attribute of the application.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+
+from repot.upstream.point import Failure, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BREAKS = "During a rollout, tasks go to the source alone, or a root id has messages on both sides."
+
+POINTS = (
+    Point("celery.app.task:Task.apply_async", Failure.SILENT, _BREAKS, contains=("return app.send_task(",)),
+    Point("celery.beat:Scheduler.send_task", Failure.SILENT, _BREAKS, contains=("return self.app.send_task(",)),
+    Point(
+        "celery.app.base:Celery.send_task",
+        Failure.SILENT,
+        _BREAKS,
+        contains=(
+            "task_id = task_id or uuid()",
+            "producer = producer or publisher",
+            "registry = self._tasks",
+            "options = dict(filtered_opts, **options)",
+            "options, route_name or name, args, kwargs, task_type)",
+            "root_id = parent.request.root_id or parent.request.id",
+            "with self.producer_or_acquire(producer) as P:",
+        ),
+    ),
+    Point("celery.app.base:Celery.current_worker_task", Failure.LOUD, _BREAKS),
+    Point("celery.app.task:Task._get_exec_options", Failure.LOUD, _BREAKS, "(self)"),
+)
+
+#: The parameters of `send_task` that may follow the arguments of the task without a name.
+_POSITIONAL = tuple(inspect.signature(Celery.send_task).parameters)[4:]
+
+
+def send_by(app: Any, send: Callable[[Callable[..., Any], str, Any, Any, dict[str, Any]], Any]) -> None:
+    """Let an application send by `send(original, name, args, kwargs, options)`, in the place of an earlier one.
+
+    `options` are all other arguments of `send_task`, by name.
+    """
+    stop_sending_by(app)
+    # what stands on the application itself may be another library's; the method of its class is looked up later, as a
+    # library may wrap it after this call
+    own = vars(app).get("send_task")
+
+    def original(*args: Any, **options: Any) -> Any:
+        return (own or type(app).send_task.__get__(app))(*args, **options)
+
+    def send_task(name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        return send(original, name, args, kwargs, dict(zip(_POSITIONAL, more, strict=False)) | options)
+
+    send_task.repot_original = own  # type: ignore[attr-defined]
+    app.send_task = send_task
+
+
+def stop_sending_by(app: Any) -> None:
+    """Undo `send_by`."""
+    ours = vars(app).get("send_task")
+    if hasattr(ours, "repot_original"):
+        del app.send_task
+        if ours.repot_original is not None:
+            app.send_task = ours.repot_original
+
+
+def current_root(app: Any) -> str | None:
+    """Return the root id of the task that runs in this thread of a worker; None outside of tasks."""
+    task = app.current_worker_task
+    return None if task is None else task.request.root_id or task.request.id
+
+
+def options_with_those_of_the_task(app: Any, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a call over those of the task's class, as Celery merges them; for `route` as well."""
+    task = options.get("task_type")
+    if task is None:
+        # not app.tasks, which would finalize the application
+        task = app._tasks.get(name)
+    if task is None:
+        return dict(options)
+    of_the_class = {name: value for name, value in task._get_exec_options().items() if value is not None}
+    return {**of_the_class, **options}

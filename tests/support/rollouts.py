@@ -1,0 +1,161 @@
+"""A rollout between two private servers: its record, its producers, its workers, and what ran where."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import redis as redis_client
+from celery import Celery
+from kombu import Connection
+
+from repot.chaos.runner.workers import start_worker
+from repot.config import ExplicitSettings, Role
+from repot.routing.choice import Side, Weights
+from repot.routing.record import Change
+from repot.waiting import wait_until
+from repot.worker.configure import configure
+from repot.worker.rollout import rollout_of, rollout_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from repot.routing.record import RolloutRecord
+    from repot.testbed import ReapedProcess, Server
+
+NAME = "shop"
+TASKS = "support.rollout_app"
+
+
+class Rollout:
+    """From one address to another; queues, records and lists are its own."""
+
+    def __init__(self, source: str, target: str, store: Server, directory: Path, **changes: Any) -> None:
+        self.token = f"r-{uuid4().hex[:12]}"
+        self.queue = self.token
+        self.addresses = {Side.SOURCE: source, Side.TARGET: target}
+        self.directory = directory
+        given: dict[str, Any] = {
+            "app": TASKS,
+            "broker_url": source,
+            "rollout": NAME,
+            "rollout_target": target,
+            "result_backend": store.results_url,
+            "queue_names": (self.queue,),
+            "lease_prefix": self.token,
+            "status_dir": directory / "status",
+            "heartbeat": 2,
+            **changes,
+        }
+        self.settings = ExplicitSettings(**given)
+        self.records = rollout_records(self.settings)
+        self._list: Any = redis_client.Redis.from_url(store.results_url)
+        self._workers: list[ReapedProcess] = []
+        self._apps: list[Celery] = []
+
+    def begin(self, weight: float | Weights = 0.5, **changes: Any) -> RolloutRecord:
+        """Make the record."""
+        weights = weight if isinstance(weight, Weights) else Weights(weight)
+        source, target = self.settings.broker_url, self.settings.rollout_target
+        change = Change("test", "begins", phase="canary", weights=weights, **changes)
+        return self.records.create(NAME, str(source), str(target), change)
+
+    def change(self, **changes: Any) -> RolloutRecord:
+        """Change the record."""
+        found = self.records.read(NAME)
+        assert found is not None
+        if "weight" in changes:
+            changes["weights"] = Weights(changes.pop("weight"))
+        return self.records.change(found, Change("test", "goes on", **changes))
+
+    def producer(self, app: Celery | None = None, side: Side = Side.SOURCE, **changes: Any) -> Any:
+        """A configured application that sends."""
+        app = app or Celery("producer", set_as_current=False)
+        configure(app, self.settings.replace(rollout_side=side.value, **changes), Role.CLIENT)
+        self._apps.append(app)
+        return app
+
+    def start_worker(self, side: Side, processes: int = 2, *options: str) -> ReapedProcess:
+        """A worker of one side, that is ready."""
+        name = f"{side}-{len(self._workers)}-{self.token}"
+        settings = self.settings.replace(rollout_side=side.value)
+        worker = start_worker(name, self.queue, settings, self.directory, processes, options)
+        self._workers.append(worker)
+        try:
+            wait_until(lambda: " ready." in worker.log_tail(100), within_s=60, what=f"{name} is ready")
+        except Exception as error:
+            error.add_note(worker.log_tail(40))
+            raise
+        return worker
+
+    def start_workers(self, processes: int = 2) -> None:
+        """One worker for each side."""
+        for side in Side:
+            self.start_worker(side, processes)
+
+    def stop(self) -> None:
+        """End what it has begun."""
+        for worker in self._workers:
+            worker.stop()
+        for app in self._apps:
+            rollout = rollout_of(app)
+            if rollout is not None:
+                rollout.stop()
+            app.close()
+
+    def ran(self) -> list[dict[str, Any]]:
+        """What the runs said."""
+        return [json.loads(line) for line in self._list.lrange(f"{self.token}:ran", 0, -1)]
+
+    def stop_tasks(self) -> None:
+        """Let `forever` end."""
+        self._list.set(f"{self.token}:stop", 1)
+
+    def await_ran(self, labels: list[str], within_s: float = 60) -> list[dict[str, Any]]:
+        """Wait until each label ran; return all lines."""
+        expected = set(labels)
+
+        def missing() -> set[str]:
+            return expected - {line["label"] for line in self.ran()}
+
+        try:
+            wait_until(lambda: not missing(), within_s=within_s, what="every task ran")
+        except Exception as error:
+            error.add_note(f"missing: {sorted(missing())[:20]}")
+            for worker in self._workers:
+                error.add_note(worker.log_tail(30))
+            raise
+        return self.ran()
+
+    def waiting(self, side: Side, queue: str = "") -> list[Any]:
+        """Take the messages of a queue."""
+        found: list[Any] = []
+        with Connection(self.addresses[side]) as connection:
+            channel: Any = connection.default_channel
+            while True:
+                try:
+                    message = channel.basic_get(queue or self.queue, no_ack=True)
+                except connection.channel_errors:
+                    return found  # there is no such queue
+                if message is None:
+                    return found
+                found.append(message)
+
+    def ids(self, side: Side, queue: str = "") -> list[str]:
+        """Take the task ids of a queue."""
+        return [message.headers["id"] for message in self.waiting(side, queue)]
+
+
+def doubled(lines: list[dict[str, Any]]) -> dict[str, int]:
+    """Labels that ran more than once."""
+    return {label: number for label, number in Counter(line["label"] for line in lines).items() if number > 1}
+
+
+def split_roots(lines: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """Root ids with runs on both sides."""
+    sides: dict[str, set[str]] = {}
+    for line in lines:
+        sides.setdefault(line["root"], set()).add(line["side"])
+    return {root: found for root, found in sides.items() if len(found) > 1}
