@@ -20,12 +20,8 @@ class Breaker:
         self._lock = Lock()
         self._pause_s = 0.0
         self._open_until = 0.0
+        self._is_tried = False
         self._random = random.Random()  # noqa: S311 - no secret
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether the last try failed."""
-        return self._pause_s > 0
 
     def allows(self) -> bool:
         """Return whether this caller may try; one that may must say how it went."""
@@ -36,7 +32,7 @@ class Breaker:
             if now < self._open_until:
                 return False
             # this caller's try: the others wait for its end
-            self._open_until = now + self._probe_s
+            self._open_until, self._is_tried = now + self._probe_s, True
             return True
 
     def succeeded(self) -> bool:
@@ -44,15 +40,16 @@ class Breaker:
         if not self._pause_s:
             return False
         with self._lock:
-            was_open, self._pause_s = self._pause_s > 0, 0.0
+            was_open, self._pause_s, self._is_tried = self._pause_s > 0, 0.0, False
             return was_open
 
     def failed(self) -> bool:
         """Open it, for longer than the last time; return whether it was closed."""
         with self._lock:
             was_closed = not self._pause_s
-            now = monotonic()
-            if was_closed or now >= self._open_until - self._probe_s:
+            if was_closed or self._is_tried:
                 self._pause_s = min(max(2 * self._pause_s, FIRST_S), LONGEST_S)
-            self._open_until = now + self._pause_s * (1 + self._random.uniform(-_JITTER, _JITTER))
+                self._open_until = monotonic() + self._pause_s * (1 + self._random.uniform(-_JITTER, _JITTER))
+                self._is_tried = False
+            # else a caller that had begun before the first failure
             return was_closed

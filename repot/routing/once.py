@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kombu import Producer
-from kombu.exceptions import LimitExceeded
+from kombu.exceptions import LimitExceeded, SerializationError
 
 from repot.upstream.ready_channel import drop, is_usable_after, make_ready, was_refused
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: The parts of the time limit that connecting to all servers, and one answer of the broker, may take. With both, and
 #: the look at the clock before a message is sent, the whole never takes longer than the limit.
 CONNECT_PART, ANSWER_PART = 0.25, 0.5
+
+
+_OF_THE_CALLER = (SerializationError, TypeError, ValueError, LookupError)
 
 
 class NotSent(Exception):
@@ -91,7 +94,8 @@ class OnceProducer:
                 drop(self.connection)
             if refused:
                 raise NotSent(is_unreachable=False) from error
-            self.may_have_arrived = True
+            # a body or an option that cannot be encoded is the caller's error, before anything is written
+            self.may_have_arrived = not isinstance(error, _OF_THE_CALLER)
             raise
         self.is_sent = True
         return answer

@@ -34,6 +34,8 @@ from repot.upstream.current_app import resolve
 from repot.upstream.failure_signal import on_task_failure
 from repot.upstream.producers import choose_producer
 from repot.upstream.raw_methods import nack_all
+from repot.upstream.sending import current_root, options_with_those_of_the_task, send_by, stop_sending_by
+from repot.upstream.sibling_app import own_pools, sibling_of, with_own_queues
 from repot.upstream.skipped_tasks import on_skipped
 from repot.upstream.soft_shutdown import before_soft_shutdown
 from repot.upstream.task_request import HookedRequest, use_request
@@ -325,3 +327,95 @@ def test_a_revoked_task_is_known_to_celery() -> None:
     task_id = str(uuid4())
     worker_state.revoke(task_id)
     assert task_id in worker_state._state.revoked
+
+
+def test_every_way_of_sending_calls_the_hook(app: Any, task: Any) -> None:
+    """Arguments without a name arrive by name, and what the class' method is by then sends."""
+    seen: list[tuple[str, Any, dict[str, Any]]] = []
+
+    def send(original: Callable[..., Any], name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
+        seen.append((name, args, options))
+        return original(name, args, kwargs, **options)
+
+    send_by(app, send)
+    task.delay()
+    task.apply_async(task_id="one")
+    app.send_task(task.name, (), {}, 7, None, "two")
+    app.signature(task.name).delay()
+    app.Beat(app=app).Service(app).get_scheduler(lazy=True).send_task(task.name, task_id="three")
+    assert [task.name] * 5 == [name for name, _, _ in seen]
+    assert ["one", "two", "three"] == [options["task_id"] for _, _, options in seen if options.get("task_id")]
+    assert 7 == seen[2][2]["countdown"]
+    stop_sending_by(app)
+    assert "send_task" not in vars(app)
+    task.delay()
+    assert 5 == len(seen)
+
+
+def test_the_hook_calls_what_another_library_has_put_there(app: Any, task: Any) -> None:
+    stock, theirs = app.send_task, list[str]()
+
+    def send_task(name: str, *args: Any, **options: Any) -> Any:
+        theirs.append(name)
+        return stock(name, *args, **options)
+
+    app.send_task = send_task
+    send_by(app, lambda original, name, args, kwargs, options: original(name, args, kwargs, **options))
+    send_by(app, lambda original, name, args, kwargs, options: original(name, args, kwargs, **options))
+    task.delay()
+    assert [task.name] == theirs
+    stop_sending_by(app)
+    assert send_task is app.send_task
+
+
+def test_the_root_of_the_task_that_runs(app: Any) -> None:
+    def look() -> str | None:
+        return current_root(app)
+
+    assert look() is None
+    looking = app.task(name="look", shared=False)(look)
+    looking.push_request(id="one", called_directly=False)
+    from celery._state import _task_stack  # type: ignore[attr-defined]
+
+    _task_stack.push(looking)
+    try:
+        assert "one" == look()
+        looking.push_request(root_id="root")
+        assert "root" == look()
+    finally:
+        _task_stack.pop()
+        looking.pop_request()
+
+
+def test_the_options_of_a_task_s_class_count_below_those_of_the_call(app: Any) -> None:
+    app.task(name="sorted", shared=False, serializer="yaml", compression="gzip")(_unused)
+    app.finalize()
+    found = options_with_those_of_the_task(app, "sorted", {"serializer": "json", "queue": "q"})
+    assert {"serializer": "json", "queue": "q", "compression": "gzip"} == found
+    assert {"queue": "q"} == options_with_those_of_the_task(app, "of another program", {"queue": "q"})
+
+
+def _unused() -> None:
+    """Is never run."""
+
+
+def test_a_sibling_shares_tasks_and_results_and_has_a_configuration_of_its_own(app: Any, task: Any) -> None:
+    app.conf.task_routes = {"x": {"queue": "routed"}}
+    app.conf.task_queues = [Queue("one"), Queue("routed")]
+    # declared, and so changed
+    assert app.amqp.queues["one"].exchange
+    found: Any = sibling_of(app)
+    found.conf.update(broker_url="memory://other", task_default_queue="two")
+    with_own_queues(found)
+    pool = own_pools(found)
+    assert found.tasks is app.tasks
+    assert (app, app.backend) == (task.app, found.backend)
+    assert found.AsyncResult is app.AsyncResult
+    assert ("memory://", "memory://other") == (app.conf.broker_url, found.conf.broker_url)
+    assert "celery" == app.conf.task_default_queue
+    assert found.conf.task_routes is app.conf.task_routes
+    assert not {id(queue) for queue in app.conf.task_queues} & {id(queue) for queue in found.conf.task_queues}
+    assert pool is found.pool is not app.pool
+    assert found.producer_pool.connections is pool
+    assert found.amqp is not app.amqp
+    assert ("other", "") == (found.connection_for_write().hostname, app.connection_for_write().hostname or "")
