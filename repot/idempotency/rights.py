@@ -48,6 +48,12 @@ JOBS = Rights(
     ),
 )
 
+#: A process that sends tasks during a rollout, and so follows its record.
+ROLLOUT = Rights(("rollout",), ("hgetall",), by_script=False)
+
+#: A process that changes the record of a rollout.
+ROLLOUTS = Rights(("rollout",), ("time", "hmget", "hgetall", "hset", "rpush", "ltrim", "lrange"))
+
 #: `repot leases`.
 LEASES = Rights(
     ("idempotency", "jobs"),

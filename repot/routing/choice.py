@@ -62,4 +62,7 @@ def position(rollout: str, root: str) -> float:
 
 def chosen(rollout: str, root: str, weight: float) -> Side:
     """Return the side of a root id: raising the weight moves root ids to the target, and none back."""
+    if weight in (0, 1):
+        # as the position says; a send before and after a rollout need not compute it
+        return Side.TARGET if weight else Side.SOURCE
     return Side.TARGET if position(rollout, root) < weight else Side.SOURCE

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from repot.routing.choice import Side
+from repot.routing.choice import Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,31 +23,32 @@ class SideCounts:
     publish_failures: int = 0
 
 
-@dataclass(slots=True)
 class Counters:
     """Counts by side; threads may share them."""
 
-    _lock: Lock = field(default_factory=Lock)
-    _counts: dict[tuple[Side, str], int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self._lock = Lock()
+        self._sent = dict.fromkeys(Side, 0)
+        self._fallbacks = dict.fromkeys(Side, 0)
+        self._failures = dict.fromkeys(Side, 0)
 
     def sent(self, side: Side) -> None:
         """Count a message that a side accepted."""
-        self._add(side, "sent")
+        with self._lock:
+            self._sent[side] += 1
 
     def fell_back(self, side: Side) -> None:
         """Count a message that was meant for a side and goes to the other one."""
-        self._add(side, "fallbacks")
+        with self._lock:
+            self._fallbacks[side] += 1
 
     def failed(self, side: Side) -> None:
         """Count an attempt to send to a side that failed."""
-        self._add(side, "publish_failures")
+        with self._lock:
+            self._failures[side] += 1
 
     def of(self, side: Side) -> SideCounts:
         """Return the counts of a side at one instant."""
         with self._lock:
-            return SideCounts(**{what: number for (where, what), number in self._counts.items() if where is side})
-
-    def _add(self, side: Side, what: str) -> None:
-        key = (side, what)
-        with self._lock:
-            self._counts[key] = self._counts.get(key, 0) + 1
+            return SideCounts(self._sent[side], self._fallbacks[side], self._failures[side])

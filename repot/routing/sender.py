@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from os import getpid
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -58,6 +59,9 @@ class _Process:
     counters: Counters = field(default_factory=Counters)
     lock: Lock = field(default_factory=Lock)
     sibling: Sibling | None = None
+    #: Tasks and exchanges that stay at home, and whether the target refuses tasks: each is logged once.
+    kept: set[tuple[str, str]] = field(default_factory=set)
+    is_refused: bool = False
     #: Connections that callers gave, and whether they lead to the application's own broker.
     known: WeakKeyDictionary[Any, bool] = field(default_factory=WeakKeyDictionary)
 
@@ -110,7 +114,7 @@ class RolloutSender:
         options["task_id"] = options.get("task_id") or uuid()
         message = _Message(original, name, args, kwargs, options, record.generation if record else 0)
         if self._side_of(record, message) is self._home:
-            return self._send_home(here, message)
+            return self._send(here, self._home, message, original)
         return self._send_to_the_other(here, message)
 
     def _here(self) -> _Process:
@@ -161,15 +165,17 @@ class RolloutSender:
         routed = self._routed(message)
         queue = only_queue_at(self._app.amqp.queues, routed)
         if queue is None:
-            log.warning(
-                "%s stays on the %s: the application does not declare exactly one queue that is bound to the exchange "
-                "%r with the key %r, so the other broker may have none",
-                message.name,
-                self._home,
-                str(routed.get("exchange")),
-                routed.get("routing_key"),
-                extra={"action": "rollout_not_routed"},
-            )
+            if (message.name, str(routed.get("exchange"))) not in here.kept:
+                here.kept.add((message.name, str(routed.get("exchange"))))
+                log.warning(
+                    "%s stays on the %s: the application does not declare exactly one queue that is bound to the "
+                    "exchange %r with the key %r, so the other broker may have none",
+                    message.name,
+                    self._home,
+                    str(routed.get("exchange")),
+                    routed.get("routing_key"),
+                    extra={"action": "rollout_not_routed"},
+                )
             return self._send_home(here, message)
         options = dict(message.options)
         if queue:
@@ -196,9 +202,9 @@ class RolloutSender:
     def _send_once(self, here: _Process, there: _Message) -> Any:  # noqa: ANN401 - Celery's
         sibling = self._sibling(here)
         with publishing_once(sibling.pool, self._send_timeout_s) as producer:
-            options = {**there.options, "producer": producer, "retry": False}
+            there.options |= {"producer": producer, "retry": False}
             try:
-                return there.sent_by(sibling.app.send_task, self._stamp(there, Side.TARGET), options)
+                return there.sent_by(sibling.app.send_task, _stamp(self._name, there.generation, Side.TARGET))
             finally:
                 self._note_outcome(here, producer)
 
@@ -209,6 +215,7 @@ class RolloutSender:
         elif producer.is_sent:
             # an event about it may still have failed
             here.counters.sent(Side.TARGET)
+            here.is_refused = False
             if here.breaker.succeeded():
                 text = "the target of the rollout %s answers again"
                 log.warning(text, self._name, extra={"action": "rollout_target_answers"})
@@ -217,12 +224,14 @@ class RolloutSender:
         cause = f"{type(error.__cause__).__name__}: {error.__cause__}"
         if not error.is_unreachable:
             here.breaker.succeeded()
-            log.warning(
-                "the target of the rollout %s refused a task, which goes to the source: %s",
-                self._name,
-                cause,
-                extra={"action": "rollout_fallback"},
-            )
+            if not here.is_refused:
+                log.warning(
+                    "the target of the rollout %s refuses tasks, which go to the source: %s",
+                    self._name,
+                    cause,
+                    extra={"action": "rollout_fallback"},
+                )
+            here.is_refused = True
         elif here.breaker.failed():
             log.warning(
                 "the target of the rollout %s does not answer, and tasks go to the source: %s",
@@ -236,7 +245,7 @@ class RolloutSender:
 
     def _send(self, here: _Process, side: Side, message: _Message, send: Callable[..., Any]) -> Any:  # noqa: ANN401 - Celery's
         try:
-            result = message.sent_by(send, self._stamp(message, side), message.options)
+            result = message.sent_by(send, _stamp(self._name, message.generation, side))
         except OperationalError:
             here.counters.failed(side)
             raise
@@ -249,11 +258,8 @@ class RolloutSender:
                 here.sibling = here.sibling or self._make_sibling()
         return here.sibling
 
-    def _stamp(self, message: _Message, side: Side) -> str:
-        return str(RolloutStamp(self._name, message.generation, side))
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Message:
     """One call of `send_task`."""
 
@@ -265,9 +271,15 @@ class _Message:
     #: Of the record by which its side was chosen.
     generation: int
 
-    def sent_by(self, send: Callable[..., Any], stamp: str, options: dict[str, Any]) -> Any:  # noqa: ANN401 - Celery's
-        headers = {**(options.get("headers") or {}), ROLLOUT_HEADER: stamp}
-        return send(self.name, self.args, self.kwargs, **{**options, "headers": headers})
+    def sent_by(self, send: Callable[..., Any], stamp: str) -> Any:  # noqa: ANN401 - Celery's
+        # the options are of this call alone; the headers may be the caller's own dictionary
+        self.options["headers"] = {**(self.options.get("headers") or {}), ROLLOUT_HEADER: stamp}
+        return send(self.name, self.args, self.kwargs, **self.options)
+
+
+@lru_cache(maxsize=16)
+def _stamp(name: str, generation: int, side: Side) -> str:
+    return str(RolloutStamp(name, generation, side))
 
 
 def _place(connection: Any) -> tuple[Any, ...]:  # noqa: ANN401 - kombu's Connection

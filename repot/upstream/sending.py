@@ -53,11 +53,10 @@ def send_by(app: Any, send: Callable[[Callable[..., Any], str, Any, Any, dict[st
     # library may wrap it after this call
     own = vars(app).get("send_task")
 
-    def original(*args: Any, **options: Any) -> Any:
-        return (own or type(app).send_task.__get__(app))(*args, **options)
-
     def send_task(name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
-        return send(original, name, args, kwargs, dict(zip(_POSITIONAL, more, strict=False)) | options)
+        if more:
+            options |= dict(zip(_POSITIONAL, more, strict=False))
+        return send(own or type(app).send_task.__get__(app), name, args, kwargs, options)
 
     send_task.repot_original = own  # type: ignore[attr-defined]
     app.send_task = send_task

@@ -31,7 +31,8 @@ from repot.idempotency import IdempotentTask, administration
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.idempotency.records import Acquired, Ending, Running, RunOutcome
-from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, LEASES, Rights, missing_rights
+from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, LEASES, ROLLOUT, ROLLOUTS, Rights, missing_rights
+from repot.routing.record import Change
 from repot.submission import JobTask, job_store
 from repot.submission.job import Status
 from repot.submission.job_store import JobAttempt, JobStore, Submission, digest
@@ -39,6 +40,7 @@ from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.delivery_limit import Deliveries
+from repot.worker.rollout import rollout_records
 from repot.worker.status_file import Link
 from support.leases import lease_request
 from support.realm import Realm
@@ -162,7 +164,21 @@ def looked_after(desk: Desk) -> None:
         assert 1 == len(list(store.reap()))
 
 
-PARTS = {"guard": (GUARD, guarded), "jobs": (JOBS, submitted), "leases": (LEASES, looked_after)}
+def rolled_out(desk: Desk) -> None:
+    """Everything that a rollout's controller asks of the store."""
+    records = rollout_records(desk.settings)
+    first = records.create("shop", "redis://source/0", "amqp://target//", Change("test", "why"))
+    records.change(first, Change("test", "why"))
+    assert 2 == len(records.history("shop"))
+    assert records.read("shop")
+
+
+PARTS = {
+    "guard": (GUARD, guarded),
+    "jobs": (JOBS, submitted),
+    "leases": (LEASES, looked_after),
+    "rollouts": (ROLLOUTS, rolled_out),
+}
 _EACH = pytest.mark.parametrize(("rights", "use"), PARTS.values(), ids=PARTS)
 
 
@@ -190,6 +206,7 @@ def test_the_rights_are_enough_and_each_of_them_is_needed(
                 "+script|load",
                 "~repot:idempotency:*",
                 "~repot:jobs:*",
+                "~repot:rollout:*",
             )
             continue
         assert not isinstance(missing, Unknown)
@@ -288,9 +305,20 @@ def test_without_a_right_deliveries_are_not_counted_and_the_log_says_so(
         assert "deliveries are not counted" in caplog.text, rule
 
 
-@pytest.mark.parametrize("part", [*PARTS, "deliveries"])
+def test_a_sender_follows_a_rollout_with_the_rights_of_the_page_and_none_less(desk: Desk) -> None:
+    rollout_records(desk.all_rights).create("shop", "redis://source/0", "amqp://target//", Change("test", "why"))
+    desk.allow(ROLLOUT.acl())
+    assert rollout_records(desk.settings).read("shop")
+    for rule in ROLLOUT.acl().split():
+        desk.allow(ROLLOUT.acl(), without=rule)
+        with pytest.raises(StoreRefused, match="refuses access"):
+            rollout_records(desk.settings).read("shop")
+
+
+@pytest.mark.parametrize("part", [*PARTS, "deliveries", "rollout"])
 def test_the_lines_of_the_page_are_the_rights(part: str) -> None:
-    rights = DELIVERIES if part == "deliveries" else PARTS[part][0]
+    alone = {"deliveries": DELIVERIES, "rollout": ROLLOUT}
+    rights = alone[part] if part in alone else PARTS[part][0]
     assert f"ACL SETUSER {part} on >PASSWORD {rights.acl()}\n" in PAGE
 
 
