@@ -23,14 +23,18 @@ _REFUSALS = {
     ("repot", "WritesRefused"),
 }
 
+TLS_HINT = (
+    "The CA must be trusted (WORKER_TLS_CA_CERTS names its file) and the host be in the certificate; a server that "
+    "asks for the client's certificate needs WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY."
+)
+
 
 def no_answer(server: Endpoint, error: BaseException) -> BrokerUnreachable:
     """Return the error for a failed connection: TLS, or no answer."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLError):
             message = f"no trusted TLS connection to {server}: {cause.strerror or cause}"
-            hint = "The CA must be trusted (WORKER_TLS_CA_CERTS names its file) and the host be in the certificate."
-            return TlsFailed(message, hint=hint)
+            return TlsFailed(message, hint=TLS_HINT)
     return BrokerUnreachable(f"{server} did not answer: {error}", hint="Is it running, and is the port right?")
 
 

@@ -6,26 +6,35 @@ a wrong name. (kombu makes 127.0.0.1 of `localhost` by itself.)
 
 from __future__ import annotations
 
+import json
 import socket
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 import trustme
 from celery import Celery
+from click.testing import CliRunner
+from kombu import Connection, Queue
 from kombu.exceptions import OperationalError
 
-from repot.config import ExplicitSettings, celery_config
+from repot.cli.main import main
+from repot.config import BrokerUrl, ExplicitSettings, celery_config
 from repot.errors import StoreUnreachable
 from repot.idempotency.lease_store import RedisLeaseStore
+from repot.migrate.addresses import Address
 from repot.testbed import executables, free_port, rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from support.installed import require
+from support.moves import places, task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from repot.brokers import Broker
 
 #: One process, for they share servers.
 pytestmark = pytest.mark.xdist_group("tls")
@@ -41,12 +50,14 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(scope="module")
 def certificate(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with ca.pem, the server's cert.pem and key.pem, and another authority's other.pem."""
+    """A directory with ca.pem, another authority's other.pem, and certificates of the server and of a client."""
     directory = tmp_path_factory.mktemp("tls")
-    made = authority.issue_cert(RIGHT)
+    made, of_client = authority.issue_cert(RIGHT), authority.issue_cert("mover@example.org", common_name="mover")
     authority.cert_pem.write_to_path(directory / "ca.pem")
     made.cert_chain_pems[0].write_to_path(directory / "cert.pem")
     made.private_key_pem.write_to_path(directory / "key.pem")
+    of_client.cert_chain_pems[0].write_to_path(directory / "client-cert.pem")
+    of_client.private_key_pem.write_to_path(directory / "client-key.pem")
     trustme.CA().cert_pem.write_to_path(directory / "other.pem")
     return directory
 
@@ -63,7 +74,13 @@ def redis_port(certificate: Path) -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def rabbitmq_port(certificate: Path) -> Iterator[int]:
+def management_port() -> int:
+    """Where RabbitMQ's management API listens with TLS, for clients with a certificate of the authority."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def rabbitmq_port(certificate: Path, management_port: int) -> Iterator[int]:
     require(executables.RABBITMQ)
     port = free_port()
     with rabbitmq_server(
@@ -73,6 +90,13 @@ def rabbitmq_port(certificate: Path) -> Iterator[int]:
         f"ssl_options.certfile = {certificate / 'cert.pem'}",
         f"ssl_options.keyfile = {certificate / 'key.pem'}",
         "ssl_options.verify = verify_none",
+        f"management.ssl.ip = {RIGHT}",
+        f"management.ssl.port = {management_port}",
+        f"management.ssl.cacertfile = {certificate / 'ca.pem'}",
+        f"management.ssl.certfile = {certificate / 'cert.pem'}",
+        f"management.ssl.keyfile = {certificate / 'key.pem'}",
+        "management.ssl.verify = verify_peer",
+        "management.ssl.fail_if_no_peer_cert = true",
     ):
         # it listens without TLS first, and is called started then
         wait_until(lambda: _listens(port), within_s=30, what="RabbitMQ listens with TLS", poll_s=0.05)
@@ -153,3 +177,116 @@ def test_the_lease_store_is_verified_too(
         return
     with pytest.raises(StoreUnreachable, match=r"(?i)certificate"):
         store.inspect("0" * 64)
+
+
+class Encrypted:
+    """The addresses of a move, all of them with TLS, and the queues: a target queue that was declared."""
+
+    def __init__(self, redis_port: int, rabbitmq_port: int, management_port: int, settings: ExplicitSettings) -> None:
+        self.settings = settings
+        self.urls = {
+            "redis": f"rediss://{RIGHT}:{redis_port}/0",
+            "rabbitmq": f"amqps://guest:guest@{RIGHT}:{rabbitmq_port}//",
+        }
+        self.management = f"https://{RIGHT}:{management_port}"
+        self.queue, self.goal = f"from-{uuid4()}", f"to-{uuid4()}"
+
+    def open(self, kind: str) -> Broker:
+        """Connect as the mover does."""
+        return Address(BrokerUrl.parse(self.urls[kind]), management_url=self.management).open(self.settings)
+
+    def declare(self, queue: str) -> None:
+        """Declare a queue on RabbitMQ."""
+        tls = celery_config(self.settings.replace(broker_url=self.urls["rabbitmq"]))["broker_use_ssl"]
+        with Connection(self.urls["rabbitmq"], ssl=tls) as connection:
+            Queue(queue, queue_arguments={"x-queue-type": "quorum"})(connection.default_channel).declare()
+
+    def read(self, kind: str, queue: str) -> list[int]:
+        """The places of the messages in a queue; they stay."""
+        with closing(self.open(kind)) as broker, broker.take(queue, 10_000) as reservation:
+            return sorted(places([one.message for one in reservation.messages]))
+
+
+@pytest.fixture
+def encrypted(
+    redis_port: int, rabbitmq_port: int, management_port: int, certificate: Path, tmp_path: Path
+) -> Encrypted:
+    settings = ExplicitSettings(
+        lease_store=f"rediss://{RIGHT}:{redis_port}/1",
+        tls_ca_certs=certificate / "ca.pem",
+        tls_certificate=certificate / "client-cert.pem",
+        tls_key=certificate / "client-key.pem",
+        move_dir=tmp_path,
+    )
+    found = Encrypted(redis_port, rabbitmq_port, management_port, settings)
+    found.declare(found.queue)
+    found.declare(found.goal)
+    return found
+
+
+def moved(path: Encrypted, authority: Path, *words: str, **changes: str) -> Any:
+    """`repot move ...` with the settings in the environment."""
+    environment = {
+        "WORKER_LEASE_STORE": path.settings.store_url.reveal() if path.settings.store_url else "",
+        "WORKER_TLS_CA_CERTS": str(authority),
+        "WORKER_TLS_CERTIFICATE": str(path.settings.tls_certificate),
+        "WORKER_TLS_KEY": str(path.settings.tls_key),
+        "WORKER_MOVE_DIR": str(path.settings.move_dir),
+    }
+    done = CliRunner().invoke(main, ["move", *words], env=environment | changes)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+    return done
+
+
+@pytest.mark.parametrize("kinds", ["redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq"])
+def test_a_backlog_is_moved_and_given_back(encrypted: Encrypted, certificate: Path, kinds: str) -> None:
+    """Between two RabbitMQ the journal is in the lease store; messages are small, and as large as many TLS records."""
+    source, target = kinds.split("-")
+    sent = [task(place, size=1000 if place < 1200 else 3_000_000) for place in range(1202)]
+    with closing(encrypted.open(source)) as broker:
+        assert all(one.is_confirmed for one in broker.publish(encrypted.queue, sent))
+    name = f"m-{uuid4()}"
+    words = ["--from", encrypted.urls[source], "--to", encrypted.urls[target]]
+    words += ["--from-management", encrypted.management, "--to-management", encrypted.management]
+    queues = ["--queue", encrypted.queue, "--map", f"{encrypted.queue}={encrypted.goal}", "--json"]
+
+    def run(*more: str) -> Any:
+        return moved(encrypted, certificate / "ca.pem", *more, *words)
+
+    begun = run("start", "--name", name, "--execute", *queues)
+    assert 0 == begun.exit_code, begun.output
+    assert (1202, 0) == (json.loads(begun.stdout)["delivered"], json.loads(begun.stdout)["quarantined"])
+    assert list(range(1202)) == encrypted.read(target, encrypted.goal)
+    assert 0 == run("verify", name).exit_code
+    back = run("revert", name, "--execute", "--json")
+    assert (0, 1202) == (back.exit_code, json.loads(back.stdout)["delivered"]), back.output
+    assert list(range(1202)) == encrypted.read(source, encrypted.queue)
+
+
+@pytest.mark.parametrize(
+    ("host", "authority_file", "certificates"),
+    [(WRONG, "ca.pem", {}), (RIGHT, "other.pem", {}), (RIGHT, "ca.pem", {"CERTIFICATE": "", "KEY": ""})],
+    ids=["name", "authority", "client"],
+)
+@pytest.mark.parametrize("kinds", ["redis-rabbitmq", "rabbitmq-redis"])
+def test_a_move_from_another_name_or_authority_or_without_a_certificate_is_refused(
+    encrypted: Encrypted, certificate: Path, kinds: str, host: str, authority_file: str, certificates: dict[str, str]
+) -> None:
+    source, target = (encrypted.urls[kind] for kind in kinds.split("-"))
+    words = ["--from", source.replace(RIGHT, host), "--to", target, "--queue", encrypted.queue]
+    words += ["--from-management", encrypted.management, "--to-management", encrypted.management]
+    changes = {f"WORKER_TLS_{name}": value for name, value in certificates.items()}
+    begin = ("start", "--name", "refused", "--execute")
+    refused = moved(encrypted, certificate / authority_file, *begin, *words, **changes)
+    assert 9 == refused.exit_code, refused.output
+    assert "certificate" in refused.stderr.lower()
+
+
+def test_a_redis_of_another_authority_is_moved_by_its_address(encrypted: Encrypted, certificate: Path) -> None:
+    with closing(encrypted.open("redis")) as broker:
+        broker.publish(encrypted.queue, [task(place) for place in range(3)])
+    url = f"{encrypted.urls['redis']}?ssl_ca_certs={certificate / 'ca.pem'}"
+    words = ["--from", url, "--to", url, "--queue", encrypted.queue, "--map", f"{encrypted.queue}={encrypted.goal}"]
+    done = moved(encrypted, certificate / "other.pem", "start", "--name", f"m-{uuid4()}", "--execute", *words)
+    assert 0 == done.exit_code, done.output
+    assert [0, 1, 2] == encrypted.read("redis", encrypted.goal)

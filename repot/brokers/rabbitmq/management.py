@@ -11,6 +11,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
+from repot.brokers.errors import TLS_HINT
 from repot.errors import AccessRefused, BrokerUnreachable, TlsFailed
 
 if TYPE_CHECKING:
@@ -61,9 +62,10 @@ class ManagementApi:
         except HTTPError as error:
             return self._refusal(error, path)
         except (OSError, HTTPException, ValueError) as error:
-            if isinstance(getattr(error, "reason", error), ssl.SSLError):
+            # TLS 1.3 refuses a client's certificate with the answer; an SSLError has a `reason` of its own, a text
+            if isinstance(error, ssl.SSLError) or isinstance(getattr(error, "reason", None), ssl.SSLError):
                 message = f"no trusted TLS connection to RabbitMQ's management API at {self.address}: {error}"
-                raise TlsFailed(message) from error
+                raise TlsFailed(message, hint=TLS_HINT) from error
             message = f"RabbitMQ's management API at {self.address} did not answer: {error}"
             hint = "Is the plugin rabbitmq_management enabled? WORKER_MANAGEMENT_URL says where it listens."
             raise BrokerUnreachable(message, hint=hint) from error
