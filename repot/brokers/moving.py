@@ -55,12 +55,18 @@ class QueueTraits:
     limits_headers: bool = False
 
 
+#: A window takes no further message beyond so many bytes: a mover holds two windows, and some copies of one.
+WINDOW_BYTES = 32 << 20
+
+
 class QueueReader(ABC):
     """Reserves one batch of a queue after the other, over one connection. As a context manager it closes itself."""
 
     @abstractmethod
     def take(self, limit: int, name: str) -> Reservation:
-        """Reserve up to `limit` messages, oldest first; empty if none waits. `name` is the reservation's.
+        """Reserve up to `limit` messages of about `WINDOW_BYTES`, oldest first; empty if none waits.
+
+        `name` is the reservation's.
 
         Raises:
             BrokerUnreachable: the broker did not answer.

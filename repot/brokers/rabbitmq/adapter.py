@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 
 from repot.brokers.closing import leave
 from repot.brokers.errors import no_answer
-from repot.brokers.moving import Outgoing, QueueTraits
+from repot.brokers.moving import WINDOW_BYTES, Outgoing, QueueTraits
 from repot.brokers.port import DEFAULT_LEASE_S, Depth
 from repot.brokers.publishing import PublishOutcome
 from repot.brokers.rabbitmq import browse, publish, reservation
@@ -145,11 +145,17 @@ class RabbitBroker:
         return receipts
 
     def reader(self, queue: str, *, window: int, lease_s: float, moved: MovedBy | None = None) -> RabbitReader:
-        """Return a reader whose connection's heartbeat is the lease; the queue's delivery limit is read first."""
+        """Return a reader whose connection's heartbeat is the lease; the queue's limits and sizes are read first."""
         connect, limit = self._reading(lease_s), self._return_limit(queue)
         if moved is not None:
             return FilteredReader(connect, (queue,), brought_by(moved), limit, self._errors)
-        return RabbitReader(connect, queue, window, limit, self._errors)
+        return RabbitReader(connect, queue, min(window, self._fitting(queue)), limit, self._errors)
+
+    def _fitting(self, queue: str) -> int:
+        """Return how many messages of a queue have `WINDOW_BYTES`, by their average; many if that is not known yet."""
+        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(queue)}") or {}
+        average = int(found.get("message_bytes", 0)) // max(1, int(found.get("messages", 0)))
+        return max(1, WINDOW_BYTES // max(1, average))
 
     def delayed_reader(self, queue: str, *, lease_s: float, moved: MovedBy | None = None) -> RabbitReader:
         """Return a reader of the delayed messages for a queue."""
@@ -160,7 +166,8 @@ class RabbitBroker:
 
     def scan(self, queue: str, limit: int | None = None) -> Iterator[Message]:
         """Receive the messages without acknowledging them, and give them back at the end."""
-        reader = self.reader(queue, window=(limit or 0) // 2 + bool(limit), lease_s=_SCAN_LEASE_S)
+        window, connect = (limit or 0) // 2 + bool(limit), self._reading(_SCAN_LEASE_S)
+        reader = RabbitReader(connect, queue, window, self._return_limit(queue), self._errors)
         return islice(reader.scan(), limit)
 
     def hold(self, queue: str, holder: str, lease_s: float, is_gone: Callable[[str], bool]) -> RabbitHold:

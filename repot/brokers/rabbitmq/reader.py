@@ -71,6 +71,8 @@ class RabbitReader(QueueReader):
     def take(self, limit: int, name: str) -> Reservation:
         """Wait until a window has arrived, or no message waits."""
         del name
+        # the prefetch is two windows: with more RabbitMQ sends no further one
+        limit = min(limit, self._window or limit)
         with self._errors():
             if self._connection is None:
                 self._subscribe()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from repot.brokers.message import Message
     from repot.brokers.redis.journal import Ask
 
-#: Elements that are read together.
-_PAGE = 500
+#: Elements that are read together: of large ones fewer.
+_PAGE, _PAGE_BYTES = 500, 32 << 20
 
 #: Removes the exact element from one list, the oldest first, and pushes another on the next list; both or neither:
 #: Redis does not undo what a script did before it failed, so the type of the other key is asked first.
@@ -74,9 +74,12 @@ def scan(client: Any, queue: str, keys: Mapping[str, Any], ask: Ask) -> Iterator
         BrokerUnreachable: Redis did not answer.
     """
     for name in lists_of(queue, keys):
-        seen = 0
-        while page := ask(partial(_elements, client, name, -seen - _PAGE, -seen - 1)):
+        seen, size = 0, 1
+        while page := ask(partial(_elements, client, name, -seen - size, -seen - 1)):
             seen += len(page)
+            fitting = _PAGE_BYTES * len(page) // max(1, sum(map(len, page)))
+            # what comes next may be larger
+            size = max(1, min(_PAGE, fitting, 4 * size))
             yield from (read_element(element)[0] for element in reversed(page))
 
 

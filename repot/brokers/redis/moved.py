@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.headers import MOVE_HEADER
+from repot.brokers.moving import WINDOW_BYTES
 from repot.brokers.redis.lists import not_a_list
 from repot.brokers.redis.reader import RedisReader
 from repot.brokers.redis.reservation import PRELUDE, RedisReservation
@@ -37,14 +38,15 @@ local wrong = wrong_key()
 if wrong then return wrong end
 local key, passed, removed = KEYS[tonumber(ARGV[6])], tonumber(ARGV[7]), 'repot-removed:' .. ARGV[1]
 local elements = redis.call('LRANGE', key, -(passed + tonumber(ARGV[8])), -(passed + 1))
-local taken, looked = {{}}, 0
+local taken, looked, bytes = {{}}, 0, 0
 for place = #elements, 1, -1 do
-  if #taken == tonumber(ARGV[2]) then break end
+  if #taken == tonumber(ARGV[2]) or bytes >= {WINDOW_BYTES} then break end
   looked = looked + 1
   if is_moved(elements[place]) then
     redis.call('LSET', key, -(passed + looked), removed)
     redis.call('LPUSH', held(ARGV[1], tonumber(ARGV[6])), elements[place])
     taken[#taken + 1] = elements[place]
+    bytes = bytes + #elements[place]
   end
 end
 if #taken > 0 then

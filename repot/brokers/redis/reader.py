@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from repot.brokers.moving import QueueHold, QueueReader
+from repot.brokers.moving import WINDOW_BYTES, QueueHold, QueueReader
 from repot.brokers.redis import reservation
 from repot.errors import AlreadyMoving, BrokerUnreachable, LeaseLost
 
@@ -34,7 +34,8 @@ class RedisReader(QueueReader):
 
     def take(self, limit: int, name: str) -> Reservation:
         """Move messages to the reservation's own lists."""
-        return reservation.take(self._client, self._queue, limit, self._lease_s, self._keys, self._ask, name)
+        client, lease_s, ask = self._client, self._lease_s, self._ask
+        return reservation.take(client, self._queue, limit, lease_s, self._keys, ask, name, WINDOW_BYTES)
 
     def left(self, prefix: str) -> tuple[str, ...]:
         """Return the reservations of the index whose names start with it."""

@@ -56,7 +56,8 @@ local function wrong_key()
 end
 """
 
-#: ARGV: id, limit, lease. Returns the elements of each list, oldest first; or the name of a key that is not a list.
+#: ARGV: id, limit, lease, and after how many bytes nothing more is taken. Returns the elements of each list, oldest
+#: first; or the name of a key that is not a list.
 _TAKE = f"""{PRELUDE}
 local wrong = wrong_key()
 if wrong then return wrong end
@@ -64,14 +65,14 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now())) do put_
 -- one of this name whose taker has heard no answer
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) then put_back(ARGV[1]) end
 redis.call('ZADD', KEYS[1], now() + tonumber(ARGV[3]), ARGV[1])
-local room, taken = tonumber(ARGV[2]), {{}}
+local room, bytes, taken = tonumber(ARGV[2]), tonumber(ARGV[4]), {{}}
 for index = 2, #KEYS do
   local elements = {{}}
-  while room > 0 do
+  while room > 0 and bytes > 0 do
     local element = redis.call('RPOPLPUSH', KEYS[index], held(ARGV[1], index))
     if not element then break end
     elements[#elements + 1] = element
-    room = room - 1
+    room, bytes = room - 1, bytes - #element
   end
   taken[index - 1] = elements
 end
@@ -150,6 +151,10 @@ return count
 """
 
 
+#: More than Redis holds, and a number that Lua has.
+_UNLIMITED = 1 << 53
+
+
 def keys_of(queue: str, keys: Mapping[str, Any]) -> list[str]:
     """Return the index of a queue's reservations and the queue's lists; `keys` are kombu's transport options."""
     return [f"{keys['global_keyprefix']}{queue}{keys['sep']}reserved", *lists_of(queue, keys)]
@@ -163,15 +168,19 @@ def take(
     keys: Mapping[str, Any],
     ask: Ask,
     name: str = "",
+    most_bytes: int = _UNLIMITED,
 ) -> RedisReservation:
     """Reserve messages; the arguments are those of the port. `name` is the reservation's, a random one if empty.
+
+    Beyond `most_bytes` no further message is taken; the first one always is.
 
     Raises:
         FactUnknown: a key of the queue is not a list.
         BrokerUnreachable: Redis did not answer.
     """
     names, reservation_id = keys_of(queue, keys), name or str(uuid4())
-    taken: Any = ask(lambda: client.register_script(_TAKE)(keys=names, args=[reservation_id, limit, lease_s]))
+    words = [reservation_id, limit, lease_s, most_bytes]
+    taken: Any = ask(lambda: client.register_script(_TAKE)(keys=names, args=words))
     if isinstance(taken, str):
         raise FactUnknown(not_a_list(taken), hint="Is the name right? Another program uses this key.")
     return RedisReservation(client, names, reservation_id, _numbered(taken), lease_s, ask)
