@@ -60,7 +60,7 @@ WINDOW_BYTES = 32 << 20
 
 
 class QueueReader(ABC):
-    """Reserves one batch of a queue after the other, over one connection. As a context manager it closes itself."""
+    """Reserves one batch of a queue after the other, over one connection."""
 
     @abstractmethod
     def take(self, limit: int, name: str) -> Reservation:
