@@ -226,7 +226,7 @@ class Move:
             run.spent,
             run.stop,
             hold,
-            depth=lambda: self.target.depth(leg.goal).ready,
+            depth=lambda: max(self.target.depth(one).ready for one in self._written_by(leg)),
             check_target=lambda: check_queues(self.target, self.order),
             progress=lambda doing: run.progress(leg.read, doing, control.moved_count),
         )
@@ -234,6 +234,11 @@ class Move:
             yield QueueMover(self._route(leg), self.placement, run.token, control)
         finally:
             hold.release()
+
+    def _written_by(self, leg: Leg) -> set[str]:
+        """Return the queues that a leg writes to: with the application's routing, all that the move has used so far."""
+        is_routed = self.order.rules.route is not None and self.order.direction is Direction.FORTH
+        return {leg.goal, *(routed_queues(self.journal.read()) if is_routed else ())}
 
     def rpc_results(self) -> RpcResults:
         """Return what finds messages whose `rpc://` results are awaited on the source."""

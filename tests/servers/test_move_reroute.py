@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from repot.brokers.journal import Direction
 from repot.cli.main import main
-from repot.errors import AppUnusable, MoveRefused
+from repot.errors import AppUnusable, MoveRefused, MoveStopped
+from repot.migrate.control import Limits
 from repot.migrate.move import open_move
 from repot.migrate.plan import plan_of
 from repot.migrate.routing import routing_of
@@ -38,6 +39,10 @@ def path(request: pytest.FixtureRequest, redis: Server) -> Way:
 
 @pytest.fixture
 def app(path: Way) -> Celery:
+    return app_of(path)
+
+
+def app_of(path: Way) -> Celery:
     """An application that has routed its reports elsewhere since."""
     found = Celery(set_as_current=False)
     found.conf.task_routes = {"reports.*": {"queue": reports(path)}}
@@ -123,6 +128,24 @@ def test_a_mover_that_is_killed_loses_nothing(path: Way, app: Celery, instant: s
     marked = sum("repot_maybe_twice" in one.headers for one in there)
     assert len(there) - 240 <= marked <= 50
     assert [] == check(path).problems
+
+
+def test_a_queue_of_the_routing_is_not_filled_beyond_the_limit(redis: Server) -> None:
+    """The usual target queue stays short; the other one is known from the first window on."""
+    path = way(redis, redis, redis)
+    with closing(redis.open()) as broker:
+        broker.publish(reports(path), [task(place) for place in range(100, 110)])
+    path.fill(mixed(90))
+    limits = Limits(window=6, rate=6, max_depth=10, deadline_s=5)
+    order = path.order(limits, route=routing_of(app_of(path)))
+    doing: list[str] = []
+    with open_move(order, path.settings) as found:
+        with pytest.raises(MoveStopped, match="deadline"):
+            found.run(Event(), lambda *shown: doing.append(shown[1]))
+        assert 6 <= path.status(found)["delivered"] <= 12
+    assert "the target queue is full enough" in doing
+    assert len(path.arrived()) < 10
+    assert 90 == move(path, app_of(path))["delivered"]
 
 
 @pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")
