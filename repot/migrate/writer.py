@@ -83,7 +83,10 @@ class WindowWriter:
         """Quarantine on the source what the target cannot hold."""
         if not entries:
             return
-        receipts = self._route.source.deliver([self._outgoing(entry) for entry in entries], self._wait)
+        outgoing = [self._outgoing(entry) for entry in entries]
+        # its workers need not have declared it
+        self._route.source.prepare({one.queue for one in outgoing})
+        receipts = self._route.source.deliver(outgoing, self._wait)
         if refused := next((one for one in receipts if not one.is_confirmed), None):
             message = f"what the target cannot hold cannot be quarantined on the source either: {refused.reason}"
             raise MoveStopped(message, hint="Make room for the dead-letter queue on the source, and resume.")
