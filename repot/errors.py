@@ -49,6 +49,8 @@
     ├── PublishUnconfirmed        exit 3   the broker refused tasks of a confirm window, or did not confirm them
     ├── RolloutNotFound           exit 1   there is no record of a rollout with this name
     ├── RolloutConflict           exit 5   a rollout was changed meanwhile, or exists already
+    ├── RolloutRefused            exit 4   a rollout cannot begin: the target lacks something
+    ├── AlreadyControlled         exit 5   another controller leads the rollout
     ├── ScopeConflict             exit 5   a scope has an active job already
     ├── JobNotFound               exit 1   the job does not exist, or belongs to another tenant
     ├── NotJobOwner               exit 8   a job cannot be cancelled
@@ -388,6 +390,18 @@ class RolloutNotFound(RepotError):
 
 class RolloutConflict(RepotError):
     """A rollout was changed meanwhile, or exists already."""
+
+    exit_code = 5
+
+
+class RolloutRefused(RepotError):
+    """A rollout cannot begin: the target lacks something."""
+
+    exit_code = 4
+
+
+class AlreadyControlled(RepotError):
+    """Another controller leads the rollout."""
 
     exit_code = 5
 

@@ -48,11 +48,14 @@ JOBS = Rights(
     ),
 )
 
-#: A process that sends tasks during a rollout, and so follows its record.
-ROLLOUT = Rights(("rollout",), ("hgetall",), by_script=False)
+#: A process that sends or runs tasks during a rollout: it follows the record, and reports what it counts.
+ROLLOUT = Rights(("rollout",), ("time", "get", "set", "hgetall", "hset", "hincrby"))
 
-#: A process that changes the record of a rollout.
-ROLLOUTS = Rights(("rollout",), ("time", "hmget", "hgetall", "hset", "rpush", "ltrim", "lrange"))
+#: A process that leads a rollout, or changes its record.
+ROLLOUTS = Rights(
+    ("rollout",),
+    ("time", "get", "set", "del", "hget", "hmget", "hgetall", "hset", "hsetnx", "rpush", "ltrim", "lrange"),
+)
 
 #: `repot leases`.
 LEASES = Rights(

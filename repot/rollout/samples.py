@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from repot.worker.task_outcomes import BUCKETS_S, TaskDuration, TaskOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +99,29 @@ class Sample:
             self.sent + other.sent,
             self.publish_failures + other.publish_failures,
         )
+
+
+def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -> Sample:
+    """Return the sample of a side's counts in the lease store; of these tasks only, if given.
+
+    What producers sent is counted without the task's name, so it is that of all tasks.
+    """
+    outcomes: Counter[str] = Counter()
+    found = {kind: [0] * (len(bounds) + 1) for kind, bounds in BUCKETS_S.items()}
+    for name, count in counts.items():
+        kind, _, rest = name.partition(":")
+        what, _, task = rest.partition(":")
+        if tasks is not None and task and task not in tasks:
+            continue
+        if kind == "outcome":
+            outcomes[what] += count
+        elif kind in found:
+            found[TaskDuration(kind)][int(what)] += count
+    runtime, wait = (Histogram(BUCKETS_S[kind], tuple(found[kind])) for kind in TaskDuration)
+    return Sample(outcomes, runtime, wait, counts.get("sent", 0), counts.get("publish_failures", 0))
+
+
+def tasks_in(counts: Mapping[str, int]) -> set[str]:
+    """Return the names of the tasks that a side has received."""
+    received = f"outcome:{TaskOutcome.RECEIVED}:"
+    return {name.removeprefix(received) for name, count in counts.items() if count and name.startswith(received)}

@@ -208,6 +208,10 @@ def _start_status_writer(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celer
         from repot.worker.status_writer import StatusWriter
 
         sender.repot_status_writer = StatusWriter(sender, settings)
+        if settings.rollout:
+            from repot.worker.rollout_report import report_to_rollout
+
+            report_to_rollout(sender, settings)
 
 
 def _applies(app: Celery, entry: Entry, given: set[str]) -> bool:

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import uuid4
 
 from celery import signals
 
 from repot.config import BrokerUrl
+from repot.errors import RepotError
 from repot.idempotency.connection import StoreConnection
 from repot.routing.choice import Side
 from repot.routing.follower import Follower
 from repot.routing.once import ANSWER_PART, CONNECT_PART
 from repot.routing.record import RolloutRecords
 from repot.routing.sender import RolloutSender
+from repot.routing.tally import Reporter, Tally
 from repot.upstream.app_state import state_of
 from repot.upstream.sending import send_by, stop_sending_by
 from repot.upstream.sibling_app import own_pools, sibling_of, with_own_queues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from celery import Celery
 
     from repot.config import WorkerSettings
+    from repot.routing.counters import Counters
     from repot.routing.record import RolloutRecord
 
 T = TypeVar("T")
@@ -76,7 +83,7 @@ def install_rollout(
     """
     home = Side(settings.rollout_side)
     theirs = given.replace(rollout_side=home.other.value)
-    follower = Follower(settings.rollout, lambda: _reader(settings), _acceptor(settings))
+    follower = Follower(settings.rollout, lambda: _reader(settings, lambda: sender.counters), _acceptor(settings))
 
     def make() -> SiblingApp:
         sibling = sibling_of(app)
@@ -112,13 +119,48 @@ def _note_worker(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's sign
         rollout.is_worker = True
 
 
-def _reader(settings: WorkerSettings) -> Callable[[], RolloutRecord | None]:
+def _reader(settings: WorkerSettings, counters: Callable[[], Counters]) -> Callable[[], RolloutRecord | None]:
+    """Return what reads the record, and reports what this process has sent."""
     quick = settings.replace(
         socket_timeout=min(settings.socket_timeout, _STORE_TIMEOUT_S),
         socket_connect_timeout=min(settings.socket_connect_timeout, _STORE_TIMEOUT_S),
     )
-    records = rollout_records(quick)
-    return lambda: records.read(settings.rollout)
+    store = RolloutStore(quick)
+    records = RolloutRecords(store, settings.lease_prefix)
+    tally, process = Tally(store, settings.lease_prefix, settings.rollout), uuid4().hex
+    reporters = [Reporter(tally, side, process, partial(_sent, counters, side)) for side in Side]
+    has_failed = False
+
+    def read() -> RolloutRecord | None:
+        nonlocal has_failed
+        record = records.read(settings.rollout)
+        try:
+            _report(reporters)
+            has_failed = False
+        except RepotError as error:
+            # the record counts more: without the right to report, a process follows nevertheless
+            if not has_failed:
+                log.warning("what is sent is not counted: %s", error.message, extra={"action": "rollout_uncounted"})
+            has_failed = True
+        return record
+
+    # a script that sends once ends before the next reading
+    atexit.register(_report_last, reporters)
+    return read
+
+
+def _sent(counters: Callable[[], Counters], side: Side) -> dict[str, int]:
+    return asdict(counters().of(side))
+
+
+def _report(reporters: Iterable[Reporter]) -> None:
+    for reporter in reporters:
+        reporter.report()
+
+
+def _report_last(reporters: Iterable[Reporter]) -> None:
+    with suppress(RepotError):
+        _report(reporters)
 
 
 def _acceptor(settings: WorkerSettings) -> Callable[[RolloutRecord], bool]:

@@ -32,7 +32,11 @@ from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.idempotency.records import Acquired, Ending, Running, RunOutcome
 from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, LEASES, ROLLOUT, ROLLOUTS, Rights, missing_rights
+from repot.rollout.phases import Plan
+from repot.rollout.store import ControllerStore
+from repot.routing.choice import Side
 from repot.routing.record import Change
+from repot.routing.tally import Tally, WorkerState
 from repot.submission import JobTask, job_store
 from repot.submission.job import Status
 from repot.submission.job_store import JobAttempt, JobStore, Submission, digest
@@ -40,7 +44,7 @@ from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.delivery_limit import Deliveries
-from repot.worker.rollout import rollout_records
+from repot.worker.rollout import RolloutStore, rollout_records
 from repot.worker.status_file import Link
 from support.leases import lease_request
 from support.realm import Realm
@@ -171,6 +175,15 @@ def rolled_out(desk: Desk) -> None:
     records.change(first, Change("test", "why"))
     assert 2 == len(records.history("shop"))
     assert records.read("shop")
+    with closing(ControllerStore(desk.settings, "shop")) as store, closing(RolloutStore(desk.settings)) as counts:
+        tally = Tally(counts, desk.settings.lease_prefix, "shop")
+        store.put_plan(Plan(queues=("orders",)))
+        assert ("orders",) == store.plan().queues
+        assert store.hold("ann", 10) == store.hold("ann", 10)
+        store.release("ann")
+        assert {} == store.first_counts("1", {side: tally.counts(side) for side in Side})[Side.SOURCE]
+        store.forget_steps()
+        assert ([], True) == (tally.workers(), tally.now() > 0)
 
 
 PARTS = {
@@ -308,11 +321,19 @@ def test_without_a_right_deliveries_are_not_counted_and_the_log_says_so(
 def test_a_sender_follows_a_rollout_with_the_rights_of_the_page_and_none_less(desk: Desk) -> None:
     rollout_records(desk.all_rights).create("shop", "redis://source/0", "amqp://target//", Change("test", "why"))
     desk.allow(ROLLOUT.acl())
-    assert rollout_records(desk.settings).read("shop")
+    follow_and_report(desk)
     for rule in ROLLOUT.acl().split():
         desk.allow(ROLLOUT.acl(), without=rule)
         with pytest.raises(StoreRefused, match="refuses access"):
-            rollout_records(desk.settings).read("shop")
+            follow_and_report(desk)
+
+
+def follow_and_report(desk: Desk) -> None:
+    """What a worker asks of the store during a rollout."""
+    assert rollout_records(desk.settings).read("shop")
+    with closing(RolloutStore(desk.settings)) as store:
+        tally = Tally(store, desk.settings.lease_prefix, "shop")
+        tally.add(Side.SOURCE, uuid4().hex, 1, {"sent": 1}, WorkerState("celery@a", "source", "running", ("orders",)))
 
 
 @pytest.mark.parametrize("part", [*PARTS, "deliveries", "rollout"])

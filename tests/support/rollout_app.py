@@ -87,3 +87,14 @@ def forever(self: Task[Any, Any], label: str) -> None:
     assert settings is not None
     if not store().exists(f"{settings.lease_prefix}:stop"):
         self.apply_async((label,), countdown=0.2)
+
+
+@app.task(bind=True, ignore_result=True)
+def fails_on_the_target(self: Task[Any, Any], label: str) -> None:
+    """Work on the source, and fail where the target's workers run."""
+    record(self, label)
+    settings = configured_with(app)
+    assert settings is not None
+    if settings.rollout_side == "target":
+        message = "a planted regression"
+        raise RuntimeError(message)

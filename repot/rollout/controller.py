@@ -1,0 +1,104 @@
+"""Lead a rollout from phase to phase: look, decide, change the record. One controller at a time, and any one goes on.
+
+All that must be known is in the lease store, and each change of the record is bound to the generation that was looked
+at and to the controller's fencing token. So a controller may be killed at any instant, and one that was frozen for
+longer than its lease changes nothing afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from repot.errors import RolloutConflict, RolloutNotFound, StoreUnreachable
+from repot.rollout.phases import Phase, next_change
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import Event
+
+    from repot.rollout.phases import Observed, Plan
+    from repot.rollout.store import ControllerStore
+    from repot.rollout.watch import Watch
+    from repot.routing.record import RolloutRecord, RolloutRecords
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks, and of the lease.
+INTERVAL_S, LEASE_S = 1.0, 15.0
+
+
+class Controller:
+    """Leads one rollout."""
+
+    def __init__(
+        self, name: str, plan: Plan, records: RolloutRecords, store: ControllerStore, watch: Watch, owner: str
+    ) -> None:
+        """Take what the rollout consists of; `owner` names this process."""
+        self._name, self._plan, self._owner = name, plan, owner
+        self._records, self._store, self._watch = records, store, watch
+
+    def run(self, stop: Event, show: Callable[[RolloutRecord, Observed], None] = lambda *_: None) -> RolloutRecord:
+        """Lead until the rollout is over, or `stop`; return the last record. `show` is called after each look.
+
+        The store may be away for a while: nothing changes meanwhile.
+
+        Raises:
+            AlreadyControlled: another controller is at work, or has taken over.
+            RolloutNotFound: there is no such rollout.
+        """
+        token = self._store.hold(self._owner, LEASE_S)
+        record = self._read()
+        try:
+            while not Phase(record.phase).is_over and not stop.is_set():
+                try:
+                    token = self._store.hold(self._owner, LEASE_S)
+                    record = self._step(self._read(), token, show)
+                except StoreUnreachable as error:
+                    log.warning("%s", error.message, extra={"action": "rollout_store_away"})
+                stop.wait(INTERVAL_S)
+        finally:
+            self._watch.close()
+            self._release()
+        return record
+
+    def _step(
+        self, record: RolloutRecord, token: int, show: Callable[[RolloutRecord, Observed], None]
+    ) -> RolloutRecord:
+        seen = self._watch.look(record, self._begun(record))
+        show(record, seen)
+        change = next_change(record, self._plan, seen)
+        if change is None:
+            return record
+        try:
+            changed = self._records.change(record, change, token=token)
+        except RolloutConflict as conflict:
+            # a person was faster, or another controller has the lease by now; the next look tells
+            log.warning("%s", conflict.message, extra={"action": "rollout_conflict"})
+            return record
+        log.info(
+            "%s at %g: %s", changed.phase, changed.weights.default, changed.why, extra={"action": "rollout_changed"}
+        )
+        return changed
+
+    def _read(self) -> RolloutRecord:
+        record = self._records.read(self._name)
+        if record is None:
+            message = f"there is no rollout {self._name}"
+            raise RolloutNotFound(message, hint="`repot rollout start` begins one.")
+        return record
+
+    def _begun(self, record: RolloutRecord) -> RolloutRecord:
+        """Return the state in which the weights became what they are: a pause is no new step."""
+        begun = record
+        for earlier in reversed(self._records.history(self._name)):
+            if earlier.weights != record.weights:
+                break
+            begun = earlier
+        return begun
+
+    def _release(self) -> None:
+        try:
+            self._store.release(self._owner)
+        except StoreUnreachable:
+            log.warning("the controller's lease ends by itself", extra={"action": "rollout_unreleased"})

@@ -1,0 +1,172 @@
+"""The phases of a rollout, and what leads from one to the next.
+
+    prepare -> canary, step by step -> drain -> done
+                  |    ^
+                  v    |
+                 paused
+    prepare, canary, paused, drain -> abort -> aborted
+
+`next_change` decides by what was observed; it changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from repot.errors import RecordUnreadable
+from repot.rollout.judge import Criteria, Verdict
+from repot.routing.choice import Weights
+from repot.routing.record import Change
+
+if TYPE_CHECKING:
+    from repot.rollout.judge import Judgement
+    from repot.routing.record import RolloutRecord
+
+#: Who is named in the history as the author of the controller's changes.
+CONTROLLER = "controller"
+
+
+class Phase(StrEnum):
+    """Where a rollout is."""
+
+    PREPARE = "prepare"
+    CANARY = "canary"
+    #: A person must decide; the weights stay.
+    PAUSED = "paused"
+    #: All tasks are sent to the target, and the source becomes empty.
+    DRAIN = "drain"
+    DONE = "done"
+    #: All tasks are sent to the source, and the target becomes empty.
+    ABORT = "abort"
+    ABORTED = "aborted"
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing more happens."""
+        return self in (Phase.DONE, Phase.ABORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was decided at the start of a rollout.
+
+    Attributes:
+        steps: shares of the work that the target gets, one after the other; the last one is 1.
+        bake_s: for how long a step is watched before the next one begins.
+        patience_s: how long an inconclusive step waits before it asks a person.
+        manual: each step waits for `promote`.
+        queues: that both brokers have.
+        criteria: of the judge.
+    """
+
+    steps: tuple[float, ...] = (0.01, 0.05, 0.25, 0.5, 1.0)
+    bake_s: float = 300.0
+    patience_s: float = 3600.0
+    manual: bool = False
+    queues: tuple[str, ...] = ()
+    criteria: Criteria = field(default_factory=Criteria)
+
+    def after(self, weight: float) -> float | None:
+        """Return the step after a weight; None after the last one."""
+        return next((one for one in self.steps if one > weight), None)
+
+    def to_json(self) -> str:
+        """Return the text for the store."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Plan:
+        """Return the plan of a text.
+
+        Raises:
+            RecordUnreadable: it is not a plan.
+        """
+        try:
+            found = json.loads(text)
+            steps, queues, criteria = (found.pop(name) for name in ("steps", "queues", "criteria"))
+            return cls(steps=tuple(steps), queues=tuple(queues), criteria=Criteria(**criteria), **found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            message = f"the plan of a rollout cannot be read: {error}"
+            raise RecordUnreadable(
+                message, hint="Another version of repot, or another program, has written it."
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the controller sees.
+
+    Attributes:
+        step_age_s: since the weights are as they are.
+        judgement: on the step; None where nothing is compared.
+        obstacles: what the target lacks before a canary may begin.
+        faults: what ends a canary without a comparison, such as a target that does not answer.
+        is_empty: whether the side that is to become empty holds nothing; None if that is unknown.
+    """
+
+    step_age_s: float = 0.0
+    judgement: Judgement | None = None
+    obstacles: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    is_empty: bool | None = None
+
+
+def next_change(record: RolloutRecord, plan: Plan, seen: Observed) -> Change | None:
+    """Return what to change now; None to wait."""
+    match Phase(record.phase):
+        case Phase.PREPARE:
+            return None if seen.obstacles or plan.manual else begin(plan, CONTROLLER, "the target is ready")
+        case Phase.CANARY | Phase.PAUSED:
+            return _after_look(record, plan, seen)
+        case Phase.DRAIN:
+            return Change(CONTROLLER, "the source is empty", phase=Phase.DONE) if seen.is_empty else None
+        case Phase.ABORT:
+            return Change(CONTROLLER, "the target is empty", phase=Phase.ABORTED) if seen.is_empty else None
+        case _:
+            return None
+
+
+def begin(plan: Plan, who: str, why: str) -> Change:
+    """Return the change to the first step."""
+    return Change(who, why, phase=Phase.CANARY, weights=Weights(plan.steps[0]), gather=False)
+
+
+def promote(record: RolloutRecord, plan: Plan, who: str, why: str) -> Change:
+    """Return the change to the next step, or after the last one to the drain."""
+    if record.phase == Phase.PREPARE:
+        return begin(plan, who, why)
+    weight = plan.after(record.weights.default)
+    if weight is None:
+        return drain(who, why)
+    return Change(who, why, phase=Phase.CANARY, weights=Weights(weight))
+
+
+def drain(who: str, why: str) -> Change:
+    """Return the change that lets the source become empty: all tasks go to the target, also those of running roots."""
+    return Change(who, why, phase=Phase.DRAIN, weights=Weights(1.0), gather=True)
+
+
+def abort(who: str, why: str) -> Change:
+    """Return the change that ends a rollout: all tasks go to the source, those of running roots as well."""
+    return Change(who, why, phase=Phase.ABORT, weights=Weights(0.0), gather=True)
+
+
+def _after_look(record: RolloutRecord, plan: Plan, seen: Observed) -> Change | None:
+    failures = list(seen.faults)
+    if seen.judgement is not None:
+        failures += [one.reason for one in seen.judgement.findings if one.verdict is Verdict.FAIL]
+    if failures:
+        return abort(CONTROLLER, "; ".join(failures))
+    if record.phase == Phase.PAUSED or seen.judgement is None:
+        return None
+    if seen.judgement.verdict is Verdict.INCONCLUSIVE:
+        if seen.step_age_s < plan.patience_s:
+            return None
+        why = "; ".join(one.reason for one in seen.judgement.findings if one.verdict is Verdict.INCONCLUSIVE)
+        return Change(CONTROLLER, f"a person must decide: {why}", phase=Phase.PAUSED)
+    if plan.manual or seen.step_age_s < plan.bake_s:
+        return None
+    return promote(record, plan, CONTROLLER, "the judge passed the step")

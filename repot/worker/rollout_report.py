@@ -1,0 +1,112 @@
+"""Report a worker's counts to its rollout, once a second.
+
+A thread of its own reads the status file, which the worker writes anyhow: the store may be slow, and the event loop
+must not wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from celery import signals
+
+from repot.errors import RepotError, StatusFileUnreadable
+from repot.routing.choice import Side
+from repot.routing.tally import Reporter, Tally, WorkerState
+from repot.worker import status_file
+from repot.worker.rollout import RolloutStore
+from repot.worker.status_file import INTERVAL_S, WorkerPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from repot.config import WorkerSettings
+    from repot.worker.status_file import WorkerStatus
+
+log = logging.getLogger(__name__)
+
+
+def report_to_rollout(worker: Any, settings: WorkerSettings) -> None:  # noqa: ANN401 - WorkController
+    """Report what a worker counts, from now until it has stopped."""
+    directory = settings.status_dir or status_file.default_dir()
+    reporter = WorkerReporter(settings, status_file.path_of(directory, worker.hostname))
+
+    def stop(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+        if sender is worker:
+            signals.worker_shutdown.disconnect(stop)
+            reporter.stop()
+
+    # a weak reference would drop the local function at once
+    signals.worker_shutdown.connect(stop, weak=False)
+    reporter.start()
+
+
+#: A stopping worker waits no longer for its last report.
+_LAST_S = 2.0
+
+
+class WorkerReporter:
+    """Reports what the status file of one worker says."""
+
+    def __init__(self, settings: WorkerSettings, path: Path) -> None:
+        """Read the status at `path`; `start` begins."""
+        self._path, self._side = path, Side(settings.rollout_side)
+        self._store = RolloutStore(settings)
+        tally = Tally(self._store, settings.lease_prefix, settings.rollout)
+        self._status: WorkerStatus | None = None
+        self._reporter = Reporter(tally, self._side, uuid4().hex, lambda: dict(_counts(self._status)))
+        self._stopped = Event()
+        self._thread = Thread(target=self._report_on, name="repot-rollout-report", daemon=True)
+        self._failed = False
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Report for the last time; wait no longer for the store than a report takes."""
+        self._stopped.set()
+        self._thread.join(_LAST_S)
+
+    def _report_on(self) -> None:
+        while not self._stopped.wait(INTERVAL_S):
+            self._report()
+        self._report()
+        self._store.close()
+
+    def _report(self) -> None:
+        try:
+            self._status = status_file.read(self._path)
+            self._reporter.report(self._state(self._status))
+            self._failed = False
+        except (FileNotFoundError, StatusFileUnreadable):
+            return
+        except RepotError as error:
+            if not self._failed:
+                log.warning(
+                    "the rollout does not hear of this worker: %s",
+                    error.message,
+                    extra={"action": "rollout_unreported"},
+                )
+            self._failed = True
+
+    def _state(self, status: WorkerStatus) -> WorkerState:
+        phase = WorkerPhase.STOPPED if self._stopped.is_set() else status.phase
+        return WorkerState(status.node, self._side, phase, status.link.queues)
+
+
+def _counts(status: WorkerStatus | None) -> Iterator[tuple[str, int]]:
+    """Yield the fields of the tally: `outcome:OUTCOME:TASK`, and `KIND:BUCKET:TASK` of histograms."""
+    if status is None:
+        return
+    for task, outcomes in status.counts.items():
+        for outcome, count in outcomes.items():
+            yield f"outcome:{outcome}:{task}", count
+    for kind, tasks in status.histograms.items():
+        for task, (*buckets, _sum) in tasks.items():
+            for number, bucket in enumerate(buckets):
+                yield f"{kind}:{number}:{task}", int(bucket)

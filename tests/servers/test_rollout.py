@@ -1,0 +1,123 @@
+"""Whole rollouts: workers on both sides, a producer that goes on sending, a controller."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from celery import chain, chord, group
+
+from repot.rollout.judge import Criteria
+from repot.rollout.phases import Phase, Plan
+from repot.rollout.rollout import open_rollout
+from repot.routing.choice import Side
+from support.rollouts import TASKS, Rollout, doubled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from repot.rollout.phases import Observed
+    from repot.routing.record import RolloutRecord
+    from repot.testbed import Server
+
+
+@pytest.fixture(params=["redis to rabbitmq", "rabbitmq to redis"])
+def rollout(request: pytest.FixtureRequest, redis: Server, rabbitmq: Server, tmp_path: Path) -> Iterator[Rollout]:
+    source, target = (redis, rabbitmq) if request.param.startswith("redis") else (rabbitmq, redis)
+    found = Rollout(source.url, target.url, redis, tmp_path, management_url=rabbitmq.management_url)
+    yield found
+    found.stop()
+
+
+def plan_of(rollout: Rollout, **changes: Any) -> Plan:
+    fields = {"steps": (0.3, 1.0), "bake_s": 3.0, "criteria": Criteria(samples=30), **changes}
+    return Plan(queues=(rollout.queue,), **fields)
+
+
+@contextmanager
+def sending(app: Any, send: Callable[[Any, str], list[str]]) -> Iterator[list[str]]:
+    """Send until the end of the block; yields the labels that must run."""
+    ended, labels = Event(), list[str]()
+
+    def send_on() -> None:
+        while not ended.is_set():
+            labels.extend(send(app, uuid4().hex[:8]))
+            ended.wait(0.1)
+
+    thread = Thread(target=send_on)
+    thread.start()
+    try:
+        yield labels
+    finally:
+        ended.set()
+        thread.join()
+
+
+def send_canvas(app: Any, base: str) -> list[str]:
+    """Single tasks, a countdown, a retry, a group, a chain and a chord."""
+
+    def task(name: str, *args: Any, immutable: bool = False) -> Any:
+        return app.signature(f"{TASKS}.{name}", args=args, immutable=immutable)
+
+    task("note", f"{base}-delay").delay()
+    task("note", f"{base}-countdown").apply_async(countdown=1)
+    task("again", base, 1, 0.2).delay()
+    group([task("note", f"{base}-group-{number}") for number in range(2)]).apply_async()
+    chain(*(task("step", "", f"{base}-chain-{number}", immutable=True) for number in range(2))).delay()
+    heads = [task("step", f"{base}-head-{number}") for number in range(2)]
+    chord(heads, task("step", "", f"{base}-body", immutable=True)).apply_async()
+    own = ["delay", "countdown", "0", "1", "group-0", "group-1", "chain-0", "chain-1", "head-0", "head-1", "body"]
+    return [f"{base}-{suffix}" for suffix in own]
+
+
+def lead(rollout: Rollout, plan: Plan, show: Callable[[RolloutRecord, Observed], None]) -> tuple[RolloutRecord, Any]:
+    """Lead to the end; return the record and the counts of both sides."""
+    with open_rollout(rollout.settings.rollout, rollout.settings) as opened:
+        opened.begin(plan, "ann")
+        ended = opened.controller().run(Event(), show)
+        return ended, {side: opened.tally.counts(side) for side in Side}
+
+
+def test_a_healthy_rollout_goes_through_and_every_task_runs_once(rollout: Rollout) -> None:
+    rollout.start_workers()
+    seen: list[Observed] = []
+    with sending(rollout.producer(), send_canvas) as labels:
+        ended, counts = lead(rollout, plan_of(rollout), lambda _, now: seen.append(now))
+    lines = rollout.await_ran(labels)
+    assert Phase.DONE == ended.phase, [one.judgement for one in seen if one.judgement]
+    assert {} == doubled(lines)
+    assert sorted(labels) == sorted(line["label"] for line in lines)
+    # after the last step every root begins on the target
+    assert Side.TARGET == lines[-1]["side"]
+    for side in Side:
+        assert counts[side]["sent"] > 0
+        assert counts[side][f"outcome:succeeded:{TASKS}.step"] > 0
+        assert 0 == counts[side].get("publish_failures", 0)
+
+
+def send_failing(app: Any, base: str) -> list[str]:
+    """Tasks that fail on the target."""
+    app.send_task(f"{TASKS}.fails_on_the_target", [base])
+    return [base]
+
+
+def test_a_regression_of_the_target_is_aborted_and_the_producer_goes_back(rollout: Rollout) -> None:
+    rollout.start_workers()
+    with sending(rollout.producer(), send_failing) as labels:
+        ended, _ = lead(rollout, plan_of(rollout, steps=(0.5, 1.0), bake_s=60.0), lambda *_: None)
+        assert Phase.ABORTED == ended.phase
+        assert 0 == ended.weights.default
+        before = len(labels)
+        rollout.await_ran(labels)
+    lines = {line["label"]: line for line in rollout.await_ran(labels)}
+    # the target was empty at the end of the rollout, and nothing came to it afterwards
+    assert {Side.SOURCE} == {lines[label]["side"] for label in labels[before + 1 :]} or len(labels) <= before + 1
+    assert [] == rollout.waiting(Side.TARGET)
+    with open_rollout(rollout.settings.rollout, rollout.settings) as opened:
+        reason = next(one.why for one in opened.records.history(rollout.settings.rollout) if one.phase == Phase.ABORT)
+    assert "failed:" in reason
+    assert "chance does not explain it" in reason

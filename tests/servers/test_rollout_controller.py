@@ -1,0 +1,389 @@
+"""A rollout's controller on real brokers and a real store; the counts are reported as workers report them."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Event, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+from redis import Redis
+
+from repot.cli.main import main
+from repot.config import ExplicitSettings, inherited_environment
+from repot.errors import AlreadyControlled, RolloutConflict
+from repot.rollout.judge import Criteria
+from repot.rollout.phases import Phase, Plan, abort
+from repot.rollout.rollout import Rollout, open_rollout
+from repot.routing.choice import Side
+from repot.routing.record import Change
+from repot.routing.tally import Reporter, WorkerState
+from repot.testbed import redis_server
+from repot.waiting import wait_until
+from support.moves import declare, task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from click.testing import Result
+
+    from repot.rollout.phases import Observed
+    from repot.routing.record import RolloutRecord
+    from repot.testbed import Server
+
+PASSWORD = "planted-password"
+
+
+@dataclass(slots=True)
+class Reports:
+    """Reports, as a worker of each side sends them each second."""
+
+    rollout: Rollout
+    queue: str
+    totals: dict[Side, dict[str, int]] = field(default_factory=lambda: {side: {} for side in Side})
+    reporters: dict[Side, Reporter] = field(default_factory=dict)
+
+    def count(self, side: Side, *, succeeded: int = 0, failed: int = 0, bucket: int = 0) -> None:
+        added = {"received": succeeded + failed, "succeeded": succeeded, "failed": failed}
+        fields = {f"outcome:{name}:shop.charge": count for name, count in added.items()}
+        fields |= {f"runtime:{bucket}:shop.charge": succeeded + failed, "queue_wait:0:shop.charge": succeeded + failed}
+        for name, count in fields.items():
+            self.totals[side][name] = self.totals[side].get(name, 0) + count
+
+    def send(self) -> None:
+        for side in Side:
+            reporter = self.reporters.get(side) or Reporter(
+                self.rollout.tally, side, uuid4().hex, partial(self.totals.__getitem__, side)
+            )
+            self.reporters[side] = reporter
+            reporter.report(WorkerState(f"celery@{side}", side, "running", (self.queue,)))
+
+    @contextmanager
+    def each_second(self, **counts: dict[str, int]) -> Iterator[None]:
+        """Report in the background until the end of the block."""
+        ended = Event()
+
+        def report() -> None:
+            while not ended.is_set():
+                for side, added in counts.items():
+                    self.count(Side(side), **added)
+                self.send()
+                ended.wait(0.3)
+
+        thread = Thread(target=report)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+HEALTHY = {"source": {"succeeded": 60}, "target": {"succeeded": 60}}
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, redis: Server) -> ExplicitSettings:
+    way = getattr(request, "param", "redis-rabbitmq")
+    source, target = map(request.getfixturevalue, way.split("-"))
+    return between(source, target, redis)
+
+
+def between(source: Server, target: Server, store: Server) -> ExplicitSettings:
+    queue = f"orders-{uuid4()}"
+    for server in (source, target):
+        declare(server, queue)
+    addresses: dict[str, Any] = {"broker_url": source.url, "rollout_target": target.url, "lease_store": store.url}
+    if management := source.management_url or target.management_url:
+        addresses["management_url"] = management
+    return ExplicitSettings(rollout=f"r-{uuid4().hex}", queue_names=(queue,), socket_timeout=5, **addresses)
+
+
+@pytest.fixture
+def rollout(settings: ExplicitSettings) -> Iterator[Rollout]:
+    with open_rollout(settings.rollout, settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reports(rollout: Rollout) -> Reports:
+    return Reports(rollout, rollout.settings.queue_names[0])
+
+
+def plan_of(rollout: Rollout, **changes: Any) -> Plan:
+    fields = {"steps": (0.5, 1.0), "bake_s": 0.5, "patience_s": 60.0, "criteria": Criteria(samples=50), **changes}
+    return Plan(queues=rollout.settings.queue_names, **fields)
+
+
+def lead(rollout: Rollout, plan: Plan, stop: Event | None = None, show: Any = lambda *_: None) -> RolloutRecord:
+    rollout.begin(plan, "ann")
+    return rollout.controller().run(stop or Event(), show)
+
+
+def states(rollout: Rollout) -> list[tuple[str, float]]:
+    return [(one.phase, one.weights.default) for one in rollout.records.history(rollout.name)]
+
+
+ALL_STEPS = [("prepare", 0.0), ("canary", 0.5), ("canary", 1.0), ("drain", 1.0), ("done", 1.0)]
+
+
+@pytest.mark.parametrize("settings", ["redis-rabbitmq", "rabbitmq-redis"], indirect=True)
+def test_a_healthy_rollout_takes_every_step_and_ends_when_the_source_is_empty(
+    rollout: Rollout, reports: Reports
+) -> None:
+    with reports.each_second(**HEALTHY):
+        ended = lead(rollout, plan_of(rollout))
+    assert Phase.DONE == ended.phase
+    assert ALL_STEPS == states(rollout)
+
+
+def test_the_source_is_not_empty_while_a_message_waits_there(rollout: Rollout, reports: Reports) -> None:
+    stop = Event()
+    put(rollout, Side.SOURCE)
+    drains_since: list[float] = []
+
+    def show(record: RolloutRecord, _: Observed) -> None:
+        if record.phase == Phase.DRAIN:
+            drains_since.append(monotonic())
+            if monotonic() - drains_since[0] > 6:
+                stop.set()
+
+    with reports.each_second(**HEALTHY):
+        assert Phase.DRAIN == lead(rollout, plan_of(rollout), stop, show).phase
+        take_all(rollout, Side.SOURCE)
+        assert Phase.DONE == rollout.controller().run(Event()).phase
+
+
+@pytest.mark.parametrize("settings", ["redis-rabbitmq", "rabbitmq-redis"], indirect=True)
+def test_a_failing_target_is_aborted_and_the_rollout_ends_when_it_is_empty(rollout: Rollout, reports: Reports) -> None:
+    put(rollout, Side.TARGET)
+    stop = Event()
+
+    def show(record: RolloutRecord, _: Observed) -> None:
+        if record.phase == Phase.ABORT:
+            stop.set()
+
+    failing = {"source": {"succeeded": 60}, "target": {"succeeded": 40, "failed": 20}}
+    with reports.each_second(**failing):
+        found = lead(rollout, plan_of(rollout), stop, show)
+        assert (Phase.ABORT, 0.0, True) == (found.phase, found.weights.default, found.gather)
+        assert "failed" in found.why
+        assert "on the target" in found.why
+        take_all(rollout, Side.TARGET)
+        assert Phase.ABORTED == rollout.controller().run(Event()).phase
+    assert [("prepare", 0.0), ("canary", 0.5), ("abort", 0.0), ("aborted", 0.0)] == states(rollout)
+
+
+def put(rollout: Rollout, side: Side) -> None:
+    with closing(rollout.watch(plan_of(rollout)).sides[side].connect()) as broker:
+        assert all(one.is_confirmed for one in broker.publish(rollout.settings.queue_names[0], [task(1)]))
+
+
+def take_all(rollout: Rollout, side: Side) -> None:
+    with (
+        closing(rollout.watch(plan_of(rollout)).sides[side].connect()) as broker,
+        broker.take(rollout.settings.queue_names[0], 10) as taken,
+    ):
+        taken.commit([one.id for one in taken.messages])
+
+
+def test_a_starved_step_never_passes_and_asks_a_person(rollout: Rollout, reports: Reports) -> None:
+    stop = Event()
+
+    def show(record: RolloutRecord, _: Observed) -> None:
+        if record.phase == Phase.PAUSED:
+            stop.set()
+
+    with reports.each_second(source={"succeeded": 60}):
+        found = lead(rollout, plan_of(rollout, patience_s=4.0), stop, show)
+    assert (Phase.PAUSED, 0.5) == (found.phase, found.weights.default)
+    assert "a person must decide: the target finished 0 of 50 runs" in found.why
+
+
+def test_a_pause_is_no_new_step(rollout: Rollout, reports: Reports) -> None:
+    """What the target did before a pause counts after it."""
+    with reports.each_second(**HEALTHY):
+        stop = Event()
+        lead(rollout, plan_of(rollout, bake_s=60), stop, lambda *seen: stop.set() if is_judged(*seen) else None)
+    wait = rollout.record()
+    rollout.records.change(wait, Change("ann", "look", phase=Phase.PAUSED))
+    rollout.change(lambda _: Change("ann", "go on", phase=Phase.CANARY))
+    looked: list[Observed] = []
+    stop = Event()
+
+    def show(_: RolloutRecord, seen: Observed) -> None:
+        looked.append(seen)
+        stop.set()
+
+    reports.send()
+    rollout.controller().run(stop, show)
+    judgement = looked[0].judgement
+    assert judgement is not None
+    assert "pass" == judgement.verdict
+
+
+def is_judged(record: RolloutRecord, seen: Observed) -> bool:
+    return record.phase == Phase.CANARY and seen.judgement is not None and seen.judgement.verdict == "pass"
+
+
+def test_one_controller_at_a_time_and_a_frozen_one_changes_nothing_afterwards(rollout: Rollout) -> None:
+    rollout.begin(plan_of(rollout), "ann")
+    frozen = rollout.store.hold("frozen", 1.0)
+    with pytest.raises(AlreadyControlled, match="another controller is at work: frozen"):
+        rollout.controller().run(Event())
+    before = rollout.record()
+    tokens = []
+
+    def acquired() -> bool:
+        try:
+            tokens.append(rollout.store.hold("second", 30.0))
+        except AlreadyControlled:
+            return False
+        return True
+
+    wait_until(acquired, within_s=10, what="the lease of the frozen one has ended")
+    assert tokens[0] > frozen
+    now = rollout.records.change(before, abort("second", "it is its turn"), token=tokens[0])
+    with pytest.raises(RolloutConflict, match="later than"):
+        rollout.records.change(now, abort("frozen", "late"), token=frozen)
+    assert "second" == rollout.record().who
+    rollout.store.release("second")
+
+
+def test_a_target_that_goes_away_is_an_abort(redis: Server) -> None:
+    with redis_server() as target:
+        settings = between(redis, target, redis)
+        with open_rollout(settings.rollout, settings) as rollout:
+            reports = Reports(rollout, settings.queue_names[0])
+            stop = Event()
+            gone_at: list[float] = []
+
+            def show(record: RolloutRecord, _: Observed) -> None:
+                if record.phase == Phase.CANARY and not gone_at:
+                    target.process.stop()
+                    gone_at.append(monotonic())
+                if record.phase == Phase.ABORT:
+                    stop.set()
+
+            with reports.each_second(source={"succeeded": 60}):
+                found = lead(rollout, plan_of(rollout, bake_s=60), stop, show)
+            assert "the target does not answer" in found.why
+            assert monotonic() - gone_at[0] < 20
+
+
+def test_a_rollout_waits_for_queues_and_workers_of_the_target(
+    settings: ExplicitSettings, repot: Callable[..., Result]
+) -> None:
+    name = settings.rollout
+    missing = settings.replace(queue_names=("nowhere",))
+    result = repot(missing, "plan", name)
+    assert 4 == result.exit_code, result.output
+    assert "no worker of the target reports that it reads 'nowhere'" in result.stderr
+    with open_rollout(name, settings) as rollout:
+        stop = Event()
+        seen: list[Observed] = []
+
+        def show(_: RolloutRecord, now: Observed) -> None:
+            seen.append(now)
+            stop.set()
+
+        assert Phase.PREPARE == lead(rollout, plan_of(rollout), stop, show).phase
+        assert any("no worker of the target" in one for one in seen[0].obstacles)
+
+
+@pytest.fixture
+def repot() -> Callable[..., Result]:
+    def run(settings: ExplicitSettings, *words: str) -> Result:
+        return CliRunner().invoke(main, ["rollout", *words], env=environment(settings))
+
+    return run
+
+
+def environment(settings: ExplicitSettings) -> dict[str, str]:
+    target, store = settings.rollout_target, settings.lease_store
+    assert target is not None
+    assert store is not None
+    management = {"WORKER_MANAGEMENT_URL": settings.management_url.reveal()} if settings.management_url else {}
+    return management | {
+        "WORKER_BROKER_URL": settings.broker_url.reveal(),
+        "WORKER_ROLLOUT": settings.rollout,
+        "WORKER_ROLLOUT_TARGET": target.reveal(),
+        "WORKER_LEASE_STORE": store.reveal(),
+        "WORKER_QUEUE_NAMES": ",".join(settings.queue_names),
+    }
+
+
+def test_an_operator_leads_by_hand(rollout: Rollout, settings: ExplicitSettings, repot: Callable[..., Result]) -> None:
+    name = rollout.name
+    rollout.begin(plan_of(rollout, manual=True), "ann")
+
+    def said(*words: str, code: int = 0) -> str:
+        result = repot(settings, *words)
+        assert code == result.exit_code, result.output
+        return result.output
+
+    assert "canary at 50%" in said("promote", name, "--why", "the target looks good")
+    assert "paused at 50%" in said("pause", name)
+    assert "canary at 50%" in said("resume", name)
+    assert "canary at 100%" in said("promote", name)
+    assert "abort at 0%" in said("abort", name, "--why", "wrong day")
+    assert "is in the phase 'abort'" in said("promote", name, code=5)
+    rollout.controller().run(Event())
+    assert "canary at 50%" in said("promote", name)
+    assert "drain at 100%" in said("finish", name)
+    lines = json.loads(said("history", name, "--json"))
+    assert ["prepare", "canary", "paused", "canary", "canary", "abort", "aborted", "canary", "drain"] == [
+        one["phase"] for one in lines
+    ]
+    assert "the target looks good" == lines[1]["why"]
+    status = json.loads(said("status", name, "--json"))
+    assert ("drain", 1.0) == (status["phase"], status["weight"])
+    assert "there is no rollout 'other'" in said("status", "other", code=1)
+
+
+def test_no_password_is_kept_or_shown(settings: ExplicitSettings, redis: Server, repot: Callable[..., Result]) -> None:
+    """The target's address has a password; RabbitMQ and Redis without authentication take any."""
+    target = settings.rollout_target
+    assert target is not None
+    secret = settings.replace(rollout_target=f"amqp://ann:{PASSWORD}@127.0.0.1:1/shop")
+    with open_rollout(secret.rollout, secret) as rollout:
+        rollout.begin(plan_of(rollout), "ann")
+    shown = [repot(secret, word, secret.rollout) for word in ("status", "plan", "history")]
+    assert "amqp://ann:" in shown[0].output
+    assert all(PASSWORD not in one.output for one in shown)
+    with Redis.from_url(redis.url, decode_responses=True) as client:
+        read = {"hash": client.hgetall, "string": client.get, "list": lambda key: client.lrange(key, 0, -1)}
+        kept = [read[client.type(key)](key) for key in client.scan_iter(f"*{secret.rollout}*")]
+    assert kept
+    assert PASSWORD not in str(kept)
+
+
+def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, reports: Reports) -> None:
+    """Each start goes on where the last one was killed."""
+    chance = random.Random(11)  # noqa: S311 - instants
+    words = ["--steps", "50,100", "--bake", "2s", "--samples", "50", "--execute"]
+    command = [sys.executable, "-m", "repot", "rollout", "start", rollout.name, *words]
+    variables = inherited_environment(without=("WORKER_",)) | environment(rollout.settings)  # type: ignore[arg-type]
+    kills = 0
+    with reports.each_second(**HEALTHY):
+        while kills < 40:
+            with subprocess.Popen(command, env=variables, stdout=-1, stderr=-1) as controller:
+                try:
+                    controller.wait(chance.uniform(0.8, 4))
+                except subprocess.TimeoutExpired:
+                    kills += 1
+                    controller.kill()
+                    continue
+            assert 0 == controller.returncode
+            break
+    assert kills >= 2
+    assert ALL_STEPS == states(rollout)
