@@ -324,7 +324,7 @@ def _lead(opened: Any, *, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
             lines += [f"  {one.verdict}: {one.reason}" for one in seen.judgement.findings if one.verdict != "pass"]
         if lines != said:
             said[:] = lines
-            click.echo(sanitize("\n".join(lines)), err=True)
+            click.echo("\n".join(map(sanitize, lines)), err=True)
 
     with stop_on_signal(stopping):
         record = opened.controller().run(stopping, show)
