@@ -45,6 +45,11 @@ class Weights:
                 message = f"the weight {weight} is not within 0 and 1"
                 raise ValueError(message)
 
+    @property
+    def differ(self) -> bool:
+        """Whether a task or a queue has a weight of its own."""
+        return bool(self.tasks or self.queues)
+
     def of(self, task: str, queue_of: Callable[[], str]) -> float:
         """Return the weight of a task; `queue_of` is called only if queues have weights of their own."""
         if task in self.tasks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import partial
 from os import getpid
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -87,6 +87,8 @@ class RolloutSender:
         self._send_timeout_s = send_timeout_s
         # one for each process, by its id. Those of parents stay: collected, their connections would end the parent's
         self._processes: dict[int, _Process] = {}
+        #: The header's value by side, for one generation.
+        self._stamps: tuple[int, dict[Side, str]] = (-1, {})
         #: Whether this process is a worker's: what it sends with a root id outside of a task belongs to a task of its.
         self.is_worker = False
 
@@ -113,9 +115,9 @@ class RolloutSender:
         record = self._follower.record()
         options["task_id"] = options.get("task_id") or uuid()
         message = _Message(original, name, args, kwargs, options, record.generation if record else 0)
-        if self._side_of(record, message) is self._home:
-            return self._send(here, self._home, message, original)
-        return self._send_to_the_other(here, message)
+        if self._side_of(record, message) is not self._home:
+            return self._send_to_the_other(here, message)
+        return self._send(here, self._home, message, original)
 
     def _here(self) -> _Process:
         pid = getpid()
@@ -133,7 +135,8 @@ class RolloutSender:
             return self._home
         if record is None:
             return Side.SOURCE
-        weight = record.weights.of(message.name, lambda: self._queue_of(message))
+        weights = record.weights
+        weight = weights.of(message.name, partial(self._queue_of, message)) if weights.differ else weights.default
         return chosen(self._name, root, weight)
 
     def _queue_of(self, message: _Message) -> str:
@@ -204,7 +207,7 @@ class RolloutSender:
         with publishing_once(sibling.pool, self._send_timeout_s) as producer:
             there.options |= {"producer": producer, "retry": False}
             try:
-                return there.sent_by(sibling.app.send_task, _stamp(self._name, there.generation, Side.TARGET))
+                return there.sent_by(sibling.app.send_task, self._stamp(there.generation, Side.TARGET))
             finally:
                 self._note_outcome(here, producer)
 
@@ -245,12 +248,20 @@ class RolloutSender:
 
     def _send(self, here: _Process, side: Side, message: _Message, send: Callable[..., Any]) -> Any:  # noqa: ANN401 - Celery's
         try:
-            result = message.sent_by(send, _stamp(self._name, message.generation, side))
+            result = message.sent_by(send, self._stamp(message.generation, side))
         except OperationalError:
             here.counters.failed(side)
             raise
         here.counters.sent(side)
         return result
+
+    def _stamp(self, generation: int, side: Side) -> str:
+        stamped = self._stamps
+        if stamped[0] != generation:
+            # one for each generation: a send is to cost next to nothing
+            stamped = (generation, {one: str(RolloutStamp(self._name, generation, one)) for one in Side})
+            self._stamps = stamped
+        return stamped[1][side]
 
     def _sibling(self, here: _Process) -> Sibling:
         if here.sibling is None:
@@ -273,13 +284,9 @@ class _Message:
 
     def sent_by(self, send: Callable[..., Any], stamp: str) -> Any:  # noqa: ANN401 - Celery's
         # the options are of this call alone; the headers may be the caller's own dictionary
-        self.options["headers"] = {**(self.options.get("headers") or {}), ROLLOUT_HEADER: stamp}
+        given = self.options.get("headers")
+        self.options["headers"] = {**given, ROLLOUT_HEADER: stamp} if given else {ROLLOUT_HEADER: stamp}
         return send(self.name, self.args, self.kwargs, **self.options)
-
-
-@lru_cache(maxsize=16)
-def _stamp(name: str, generation: int, side: Side) -> str:
-    return str(RolloutStamp(name, generation, side))
 
 
 def _place(connection: Any) -> tuple[Any, ...]:  # noqa: ANN401 - kombu's Connection

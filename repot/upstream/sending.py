@@ -10,6 +10,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from celery._state import _task_stack  # type: ignore[attr-defined]
 
 from repot.upstream.point import Failure, Point
 
@@ -36,6 +37,12 @@ POINTS = (
         ),
     ),
     Point("celery.app.base:Celery.current_worker_task", Failure.LOUD, _BREAKS),
+    Point(
+        "celery._state:get_current_worker_task",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("for task in reversed(_task_stack.stack):",),
+    ),
     Point("celery.app.task:Task._get_exec_options", Failure.LOUD, _BREAKS, "(self)"),
 )
 
@@ -73,6 +80,9 @@ def stop_sending_by(app: Any) -> None:
 
 def current_root(app: Any) -> str | None:
     """Return the root id of the task that runs in this thread of a worker; None outside of tasks."""
+    # at once outside of tasks: each producer asks for each message
+    if not _task_stack.stack:
+        return None
     task = app.current_worker_task
     return None if task is None else task.request.root_id or task.request.id
 
