@@ -374,6 +374,14 @@ class WorkerSettings(EnvironmentSettings):
         """Return the dead-letter queue of a queue; empty without one."""
         return self.dead_letter_queue.replace("{queue}", queue)
 
+    def at(self, url: str) -> WorkerSettings:
+        """Return the settings with one broker, at this address, whatever bridge or rollout the others name.
+
+        Raises:
+            pydantic.ValidationError: the address is invalid, or another setting does not go with it.
+        """
+        return self.replace(broker_url=url, broker_read_url=None, broker_write_url=None, rollout="")
+
     def replace(self, **changes: Any) -> WorkerSettings:  # noqa: ANN401 - values of any field
         """Return the settings with some values changed and validated.
 

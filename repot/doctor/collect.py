@@ -178,7 +178,7 @@ def _apply_target(app: Celery, target: str) -> None:
         app.conf.update(broker_url=target, broker_read_url=None, broker_write_url=None)
         return
     try:
-        configure(app, settings.replace(broker_url=target, broker_read_url=None, broker_write_url=None))
+        configure(app, settings.at(target))
     except ValidationError as error:
         # sentinel:// without the name of its master, for example
         message = "the settings are invalid with the address of --target:\n" + "\n".join(explain(error))

@@ -160,7 +160,7 @@ class QueueCounter:
 
 def _only(url: BrokerUrl) -> dict[str, Any]:
     """Return settings for this broker alone."""
-    return {"broker_url": url.reveal(), "broker_read_url": None, "broker_write_url": None}
+    return {"broker_url": url.reveal(), "broker_read_url": None, "broker_write_url": None, "rollout": ""}
 
 
 def _places(url: BrokerUrl) -> set[tuple[str, int | None, str]]:

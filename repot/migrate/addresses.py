@@ -66,8 +66,7 @@ class Address:
 
     def _config(self, settings: WorkerSettings) -> dict[str, Any]:
         # one broker at a time: TLS options differ between the kinds
-        single = settings.replace(broker_url=self.url.reveal(), broker_read_url=None, broker_write_url=None)
-        return celery_config(single, Role.CLIENT)
+        return celery_config(settings.at(self.url.reveal()), Role.CLIENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,19 @@ def test_beat_sends_by_the_rollout(rollout: Rollout, tmp_path: Path) -> None:
     assert not [line for line in lines if line["stamp"] != f"{NAME}:1:{chosen(NAME, line['root'], 0.5)}"]
 
 
+def test_the_task_of_a_killed_process_comes_back_on_its_side(rollout: Rollout) -> None:
+    """The worker's main process sends it, which runs no task, after the weight has changed."""
+    rollout.begin(1)
+    rollout.start_workers(1)
+    rollout.producer().send_task(f"{TASKS}.killed", ["k"])
+    rollout.await_ran(["k-0"])
+    rollout.change(weight=0.0)
+    rollout.stop_tasks()
+    lines = rollout.await_ran(["k-0", "k-1"])
+    assert ["target", "target"] == [line["side"] for line in lines]
+    assert 1 == len({line["root"] for line in lines})
+
+
 def test_a_retry_goes_to_the_other_side_when_roots_are_gathered(rollout: Rollout) -> None:
     """It carries exchange and routing key of the broker that it came from."""
     rollout.begin(1)

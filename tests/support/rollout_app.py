@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from functools import cache
 from typing import Any, cast
 from uuid import uuid4
@@ -11,6 +13,7 @@ from celery import Celery, Task, chord, group
 from redis import Redis
 
 import repot
+from repot.waiting import wait_until
 from repot.worker.configure import configured_with
 
 app = Celery("rollout")
@@ -77,6 +80,17 @@ def parent(self: Task[Any, Any], label: str) -> None:
     group(note.s(f"{label}-group-{number}") for number in range(2)).apply_async()
     (step.s(f"{label}-chain-0") | step.si(f"{label}-chain-1", f"{label}-chain-1")).apply_async()
     chord([step.s(f"{label}-head-{number}") for number in range(2)], step.si("", f"{label}-body")).apply_async()
+
+
+@app.task(bind=True, ignore_result=True, default_retry_delay=1, max_retries=2)
+def killed(self: Task[Any, Any], label: str) -> None:
+    """Die in the first run, as soon as the list says stop; Celery's main process sends it again."""
+    record(self, f"{label}-{self.request.retries}")
+    settings = configured_with(app)
+    assert settings is not None
+    if not self.request.retries:
+        wait_until(lambda: store().exists(f"{settings.lease_prefix}:stop"), within_s=30, what="the list says stop")
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(bind=True, ignore_result=True)

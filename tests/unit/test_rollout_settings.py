@@ -118,3 +118,11 @@ def test_status_files_of_the_two_sides_do_not_meet(monkeypatch: pytest.MonkeyPat
     here = application_mark()
     monkeypatch.setenv("WORKER_ROLLOUT_SIDE", "target")
     assert here != application_mark()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("url", [SOURCE, TARGET, "redis://third/0"])
+def test_one_broker_is_what_it_is_beside_a_rollout(url: str, side: str) -> None:
+    """`repot move`, `repot doctor --target` and the sidecar look at one of the two, or at another."""
+    found = _settings(rollout_side=side).at(url)
+    assert url == found.read_url.reveal() == found.write_url.reveal() == celery_config(found)["broker_url"]

@@ -33,6 +33,7 @@ SCALED: dict[str, float] = {
 _RESERVED = {
     "app", "broker_url", "broker_read_url", "broker_write_url", "management_url", "result_backend", "queue_names",
     "dead_letter_queue", "journal", "status_dir", "lease_store", "lease_prefix", "guard", "sentinel_master",
+    "rollout", "rollout_target", "rollout_side", "rollout_send_timeout",
 }  # fmt: skip
 
 
