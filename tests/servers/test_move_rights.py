@@ -24,6 +24,7 @@ from support.realm import Realm
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from repot.brokers.message import Message
     from repot.testbed import Server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rights.md").read_text()
@@ -46,10 +47,10 @@ class Side:
 
 
 @pytest.fixture
-def side(server: Server, rabbitmq: Server) -> Callable[[str, str], Side]:
-    """Makes a broker of a kind, with a mover that may use it as the source or the target."""
+def side(server: Server, rabbitmq: Server) -> Callable[..., Side]:
+    """Makes a broker of a kind, with a mover that may use it as the source or the target, but for one missing rule."""
 
-    def make(kind: str, role: str) -> Side:
+    def make(kind: str, role: str, missing: str = "") -> Side:
         if kind == "rabbitmq":
             realm = Realm(rabbitmq)
             with Connection(realm.url) as connection:
@@ -62,7 +63,10 @@ def side(server: Server, rabbitmq: Server) -> Callable[[str, str], Side]:
         admin: Any = redis_client.Redis.from_url(f"redis://{url}")
         with closing(admin):
             admin.flushdb()
-            admin.execute_command("ACL", "SETUSER", user, "reset", *line.replace("PASSWORD", "secret").split())
+            rules = [rule for rule in line.replace("PASSWORD", "secret").split() if rule != missing]
+            admin.execute_command("ACL", "SETUSER", user, "reset", *rules)
+            # scripts know nothing of the rights that a former user had
+            admin.script_flush()
         return Side(f"redis://{url}", f"redis://{user}:secret@{url}")
 
     return make
@@ -70,7 +74,7 @@ def side(server: Server, rabbitmq: Server) -> Callable[[str, str], Side]:
 
 @pytest.mark.parametrize("path", ["redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis"])
 def test_the_rights_of_the_page_are_enough(
-    side: Callable[[str, str], Side], redis: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+    side: Callable[..., Side], redis: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """For a plan, a move, what an operator asks, and giving back; messages that are delayed or quarantined as well."""
     kinds = path.split("-")
@@ -94,6 +98,34 @@ def test_the_rights_of_the_page_are_enough(
     back = json.loads(run("revert", name, "--execute", "--json", *managed))
     assert 5 == back["delivered"]
     assert 5 == json.loads(run("resume", name, "--execute", "--json", *managed))["delivered"] - begun["delivered"]
+
+
+#: What a move between two Redis cannot begin without; a script stops at the first command that it may not run.
+NEEDED = ("+select", "+info", "+evalsha", "+script|load", "+time", "+exists", "+get", "+set", "+hset", "+hgetall")
+
+
+@pytest.mark.parametrize("missing", [*NEEDED, "~orders*", "~repot.move:*"])
+def test_a_move_without_a_right_is_refused_and_loses_nothing(
+    side: Callable[..., Side], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    source, target = side("redis", "source", missing), side("redis", "target", missing)
+    with closing(source.open()) as broker:
+        broker.publish("orders", [task(place) for place in range(4)])
+    monkeypatch.setenv("WORKER_MOVE_FROM", source.mover)
+    monkeypatch.setenv("WORKER_MOVE_TO", target.mover)
+    monkeypatch.setenv("WORKER_MOVE_DIR", str(tmp_path))
+    words = ["--name", f"m-{uuid4()}", "--queue", "orders", "--execute", "--force", "--patience", "1s"]
+    done = CliRunner().invoke(main, ["move", "start", *words])
+    assert 8 == done.exit_code, done.output
+    assert "rights.md" in done.stderr
+    left = [one.headers["place"] for each in (source, target) for one in messages(each)]
+    assert [0, 1, 2, 3] == sorted(left)
+
+
+def messages(side: Side) -> list[Message]:
+    """The messages of a side's queue; they stay."""
+    with closing(side.open()) as broker, broker.take("orders", 100) as reservation:
+        return [one.message for one in reservation.messages]
 
 
 def run(*words: str) -> str:

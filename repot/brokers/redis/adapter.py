@@ -55,6 +55,8 @@ _KEYS = {
 }
 
 
+#: A right that is missing inside a script, on Redis 7.0, and on 7.2 and Valkey, which name the command.
+_REFUSED_IN_SCRIPT = ("The user executing the script", "ACL failure in script")
 #: A string of Redis takes 512 MiB (`proto-max-bulk-len`); a body in Base64 is a third longer.
 _MAX_ELEMENT_BYTES = 380 << 20
 
@@ -213,10 +215,11 @@ class RedisBroker:
 
 def refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
     """Return the error for a failed command: access refused, TLS, or no answer."""
-    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
+    lacks_right = isinstance(error, redis.exceptions.NoPermissionError) or str(error).startswith(_REFUSED_IN_SCRIPT)
+    if lacks_right or isinstance(error, redis.AuthenticationError):
         hint = "Check user and password of the address."
-        if isinstance(error, redis.exceptions.NoPermissionError):
-            hint = f"The user needs: ACL SETUSER {server.user or 'default'} +@connection"
+        if lacks_right:
+            hint = f"The user {server.user or 'default'!r} lacks a right: docs/rights.md has the line for ACL SETUSER."
         return AccessRefused(f"{server} refuses access: {error}", hint=hint)
     return no_answer(server, error)
 
