@@ -7,6 +7,7 @@ import re
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -120,6 +121,32 @@ def test_a_move_without_a_right_is_refused_and_loses_nothing(
     assert "rights.md" in done.stderr
     left = [one.headers["place"] for each in (source, target) for one in messages(each)]
     assert [0, 1, 2, 3] == sorted(left)
+
+
+@pytest.mark.parametrize("missing", ["lrem", "lset", "lpush", "zadd", "zrem"])
+def test_giving_back_without_a_right_is_refused_and_loses_nothing(
+    side: Callable[..., Side], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    source, target = side("redis", "source"), side("redis", "target")
+    with closing(source.open()) as broker:
+        broker.publish("orders", [task(place) for place in range(4)])
+    monkeypatch.setenv("WORKER_MOVE_FROM", source.mover)
+    monkeypatch.setenv("WORKER_MOVE_TO", target.mover)
+    monkeypatch.setenv("WORKER_MOVE_DIR", str(tmp_path))
+    name = f"m-{uuid4()}"
+    run("start", "--name", name, "--queue", "orders", "--execute", "--force")
+    admin: Any = redis_client.Redis.from_url(target.url)
+    with closing(admin):
+        admin.execute_command("ACL", "SETUSER", urlsplit(target.mover).username, f"-{missing}")
+    done = CliRunner().invoke(main, ["move", "revert", name, "--execute", "--patience", "1s"])
+    assert 0 != done.exit_code, done.output
+    assert "refuses access" in done.stderr or missing in done.stderr
+    with closing(target.open()) as broker:
+        # what is reserved comes back with the lease
+        broker.recover("orders", even_live=True)
+    # without the right to end a reservation they are back on the source already
+    there = source if missing == "zrem" else target
+    assert [0, 1, 2, 3] == sorted(one.headers["place"] for one in messages(there))
 
 
 def messages(side: Side) -> list[Message]:

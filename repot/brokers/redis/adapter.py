@@ -220,7 +220,9 @@ def refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
         hint = "Check user and password of the address."
         if lacks_right:
             hint = f"The user {server.user or 'default'!r} lacks a right: docs/rights.md has the line for ACL SETUSER."
-        return AccessRefused(f"{server} refuses access: {error}", hint=hint)
+        # the place in the script, `@user_script:2`, would be taken for the end of a password, and masked
+        why = str(error).partition(", on @")[0]
+        return AccessRefused(f"{server} refuses access: {why}", hint=hint)
     return no_answer(server, error)
 
 

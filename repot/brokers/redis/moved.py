@@ -38,20 +38,25 @@ local wrong = wrong_key()
 if wrong then return wrong end
 local key, passed, removed = KEYS[tonumber(ARGV[6])], tonumber(ARGV[7]), 'repot-removed:' .. ARGV[1]
 local elements = redis.call('LRANGE', key, -(passed + tonumber(ARGV[8])), -(passed + 1))
-local taken, looked, bytes = {{}}, 0, 0
+local held_list, taken, looked, bytes = held(ARGV[1], tonumber(ARGV[6])), {{}}, 0, 0
+-- Redis undoes nothing of a script that fails: a right that is missing is met before anything has changed
+redis.call('ZADD', KEYS[1], now() + tonumber(ARGV[3]), ARGV[1])
+redis.call('LREM', held_list, 1, removed)
+if #elements > 0 then redis.call('LSET', key, -(passed + 1), elements[#elements]) end
 for place = #elements, 1, -1 do
   if #taken == tonumber(ARGV[2]) or bytes >= {WINDOW_BYTES} then break end
   looked = looked + 1
   if is_moved(elements[place]) then
+    redis.call('LPUSH', held_list, elements[place])
     redis.call('LSET', key, -(passed + looked), removed)
-    redis.call('LPUSH', held(ARGV[1], tonumber(ARGV[6])), elements[place])
     taken[#taken + 1] = elements[place]
     bytes = bytes + #elements[place]
   end
 end
 if #taken > 0 then
   redis.call('LREM', key, -#taken, removed)
-  redis.call('ZADD', KEYS[1], now() + tonumber(ARGV[3]), ARGV[1])
+else
+  redis.call('ZREM', KEYS[1], ARGV[1])
 end
 return {{taken, passed + looked - #taken, looked}}
 """
