@@ -374,13 +374,13 @@ def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, report
     command = [sys.executable, "-m", "repot", "rollout", "start", rollout.name, *words]
     variables = inherited_environment(without=("WORKER_",)) | environment(rollout.settings)  # type: ignore[arg-type]
     with reports.each_second(**HEALTHY):
-        for kills in range(8):
+        for _ in range(8):
             with subprocess.Popen(command, env=variables, stdout=-1, stderr=-1) as controller:
                 # it has looked once
                 assert controller.stderr is not None
                 controller.stderr.readline()
-                sleep(chance.uniform(0, 2))
-                assert controller.poll() is None, kills
+                with pytest.raises(subprocess.TimeoutExpired):
+                    controller.wait(chance.uniform(0, 2))
                 controller.kill()
         assert Phase.DONE == rollout.controller().run(Event()).phase
     assert ALL_STEPS == states(rollout)
