@@ -319,12 +319,14 @@ def _lead(opened: Any, *, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
     said: list[str] = []
 
     def show(record: RolloutRecord, seen: Observed) -> None:
-        lines = [_line(_data(record)), *seen.obstacles, *seen.faults]
+        """Print what is new."""
+        lines = [_line(_data(record)), *(f"  {one}" for one in (*seen.obstacles, *seen.faults))]
         if seen.judgement is not None:
             lines += [f"  {one.verdict}: {one.reason}" for one in seen.judgement.findings if one.verdict != "pass"]
-        if lines != said:
-            said[:] = lines
-            click.echo("\n".join(map(sanitize, lines)), err=True)
+        for line in lines:
+            if line not in said:
+                click.echo(sanitize(line), err=True)
+        said[:] = lines
 
     with stop_on_signal(stopping):
         record = opened.controller().run(stopping, show)
