@@ -221,7 +221,7 @@ def refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
         if lacks_right:
             hint = f"The user {server.user or 'default'!r} lacks a right: docs/rights.md has the line for ACL SETUSER."
         # the place in the script, `@user_script:2`, would be taken for the end of a password, and masked
-        why = str(error).partition(", on @")[0]
+        why = str(error).partition(" on @")[0].removesuffix(",")
         return AccessRefused(f"{server} refuses access: {why}", hint=hint)
     return no_answer(server, error)
 
