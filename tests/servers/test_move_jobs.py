@@ -211,7 +211,8 @@ def test_a_move_that_follows_moves_every_queue(across: Ways) -> None:
 
     with across.opened(Limits(until=Until.FOLLOW)) as found, pytest.raises(MoveStopped, match="interrupted"):
         found.run(stop, send_more)
-    assert [list(range(9))] * 3 == [places(found) for found in across.arrived()]
+    # looking gave them back, and RabbitMQ 4 does not keep their order then
+    assert [list(range(9))] * 3 == [sorted(places(found)) for found in across.arrived()]
     assert [] == across.problems()
 
 
