@@ -1,0 +1,149 @@
+"""The files of a public repository agree with the project: workflows, templates, hooks, SECURITY.md."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+GITHUB = ROOT / ".github"
+WORKFLOW = GITHUB / "workflows" / "checks.yml"
+FORMS = sorted(set((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) - {GITHUB / "ISSUE_TEMPLATE" / "config.yml"})
+
+#: Addresses that exist only on one machine, or for one owner of the repository.
+_FOREIGN = re.compile(r"https?://\S+|/home/|/root/|/tmp/|\S+@\S+\.(?:com|org|net|io)\b")
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYTHONS = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+
+
+def workflow() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(WORKFLOW.read_text())
+    return found
+
+
+def targets() -> dict[str, list[str]]:
+    """Each target of the Makefile with the targets it needs."""
+    lines = re.findall(r"(?m)^([a-z-]+):(?!=)([^#\n]*)", (ROOT / "Makefile").read_text())
+    return {name: needs.split() for name, needs in lines}
+
+
+def needed_by(target: str) -> set[str]:
+    return {target}.union(*(needed_by(each) for each in targets()[target]))
+
+
+def commands(job: dict[str, Any]) -> set[str]:
+    """What the steps of a job run, once for each value of its matrix."""
+    matrix: dict[str, Any] = job["strategy"]["matrix"]
+    found = set()
+    for step in job["steps"]:
+        values = re.findall(r"matrix\.(\w+)", " ".join(step.get("env", {}).values()))
+        names = [str(value) for key in values for value in _values(matrix, key)]
+        found |= {re.sub(r'"\$\w+"', name, step["run"]) for name in names or [""] if "run" in step}
+    return found
+
+
+def _values(matrix: dict[str, Any], key: str) -> list[Any]:
+    return [each[key] for each in matrix["include"]] if "include" in matrix else list(matrix[key])
+
+
+def test_ci_runs_what_make_test_runs() -> None:
+    """But `together`, whose groups are jobs of their own."""
+    run = set().union(*(commands(job) for job in workflow()["jobs"].values()))
+    of_make = set().union(*(needed_by(command.removeprefix("make ")) for command in run))
+    assert all(command.startswith("make ") for command in run)
+    assert {"together", "test"} == needed_by("test") - of_make
+
+
+def test_every_group_that_runs_together_is_a_target_of_ci() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = re.search(r"(?m)^together:.*\n\t(.*)$", makefile)
+    assert recipe
+    groups = set(re.findall(r"tests/(\w+)|\$\((\w+)\)", recipe[1]))
+    names = {(directory or variable).lower() for directory, variable in groups} - {"bin"}
+    assert names == set(workflow()["jobs"]["servers"]["strategy"]["matrix"]["group"]) - {"compose"}
+
+
+def test_every_directory_of_tests_is_in_a_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    directories = {path.parent.relative_to(ROOT).parts[1] for path in (ROOT / "tests").rglob("test_*.py")}
+    assert set() == {name for name in directories - {"tutorial_apps"} if f"tests/{name}" not in makefile}
+
+
+def test_ci_runs_on_every_python_that_the_project_names() -> None:
+    assert PYTHONS == workflow()["jobs"]["check"]["strategy"]["matrix"]["python"]
+    assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
+    for job in workflow()["jobs"].values():
+        # without it, scripts/setup would take the newest one of the machine
+        assert re.fullmatch(r"python(3\.\d+|\$\{\{ matrix\.python \}\})", job["env"]["PYTHON"])
+
+
+def test_a_workflow_may_only_read_and_names_the_versions_of_its_actions() -> None:
+    assert {"contents": "read"} == workflow()["permissions"]
+    for job in workflow()["jobs"].values():
+        assert job["timeout-minutes"] <= 90
+        used = [step["uses"] for step in job["steps"] if "uses" in step]
+        assert used
+        assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in used)
+
+
+def test_the_oldest_requirements_are_the_bounds_of_the_project() -> None:
+    """`scripts/lock` resolves them; a bound that moves without it is seen here."""
+    pinned = dict(re.findall(r"(?m)^([\w.-]+)==([\w.]+)", (ROOT / "requirements-oldest.txt").read_text()))
+    extras = [each for name, found in PROJECT["optional-dependencies"].items() if name != "all" for each in found]
+    for requirement in map(Requirement, [*PROJECT["dependencies"], *extras]):
+        (lowest,) = [each for each in requirement.specifier if each.operator == ">="]
+        (oldest,) = [Requirement(f"x=={lowest.version}").specifier]
+        assert oldest.contains(pinned[requirement.name]), requirement
+
+
+def test_the_security_policy_has_the_bounds_of_the_project() -> None:
+    rows = dict(re.findall(r"(?m)^\| (\w+)[^|]* \| ([^|]+) \|", (ROOT / "SECURITY.md").read_text()))
+    assert rows["Python"] == PROJECT["requires-python"]
+    bounds = {each.name: each for each in map(Requirement, PROJECT["dependencies"])}
+    for name in ("celery", "kombu", "amqp", "redis"):
+        row = rows[{"celery": "Celery"}.get(name, name)]
+        assert set(row.split(",")) == set(str(bounds[name].specifier).split(",")), name
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.stem)
+def test_an_issue_form_is_one_that_github_shows(form: Path) -> None:
+    """Its rules for forms: a name, a description, an id for each field, a label, options that differ."""
+    found = yaml.safe_load(form.read_text())
+    assert {"name", "description", "labels", "body"} == set(found)
+    fields = [each for each in found["body"] if each["type"] != "markdown"]
+    assert len(fields) == len({each["id"] for each in fields})
+    assert len(fields) == len({each["attributes"]["label"] for each in fields})
+    for each in found["body"]:
+        assert each["type"] in {"markdown", "textarea", "input", "dropdown"}
+        options = each["attributes"].get("options", [])
+        assert bool(options) == (each["type"] == "dropdown")
+        assert len(options) == len(set(options))
+
+
+def test_every_hook_is_a_tool_of_the_environment() -> None:
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local"
+    for hook in repository["hooks"]:
+        program = hook["entry"].split()[0]
+        assert program.startswith(".venv/bin/")
+        assert (Path(sys.executable).parent / Path(program).name).exists(), hook["id"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted(path for path in GITHUB.rglob("*") if path.is_file()), *map(ROOT.joinpath, (
+        "SECURITY.md", ".pre-commit-config.yaml", ".editorconfig", "requirements-oldest.txt", "scripts/environment",
+        "scripts/actionlint",
+    ))],
+    ids=lambda path: path.name,
+)  # fmt: skip
+def test_no_file_names_an_address(path: Path) -> None:
+    assert [] == _FOREIGN.findall(path.read_text())
