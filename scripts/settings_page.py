@@ -40,7 +40,8 @@ def page() -> str:
 
 def _table(settings: type[EnvironmentSettings]) -> str:
     rows = [
-        f"| `{line.name}` | {f'`{line.default}`' if line.default else ''} | {line.meaning} |"
+        # a placeholder in angle brackets is no element of HTML
+        f"| `{line.name}` | {f'`{line.default}`' if line.default else ''} | {line.meaning.replace('<', '&lt;')} |"
         for line in describe(settings)
     ]
     return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows, ""])

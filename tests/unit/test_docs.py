@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
 
+from repot import errors
 from repot.chaos.scenarios.catalogue import SCENARIOS
 from repot.cli.main import main
 from repot.config import HealthcheckSettings, WorkerSettings, variable
 from repot.doctor.registry import own_rules
+from repot.errors import RepotError
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -29,16 +32,53 @@ def test_the_settings_page_is_made_from_the_settings() -> None:
     assert page == (ROOT / "docs" / "settings.md").read_text()
 
 
+def test_the_page_of_exit_codes_is_made_from_the_errors() -> None:
+    """`make docs` writes it."""
+    page = runpy.run_path(str(ROOT / "scripts" / "exit_codes_page.py"))["page"]()
+    assert page == (ROOT / "docs" / "exit-codes.md").read_text()
+
+
+def test_every_exit_code_has_a_meaning_and_the_help_says_the_same() -> None:
+    codes = runpy.run_path(str(ROOT / "scripts" / "exit_codes_page.py"))["codes"]()
+    used = {one.exit_code for one in vars(errors).values() if isinstance(one, type) and issubclass(one, RepotError)}
+    assert used <= {code for code, _ in codes}
+    assert f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in codes)}." in (main.epilog or "")
+
+
+def test_the_ladder_on_the_page_is_the_contract() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    block = page.partition("\n## The ladder\n")[2].split("```")[1]
+    shown = [re.split(r"\s{2,}", line)[0].strip() for line in block.splitlines() if line.strip("| ")]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert next(one["layers"] for one in contracts if one["type"] == "layers") == shown
+
+
+def test_the_readme_is_short() -> None:
+    """What has no room there has a page in docs/."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
+def typed(page: Path) -> list[str]:
+    """Return what follows `repot` in the commands of a page: in backticks, behind a prompt, in lines of code blocks."""
+    text = in_force(page)
+    found = re.findall(r"(?:`|\$ |\.venv/bin/)repot ([a-z][^`\n|#]*)", text)
+    for block in re.findall(r"(?ms)^```[^\n]*\n(.*?)^```", text):
+        found += re.findall(r"(?m)^(?:[A-Z_]+=\S+ )*(?:(?:kubectl|rollout) .*? )?repot ([a-z][^`\n|#&]*)", block)
+    return found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_in_the_documents_exists(page: Path) -> None:
-    for words in re.findall(r"(?:`|\$ |\.venv/bin/)repot ((?:[a-z]+ ?){1,2})", in_force(page)):
-        first, *rest = words.split()
+    for line in typed(page):
+        words = re.match(r"(?:[a-z]+ ?){1,2}", line)
+        assert words, line
+        first, *rest = words[0].split()
         context = click.Context(main)
         command = main.get_command(context, first)
-        assert command is not None, words
+        assert command is not None, line
         for name in rest[: 1 if isinstance(command, click.Group) else 0]:
-            assert isinstance(command, click.Group), words
-            assert name in command.list_commands(context), words
+            assert isinstance(command, click.Group), line
+            assert name in command.list_commands(context), line
 
 
 def _command(words: list[str]) -> tuple[click.Command, list[str]]:
@@ -54,7 +94,9 @@ def _command(words: list[str]) -> tuple[click.Command, list[str]]:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "compose" / "prometheus" / "alerts.yml"], ids=lambda page: page.name)
 def test_every_option_of_a_command_in_the_documents_exists(page: Path) -> None:
-    for text in re.findall(r"(?:`|\$ |\.venv/bin/)repot ([a-z][^`\n|#]*)", in_force(page)):
+    for line in typed(page):
+        # a quoted argument is another program's
+        text = re.sub(r"'[^']*'|\"[^\"]*\"", "''", line)
         command, rest = _command(text.split())
         known = {option for one in (*command.params, *main.params) for option in (*one.opts, *one.secondary_opts)} | {
             "--help",
@@ -100,9 +142,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_make_target_in_the_documents_exists() -> None:
-    targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     for page in PAGES:
-        assert set(re.findall(r"`make ([a-z]+)`", page.read_text())) <= targets, page.name
+        assert set(re.findall(r"`make ([a-z-]+)`", page.read_text())) <= targets, page.name
 
 
 def test_the_rule_pages_are_made_from_the_rules() -> None:

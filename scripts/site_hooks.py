@@ -1,0 +1,88 @@
+"""Hooks of mkdocs for `make site`: pages that stand outside docs/, links that lead there, and no other host.
+
+The pages are read on a code host and on the site. There, a link to `../repot/errors.py` leads to the file; here, where
+no file of the repository is, it becomes its text. A link to a file that does not exist stays, and fails the build.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+#: Pages of the site that stand at the top of the repository.
+TOP = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
+_GENERATED = ("CHANGELOG.md", "CONTRIBUTING.md")
+
+_LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+_BLOCK = re.compile(r"(?ms)^[ ]*```.*?^[ ]*```[ ]*$")
+_LOADED = re.compile(
+    r"""<(?:script|img|iframe|source|link(?=[^>]*\brel=["']?(?:stylesheet|preconnect|preload|icon)))
+    [^>]*?\b(?:src|href)=["']?(?P<address>(?:https?:)?//[^"'\s>]+)""",
+    re.VERBOSE,
+)
+
+# a warning of mkdocs' own: the strict build fails on it
+_log = logging.getLogger("mkdocs.hooks.site")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that stand at the top of the repository."""
+    root = Path(config.docs_dir).parent
+    for name in _GENERATED:
+        files.append(File.generated(config, TOP[name], content=(root / name).read_text()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrite the links of a page that lead out of docs/; leave blocks of code as they are."""
+    root = Path(config.docs_dir).parent
+    known = {file.src_uri for file in files}
+    source = next((name for name in _GENERATED if TOP[name] == page.file.src_uri), f"docs/{page.file.src_uri}")
+    parts, end = [], 0
+    for block in _BLOCK.finditer(markdown):
+        parts += [rewritten(markdown[end : block.start()], source, root, known), block[0]]
+        end = block.end()
+    return "".join([*parts, rewritten(markdown[end:], source, root, known)])
+
+
+def rewritten(text: str, source: str, root: Path, known: set[str]) -> str:
+    """Return a text with the links of a file `source` of the repository as links of the site."""
+    here = posixpath.dirname(source)
+
+    def link(match: re.Match[str]) -> str:
+        words, target, anchor = match["text"], match["target"], match["anchor"] or ""
+        if "://" in target:
+            return match[0]
+        path = posixpath.normpath(posixpath.join(here, target))
+        page = TOP.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
+        if page in known:
+            start = posixpath.dirname(source.removeprefix("docs/")) if source.startswith("docs/") else "."
+            return f"[{words}]({posixpath.relpath(page, start or '.')}{anchor})"
+        if page or not (root / path).exists():
+            return match[0]
+        return words if path.rstrip("/") in words else f"{words} (`{path}`)"
+
+    return _LINK.sub(link, text)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001 - mkdocs' signature
+    """Warn of whatever a page would load from another host; name the search, which the theme does not."""
+    for address in from_other_hosts(output):
+        _log.warning("%s loads %s from another host", page.file.src_uri, address)
+    search = 'data-md-component="search" role="dialog"'
+    return output.replace(search, f'{search} aria-label="Search"')
+
+
+def from_other_hosts(html: str) -> list[str]:
+    """Return the addresses on other hosts that a page loads; links that a reader may follow are none of them."""
+    return [match["address"] for match in _LOADED.finditer(html)]

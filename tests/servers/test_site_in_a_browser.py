@@ -1,0 +1,75 @@
+"""The docs site in a browser: light and dark, on a wide screen and a narrow one, with nothing from another host."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import axe_core_python  # type: ignore[import-untyped]
+import pytest
+
+from support.browser import Reader, open_browser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from selenium.webdriver import Remote
+
+ROOT = Path(__file__).parents[2]
+AXE = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text()
+#: Each has something that others have not: tables, diagrams, wide tables, long names, a list of many links.
+PAGES = ("", "architecture/", "exit-codes/", "rollout/", "settings/", "glossary/", "tutorial-rollout/")
+
+pytestmark = pytest.mark.xdist_group("docs site")
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's signature
+        """Log nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the site as `make site` builds it."""
+    directory = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=120)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(directory))) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    with open_browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.strip("/") or "index")
+def test_a_page_fits_and_axe_finds_nothing_serious(
+    browser: Remote, address: str, page: str, width: int, scheme: str
+) -> None:
+    reader = Reader(browser, f"{address}{page}")
+    reader.opens(width=width, scheme=scheme)
+    reader.waits("document.readyState === 'complete'", "the page is loaded")
+    assert {"light": "default", "dark": "slate"}[scheme] == reader.asks("document.body.dataset.mdColorScheme")
+    loaded = reader.asks("performance.getEntriesByType('resource').map((one) => one.name)")
+    assert any(name.endswith(".css") for name in loaded)
+    assert [] == [name for name in loaded if not name.startswith(address)]
+    assert [] == reader.complaints
+    # nothing is wider than the screen, but what scrolls by itself
+    assert reader.asks("document.documentElement.scrollWidth") <= width
+    browser.execute_script(AXE)
+    found = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    serious = [one for one in found["violations"] if one["impact"] in {"serious", "critical"}]
+    assert [] == [(one["id"], len(one["nodes"]), one["nodes"][0]["html"]) for one in serious]
