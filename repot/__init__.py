@@ -8,7 +8,7 @@ An existing application needs one call, `configure`::
     app = Celery("shop")
     repot.configure(app)
 
-In a `confirm_window`, many messages in a row wait for their confirms together.
+In a `confirm_window`, many messages in a row wait for their confirms together. A `Cost` is the price of a task.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from repot.worker.configure import configure
     from repot.worker.confirm_window import confirm_window
+    from repot.worker.cost import Cost
 
-__all__ = ["configure", "confirm_window"]
+__all__ = ["Cost", "configure", "confirm_window"]
 
 
 def __getattr__(name: str) -> object:
@@ -32,5 +33,9 @@ def __getattr__(name: str) -> object:
         from repot.worker.confirm_window import confirm_window
 
         return confirm_window
+    if name == "Cost":
+        from repot.worker.cost import Cost
+
+        return Cost
     message = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(message)

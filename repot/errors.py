@@ -9,6 +9,7 @@
     ├── ServerFailed              exit 1   a private server did not start, or died
     ├── BrokerUnreachable         exit 3   the broker did not answer in time
     │   ├── DepthUnknown          exit 3   the broker answered, but has not counted its messages yet
+    │   ├── ManagementUnreachable exit 3   RabbitMQ's management API did not answer, whatever RabbitMQ itself does
     │   ├── MessagesWithheld      exit 3   messages wait in a queue, and the broker hands out none of them
     │   ├── AccessRefused         exit 8   the broker refuses the user, the password or the virtual host
     │   └── TlsFailed             exit 9   a trusted TLS connection to the broker could not be established
@@ -132,6 +133,10 @@ class BrokerUnreachable(RepotError):
 
 class DepthUnknown(BrokerUnreachable):
     """The broker answered, but has not counted its messages yet."""
+
+
+class ManagementUnreachable(BrokerUnreachable):
+    """RabbitMQ's management API did not answer; messages do not go through it."""
 
 
 class MessagesWithheld(BrokerUnreachable):

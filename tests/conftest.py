@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +45,14 @@ def _group(item: pytest.Item) -> str:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     of_shared = [str(parameters[name]) for name in shared if name in parameters]
     return " ".join([item.nodeid.partition("::")[0], *of_shared]) if shared else ""
+
+
+@pytest.fixture
+def own_directory() -> Iterator[Path]:
+    """A directory for all temporary files of a command: its processes are found by it."""
+    directory = Path(tempfile.mkdtemp(prefix="t-"))
+    yield directory
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from repot.init import BROKERS, initialize, is_ignored_by_git
+from repot.init.rollout import DOTENV, NAME
 
 #: As `celery -A` takes it; nothing that a shell or systemd would read as more than a word.
 _APP = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_][\w.]*)?", re.ASCII)
@@ -22,9 +23,16 @@ def _application(ctx: click.Context, parameter: click.Parameter, value: str) -> 
     return value
 
 
+def _rollout_name(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    if value and not NAME.fullmatch(value):
+        message = f"{value!r} is not the name of a rollout; write it with a-z, A-Z, 0-9, dot, _ and - only"
+        raise click.BadParameter(message, ctx=ctx, param=parameter)
+    return value
+
+
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path), default=".")
-@click.option("--broker", type=click.Choice(BROKERS), required=True, help="The kind of broker that tasks are sent to.")
+@click.option("--broker", type=click.Choice(BROKERS), help="The kind of broker that tasks are sent to.")
 @click.option(
     "--app",
     default="repot.worker.app",
@@ -33,19 +41,34 @@ def _application(ctx: click.Context, parameter: click.Parameter, value: str) -> 
     help="The Celery application, as for `celery -A`.",
 )
 @click.option(
+    "--rollout",
+    metavar="NAME",
+    default="",
+    callback=_rollout_name,
+    help="Write what a rollout of this name needs as well; beside an existing .env only that.",
+)
+@click.option(
     "--force",
     is_flag=True,
     help="Replace existing files; .env keeps its credentials and the variables that repot does not set.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the written files and kept variables as JSON.")
-def init(directory: Path, broker: str, app: str, *, force: bool, as_json: bool) -> None:
+def init(directory: Path, broker: str | None, app: str, rollout: str, *, force: bool, as_json: bool) -> None:
     """Write .env, compose.yaml, supervisord.conf and systemd/worker.service to start from.
 
     DIRECTORY is the current directory by default. Credentials are generated; only the
     owner can read .env. Comments in the files explain each line. Without --force,
     existing files are not changed.
+
+    With --rollout, also .env.rollout, compose.rollout.yaml, supervisord.rollout.conf and
+    kubernetes/rollout.yaml: workers on both brokers, their beats, and the controller. The
+    target is the other broker in .env, BRIDGE_READ_URL. See docs/rollout-deploy.md.
     """
-    written = initialize(directory, broker=broker, app=app, force=force)
+    is_added = bool(rollout) and (directory / ".env").exists()
+    if broker is None and not is_added:
+        message = "Missing option '--broker'. Choose from: " + ", ".join(BROKERS)
+        raise click.UsageError(message)
+    written = initialize(directory, broker=broker or "", app=app, force=force, rollout=rollout)
     paths = [str(path) for path in written.files]
     if as_json:
         click.echo(json.dumps({"written": paths, "kept": list(written.kept)}))
@@ -53,9 +76,14 @@ def init(directory: Path, broker: str, app: str, *, force: bool, as_json: bool) 
         click.echo("\n".join(paths))
     if written.kept:
         click.echo(f"kept from the previous .env: {', '.join(written.kept)}", err=True)
-    if not is_ignored_by_git(directory):
-        click.echo("git does not ignore .env, which contains passwords: add the line `.env` to .gitignore", err=True)
-    _print_next_steps(directory, app)
+    for name in (".env", DOTENV) if rollout else (".env",):
+        if not is_ignored_by_git(directory, name):
+            message = f"git does not ignore {name}, which contains passwords: add the line `{name}` to .gitignore"
+            click.echo(message, err=True)
+    if is_added:
+        click.echo("next: docs/rollout-deploy.md", err=True)
+    else:
+        _print_next_steps(directory, app)
 
 
 def _print_next_steps(directory: Path, app: str) -> None:

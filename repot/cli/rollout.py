@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-from datetime import UTC, datetime
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.durations import seconds
+from repot.cli.rollout_options import plan_of, plan_options
+from repot.cli.rollout_page import report, serve
 from repot.sanitize import sanitize
+from repot.worker.holder import user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from repot.config import WorkerSettings
     from repot.rollout.phases import Observed, Plan
-    from repot.routing.record import Change, RolloutRecord
+    from repot.routing.record import RolloutRecord
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _EXECUTE = click.option("--execute", is_flag=True, help="Do it; without it, only show what would be done.")
@@ -34,67 +35,23 @@ def rollout() -> None:
     """
 
 
-def _steps(_: click.Context, __: click.Parameter, text: str) -> tuple[float, ...]:
-    try:
-        found = tuple(float(part) / 100 for part in text.split(","))
-    except ValueError:
-        message = f"{text!r} is not a list of percentages, such as 1,5,25,50,100"
-        raise click.BadParameter(message) from None
-    if list(found) != sorted(set(found)) or not 0 < found[0] <= found[-1] == 1:
-        message = f"{text!r}: percentages must grow, above 0, up to 100"
-        raise click.BadParameter(message)
-    return found
-
-
-def _plan_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        (
-            click.option("--steps", callback=_steps, default="1,5,25,50,100", show_default=True, help="Percentages."),
-            click.option("--bake", callback=seconds, default="5m", show_default=True, help="Watch a step so long."),
-            click.option(
-                "--patience",
-                callback=seconds,
-                default="1h",
-                show_default=True,
-                help="A step without enough samples pauses after this time.",
-            ),
-            click.option("--manual", is_flag=True, help="Each step waits for `repot rollout promote`."),
-            click.option("--queue", "queues", multiple=True, help="May be repeated.  [default: WORKER_QUEUE_NAMES]"),
-            click.option(
-                "--samples", type=click.IntRange(1), default=50, show_default=True, help="Runs that each side needs."
-            ),
-            click.option(
-                "--tolerance",
-                type=click.FloatRange(0, 1),
-                default=0.02,
-                show_default=True,
-                help="Difference of two shares, of failed runs for example, that does not matter.",
-            ),
-            click.option(
-                "--slowdown",
-                type=click.FloatRange(1),
-                default=1.5,
-                show_default=True,
-                help="Factor of the source's 95th percentile that does not matter.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+rollout.add_command(serve)
+rollout.add_command(report)
 
 
 @rollout.command()
 @_NAME
-@_plan_options
+@plan_options
 @_JSON
 def plan(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's options
     """Show what a rollout would do, and what it lacks; exit with 4 if it cannot begin. Nothing is changed."""
-    _show_plan(name, _plan_of(given, _settings()), as_json=as_json)
+    settings = _settings()
+    _show_plan(name, plan_of(given, settings), settings, as_json=as_json)
 
 
 @rollout.command()
 @_NAME
-@_plan_options
+@plan_options
 @_EXECUTE
 @_JSON
 def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401
@@ -104,13 +61,16 @@ def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # 
     controller and changes nothing: the weights stay, and another start goes on.
     """
     settings = _settings()
-    found = _plan_of(given, settings)
+    found = plan_of(given, settings)
     if not execute:
-        _show_plan(name, found, as_json=as_json)
+        _show_plan(name, found, settings, as_json=as_json)
         click.echo("nothing was changed; add --execute", err=True)
         return
+    from repot.rollout.entry_checks import refusals
+
+    _refuse(refusals(settings))
     with _opened(name, settings) as opened:
-        opened.begin(found, _who())
+        opened.begin(found, user())
         _lead(opened, as_json=as_json)
 
 
@@ -119,29 +79,11 @@ def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # 
 @_JSON
 def status(*, name: str, as_json: bool) -> None:
     """Show where a rollout is, what its sides have done, and which workers report."""
-    from repot.rollout.samples import sample_of
-    from repot.routing.choice import Side
+    from repot.rollout.snapshot import snapshot
 
     with _opened(name, _settings()) as opened:
-        record, now = opened.record(), opened.tally.now()
-        samples = {side: sample_of(opened.tally.counts(side)) for side in Side}
-        workers = opened.tally.workers()
-    shown = _data(record) | {
-        "sides": {
-            side: {"sent": one.sent, "not_sent": one.publish_failures, "finished": one.finished, **one.outcomes}
-            for side, one in samples.items()
-        },
-        "workers": [
-            {
-                "node": one.node,
-                "side": one.side,
-                "phase": one.phase,
-                "queues": one.queues,
-                "age_s": now - one.reported_at,
-            }
-            for one in workers
-        ],
-    }
+        depths = opened.depths()
+        shown, _ = snapshot(opened, depths)
     if as_json:
         click.echo(json.dumps(shown, indent=2))
         return
@@ -156,7 +98,7 @@ def history(*, name: str, as_json: bool) -> None:
     """Show every change of a rollout: when, who, why."""
     with _opened(name, _settings()) as opened:
         opened.record()
-        states = [_data(one) for one in opened.records.history(name)]
+        states = [one.as_dict() for one in opened.records.history(name)]
     if as_json:
         click.echo(json.dumps(states, indent=2))
         return
@@ -169,20 +111,7 @@ def history(*, name: str, as_json: bool) -> None:
 @_WHY
 def promote(*, name: str, why: str) -> None:
     """Go on to the next step now; after an abort, begin again."""
-    from repot.rollout.phases import Phase, begin
-    from repot.rollout.phases import promote as next_step
-
-    with _opened(name, _settings()) as opened:
-        plan = opened.store.plan()
-        if opened.record().phase == Phase.ABORTED:
-            opened.store.forget_steps()
-
-        def decide(record: RolloutRecord) -> Change:
-            _refuse(record, Phase.DRAIN, Phase.DONE, Phase.ABORT)
-            given = (plan, _who(), why or "promoted")
-            return begin(*given) if record.phase == Phase.ABORTED else next_step(record, *given)
-
-        _say(opened.change(decide))
+    _act(name, "promote", why)
 
 
 @rollout.command()
@@ -190,16 +119,7 @@ def promote(*, name: str, why: str) -> None:
 @_WHY
 def pause(*, name: str, why: str) -> None:
     """Keep the weights as they are until `resume` or `promote`; the judge still aborts."""
-    from repot.rollout.phases import Phase
-    from repot.routing.record import Change
-
-    with _opened(name, _settings()) as opened:
-
-        def decide(record: RolloutRecord) -> Change:
-            _refuse(record, *(one for one in Phase if one not in (Phase.CANARY, Phase.PAUSED)))
-            return Change(_who(), why or "paused", phase=Phase.PAUSED)
-
-        _say(opened.change(decide))
+    _act(name, "pause", why)
 
 
 @rollout.command()
@@ -210,11 +130,10 @@ def pause(*, name: str, why: str) -> None:
 def resume(*, name: str, why: str, execute: bool, as_json: bool) -> None:
     """End a pause; with --execute, lead the rollout from here: its controller may have died."""
     from repot.rollout.phases import Phase
-    from repot.routing.record import Change
 
     with _opened(name, _settings()) as opened:
-        if opened.record().phase == Phase.PAUSED:
-            _say(opened.change(lambda _: Change(_who(), why or "resumed", phase=Phase.CANARY)))
+        if not execute or opened.record().phase == Phase.PAUSED:
+            _act(name, "resume", why)
         if execute:
             _lead(opened, as_json=as_json)
 
@@ -228,16 +147,7 @@ def abort(*, name: str, why: str) -> None:
     What is on the target is finished by its workers: keep them until the rollout says that
     the target is empty (`repot rollout resume NAME --execute` looks, if no controller runs).
     """
-    from repot.rollout.phases import Phase
-    from repot.rollout.phases import abort as ended
-
-    with _opened(name, _settings()) as opened:
-
-        def decide(record: RolloutRecord) -> Change:
-            _refuse(record, Phase.DONE, Phase.ABORTED)
-            return ended(_who(), why or "aborted")
-
-        _say(opened.change(decide))
+    _act(name, "abort", why)
 
 
 @rollout.command()
@@ -245,15 +155,14 @@ def abort(*, name: str, why: str) -> None:
 @_WHY
 def finish(*, name: str, why: str) -> None:
     """Send all tasks to the target now, without further steps, and let the source become empty."""
-    from repot.rollout.phases import Phase, drain
+    _act(name, "finish", why)
+
+
+def _act(name: str, act: str, why: str) -> None:
+    from repot.rollout import acts
 
     with _opened(name, _settings()) as opened:
-
-        def decide(record: RolloutRecord) -> Change:
-            _refuse(record, Phase.PREPARE, Phase.DRAIN, Phase.DONE, Phase.ABORT, Phase.ABORTED)
-            return drain(_who(), why or "finished")
-
-        _say(opened.change(decide))
+        _say(acts.act(opened, act, user(), why))
 
 
 def _settings() -> WorkerSettings:
@@ -268,41 +177,58 @@ def _opened(name: str, settings: WorkerSettings) -> Any:  # noqa: ANN401 - a con
     return open_rollout(name, settings)
 
 
-def _plan_of(given: dict[str, Any], settings: WorkerSettings) -> Plan:
-    from repot.rollout.judge import Criteria
-    from repot.rollout.phases import Plan
-
-    criteria = Criteria(given["samples"], tolerance=given["tolerance"], slowdown=given["slowdown"])
-    queues = given["queues"] or settings.queue_names
-    return Plan(given["steps"], given["bake"], given["patience"], given["manual"], tuple(queues), criteria)
-
-
-def _show_plan(name: str, plan: Plan, *, as_json: bool) -> None:
+def _show_plan(name: str, plan: Plan, settings: WorkerSettings, *, as_json: bool) -> None:
     """Show a plan and what the target lacks.
 
     Raises:
         RolloutRefused: it lacks something.
     """
-    from repot.errors import RolloutRefused
+    from repot.rollout.entry_checks import refusals, warnings
 
-    with _opened(name, _settings()) as opened:
+    with _opened(name, settings) as opened:
         source, target = opened.urls()
-        watch = opened.watch(plan)
-        obstacles = watch.obstacles()
-        depths = {side: one.depths() for side, one in watch.sides.items()}
-        watch.close()
+        with closing(opened.watch(plan)) as watch:
+            obstacles = [*refusals(settings), *watch.obstacles()]
+            depths = {side: one.depths() for side, one in watch.sides.items()}
+            readers = {side: one.readers() for side, one in watch.sides.items()}
+    warned = warnings(settings, target)
     if as_json:
         shown = {"name": name, "source": source.masked(), "target": target.masked(), **json.loads(plan.to_json())}
-        click.echo(json.dumps(shown | {"obstacles": obstacles, "depths": depths}, indent=2))
+        found = {"obstacles": obstacles, "warnings": warned, "depths": depths, "readers": readers}
+        click.echo(json.dumps(shown | found, indent=2))
     else:
         click.echo(f"{name}: from {source.masked()} to {target.masked()}")
         click.echo(f"steps: {', '.join(f'{step:.0%}' for step in plan.steps)}, each at least {plan.bake_s:g} s")
-        for side, found in depths.items():
-            counts = "unknown" if found is None else ", ".join(_depth(*pair) for pair in found.items())
-            click.echo(sanitize(f"{side}: {counts}"))
-    if obstacles:
-        message = "the rollout cannot begin:\n" + "\n".join(obstacles)
-        raise RolloutRefused(message, hint="Start workers with WORKER_ROLLOUT_SIDE=target: they declare the queues.")
+        for side, found_depths in depths.items():
+            for line in _queue_lines(side, plan.queues, found_depths, readers[side]):
+                click.echo(sanitize(line))
+        for line in warned:
+            click.echo(sanitize(f"warning: {line}"), err=True)
+    _refuse(obstacles, hint="Start workers with WORKER_ROLLOUT_SIDE=target: they declare the queues.")
+
+
+def _refuse(reasons: Iterable[str], hint: str = "") -> None:
+    """Raise RolloutRefused if there are reasons."""
+    from repot.errors import RolloutRefused
+
+    said = "\n".join(reasons)
+    if said:
+        message = f"the rollout cannot begin:\n{said}"
+        raise RolloutRefused(message, hint=hint)
+
+
+def _queue_lines(
+    side: str,
+    queues: Iterable[str],
+    depths: dict[str, tuple[int, int, int]] | None,
+    readers: dict[str, tuple[str, ...]] | None,
+) -> Iterator[str]:
+    """Yield what each queue of a side holds, and which workers read it."""
+    for queue in queues:
+        counts = "unknown how much" if depths is None else "{} ready, {} in hand, {} delayed".format(*depths[queue])
+        nodes = sorted(node for node, read in (readers or {}).items() if queue in read)
+        read_by = "unknown which workers read it" if readers is None else f"read by {', '.join(nodes) or 'no worker'}"
+        yield f"{side}: {queue}: {counts}; {read_by}"
 
 
 def _depth(queue: str, counts: tuple[int, int, int]) -> str:
@@ -320,7 +246,7 @@ def _lead(opened: Any, *, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
 
     def show(record: RolloutRecord, seen: Observed) -> None:
         """Print what is new."""
-        lines = [_line(_data(record)), *(f"  {one}" for one in (*seen.obstacles, *seen.faults))]
+        lines = [_line(record.as_dict()), *(f"  {one}" for one in (*seen.obstacles, *seen.faults, *seen.left))]
         if seen.judgement is not None:
             lines += [f"  {one.verdict}: {one.reason}" for one in seen.judgement.findings if one.verdict != "pass"]
         for line in lines:
@@ -331,9 +257,9 @@ def _lead(opened: Any, *, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
     with stop_on_signal(stopping):
         record = opened.controller().run(stopping, show)
     if as_json:
-        click.echo(json.dumps(_data(record)))
+        click.echo(json.dumps(record.as_dict()))
     else:
-        click.echo(sanitize(_line(_data(record))))
+        click.echo(sanitize(_line(record.as_dict())))
     if record.phase == Phase.DONE:
         click.echo(
             f"set WORKER_BROKER_URL to {record.target} for good, and unset WORKER_ROLLOUT, WORKER_ROLLOUT_TARGET and "
@@ -342,44 +268,8 @@ def _lead(opened: Any, *, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
         )
 
 
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "an unknown user"
-
-
-def _refuse(record: RolloutRecord, *phases: str) -> None:
-    """Check that a rollout is not in one of these phases.
-
-    Raises:
-        RolloutConflict: it is.
-    """
-    from repot.errors import RolloutConflict
-
-    if record.phase in phases:
-        message = f"the rollout {record.name!r} is in the phase {record.phase!r}: {record.why}"
-        raise RolloutConflict(message, hint="`repot rollout status` shows what it does.")
-
-
 def _say(record: RolloutRecord) -> None:
-    click.echo(sanitize(_line(_data(record))), err=True)
-
-
-def _data(record: RolloutRecord) -> dict[str, Any]:
-    return {
-        "name": record.name,
-        "source": record.source,
-        "target": record.target,
-        "phase": record.phase,
-        "weight": record.weights.default,
-        "weights_by_queue": dict(record.weights.queues),
-        "weights_by_task": dict(record.weights.tasks),
-        "generation": record.generation,
-        "who": record.who,
-        "why": record.why,
-        "updated_at": datetime.fromtimestamp(record.updated_at, UTC).isoformat(timespec="seconds"),
-    }
+    click.echo(sanitize(_line(record.as_dict())), err=True)
 
 
 def _line(shown: dict[str, Any]) -> str:
@@ -389,8 +279,25 @@ def _line(shown: dict[str, Any]) -> str:
 def _status_lines(shown: dict[str, Any]) -> Iterator[str]:
     yield f"{shown['name']}: from {shown['source']} to {shown['target']}"
     yield _line(shown)
+    yield f"controller: {shown['controller'] or 'none at work'}"
+    for side, found in shown["depths"].items():
+        counts = "unknown" if found is None else ", ".join(_depth(*pair) for pair in found.items())
+        yield f"{side}: {counts}"
     for side, counts in shown["sides"].items():
-        yield f"{side}: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+        yield f"{side}: " + ", ".join(
+            f"{round(count, 4)} {name.replace('_', ' ')}"
+            for name, count in counts.items()
+            if name not in _SHOWN_ELSEWHERE
+        )
+    for side, counts in shown["synthetic"].items():
+        if counts["sent"]:
+            yield f"synthetic tasks of the {side}: " + ", ".join(f"{count} {name}" for name, count in counts.items())
     for one in shown["workers"]:
         reads = ", ".join(one["queues"])
         yield f"{one['side']} worker {one['node']}: {one['phase']}, reads {reads}, {one['age_s']:.0f} s ago"
+    if shown["beat"]:
+        yield f"sends the schedule: {shown['beat']}"
+
+
+#: Depths have a line of their own; durations mean something over time.
+_SHOWN_ELSEWHERE = {"ready", "in_hand", "delayed", "runtime_p95_s", "queue_wait_p95_s"}

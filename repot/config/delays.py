@@ -85,6 +85,9 @@ def delayed_queue_of(key: str) -> str:
 
 #: The queues that hold delayed messages, of all queues of a virtual host.
 LEVELS = tuple(level_name(number) for number in range(MAX_LEVEL + 1))
+#: The exchanges that a delayed message may name when it is delivered: the last queue that held it sent it there, and
+#: from exchange to exchange the name stays. Only a delay of an odd number of seconds ends at the exit itself.
+LAST_EXCHANGES = frozenset({EXIT, *LEVELS}) - {ENTRY}
 
 
 def _words(queue: str) -> str:

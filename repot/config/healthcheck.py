@@ -56,7 +56,7 @@ class HealthcheckSettings(EnvironmentSettings):
     other_broker_url: OptionalBroker = Field(
         None,
         description="A second broker on which queues with the worker's names are also counted: the source or the "
-        "target of a move. It is only asked for counts.",
+        "target of a move; by default the other side of a rollout. It is only asked for counts.",
     )
 
     @property

@@ -96,7 +96,7 @@ def empty_is_none(value: object) -> object:
 _reveal = PlainSerializer(lambda url: url and url.reveal(), return_type=str)
 Broker = Annotated[BrokerUrl, BeforeValidator(_broker_url), _reveal]
 OptionalBroker = Annotated[BrokerUrl | None, BeforeValidator(lambda v: _broker_url(v) if v else None), _reveal]
-ManagementUrl = Annotated[ServiceUrl | None, BeforeValidator(lambda v: _http_url(v) if v else None), _reveal]
+HttpUrl = Annotated[ServiceUrl | None, BeforeValidator(lambda v: _http_url(v) if v else None), _reveal]
 OptionalStore = Annotated[ServiceUrl | None, BeforeValidator(lambda v: _store_url(v) if v else None), _reveal]
 Results = Annotated[ServiceUrl, BeforeValidator(_result_url), _reveal]
 OptionalPath = Annotated[Path | None, BeforeValidator(empty_is_none)]
@@ -154,7 +154,7 @@ class WorkerSettings(EnvironmentSettings):
     broker_write_url: OptionalBroker = Field(
         None, description="Broker that a bridge worker publishes to: retries, chain steps, callbacks."
     )
-    management_url: ManagementUrl = Field(
+    management_url: HttpUrl = Field(
         None,
         description="RabbitMQ: URL of the management API, with another user if the broker's lacks the right. "
         "Default: http://<broker's host>:15672.",
@@ -322,6 +322,9 @@ class WorkerSettings(EnvironmentSettings):
         description="During a rollout, the longest wait of a sender for a target that does not answer; then the task "
         "goes to the source.",
     )
+    prometheus_url: HttpUrl = Field(
+        None, description="The Prometheus that the controller of a rollout asks: `repot rollout start --query`."
+    )
 
     move_from: OptionalBroker = Field(None, description="`repot move`: the source broker, if --from is not given.")
     move_to: OptionalBroker = Field(None, description="`repot move`: the target broker, if --to is not given.")
@@ -362,6 +365,13 @@ class WorkerSettings(EnvironmentSettings):
         """Return the source, or on the other side of a rollout its target."""
         target = self.rollout_target if self.rollout and self.rollout_side == "target" else None
         return target or self.broker_url
+
+    @property
+    def other_side_url(self) -> BrokerUrl | None:
+        """Return the broker of the rollout that this process' workers do not consume from; None without a rollout."""
+        if not self.rollout:
+            return None
+        return self.broker_url if self.rollout_side == "target" else self.rollout_target
 
     @property
     def store_url(self) -> ServiceUrl | None:

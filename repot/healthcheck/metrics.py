@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Metrics:
     """The sidecar's metrics, in a registry of their own."""
 
-    def __init__(self) -> None:
-        """Begin without probes."""
+    def __init__(self, rollout: str = "", side: str = "") -> None:
+        """Begin without probes; the worker is on a side of a rollout, if one is named."""
         self._registry = CollectorRegistry()
         self._durations = Histogram(
             "repot_probe_duration_seconds",
@@ -38,7 +38,7 @@ class Metrics:
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
         )
         self._pings = Counter("repot_pings", "Pings to the worker, by outcome.", ["outcome"], registry=self._registry)
-        self._collector = _SnapshotCollector()
+        self._collector = _SnapshotCollector(rollout, side)
         self._registry.register(self._collector)
 
     def observe_probe(self, probe: str, took_s: float) -> None:
@@ -64,12 +64,21 @@ class _SnapshotCollector(Collector):
     counts: tuple[QueueCount, ...] = ()
     totals: tuple[BrokerTotal, ...] = ()
 
+    def __init__(self, rollout: str, side: str) -> None:
+        self._rollout, self._side = rollout, side
+
     def collect(self) -> Iterator[Metric]:
         if self.snapshot is None:
             return
         yield from _probe_results(self.snapshot)
         if self.snapshot.status is not None:
             yield from worker_metrics(self.snapshot.status)
+            if self._rollout:
+                info = GaugeMetricFamily(
+                    "repot_worker_rollout_info", "1: the worker is on this side.", labels=["node", "rollout", "side"]
+                )
+                info.add_metric([self.snapshot.status.node, self._rollout, self._side], 1)
+                yield info
         yield from queue_metrics(self.counts)
         yield from broker_metrics(self.totals)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from repot.brokers import open_broker
 from repot.config import Role, celery_config
-from repot.config.endpoints import endpoints
 from repot.errors import BrokerUnreachable
 from repot.healthcheck.liveness import living_in
 
@@ -56,13 +55,19 @@ class Side:
 
 
 class QueueCounter:
-    """Counts the queues of a worker's brokers: both sides of a bridge, and the other broker; belongs to one thread."""
+    """Counts the queues of a worker's brokers: both sides of a bridge, and the other broker of a move or a rollout.
+
+    It belongs to one thread.
+    """
 
     def __init__(self, settings: WorkerSettings, timeout_s: float, other: BrokerUrl | None = None) -> None:
-        """Count with the worker's settings, and on `other`, the source broker of a move; connects on first use."""
+        """Count with the worker's settings, and on `other`, the other broker of a move; connects on first use.
+
+        Without `other` it is that of the rollout of the settings.
+        """
         self._settings = settings
         self._timeout_s = timeout_s
-        self._other = other
+        self._other = other or settings.other_side_url
         config = celery_config(settings, Role.CLIENT)
         self._tls = config.get("broker_use_ssl")
         self._open: dict[str, Broker] = {}
@@ -107,14 +112,14 @@ class QueueCounter:
         if link.is_bridge:
             sides.append(Side(settings.write_url.masked(), settings.write_url, self._options, self._tls, address))
         if self._other:
-            config = celery_config(settings.replace(**_only(self._other)), Role.CLIENT)
+            config = celery_config(settings.at(self._other.reveal()), Role.CLIENT)
             options, tls = config.get("broker_transport_options", {}), config.get("broker_use_ssl")
             # the one address of a management API is that of the worker's broker, if both are of one kind
             both = any(side.url.kind == self._other.kind for side in sides)
             sides.append(Side(self._other.masked(), self._other, options, tls, "" if both else address))
         distinct: list[Side] = []
         for side in sides:
-            if not any(_places(side.url) & _places(one.url) for one in distinct):
+            if not any(side.url.shares_server(one.url) for one in distinct):
                 distinct.append(side)
         return distinct
 
@@ -156,13 +161,3 @@ class QueueCounter:
                 timeout_s=self._timeout_s,
             )
         return self._open[where]
-
-
-def _only(url: BrokerUrl) -> dict[str, Any]:
-    """Return settings for this broker alone."""
-    return {"broker_url": url.reveal(), "broker_read_url": None, "broker_write_url": None, "rollout": ""}
-
-
-def _places(url: BrokerUrl) -> set[tuple[str, int | None, str]]:
-    """Return host, port and database or virtual host of each server of an address."""
-    return {(one.host, one.port or url.default_port, one.path or "/") for one in endpoints(url.reveal())}

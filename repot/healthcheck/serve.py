@@ -27,7 +27,7 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
     Raises:
         AddressTaken: it cannot listen there.
     """
-    listening = _listen(health.host, health.port)
+    listening = listen(health.host, health.port, "the sidecar", ("HEALTHCHECK_HOST", "HEALTHCHECK_PORT"))
     config = uvicorn.Config(
         create_app(worker, health),
         # one line for each probe would hide everything else
@@ -46,7 +46,12 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, who: str, settings: tuple[str, str]) -> socket.socket:
+    """Return a socket that is bound; `who` listens, by the settings of its host and port.
+
+    Raises:
+        AddressTaken: it cannot listen there.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only if the socket names the protocol TCP; without it, the body of a response may wait
     # 40 ms for the acknowledgement of its headers
@@ -56,7 +61,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         listening.close()
-        message = f"the sidecar cannot listen on {host}, port {port}: {error.strerror}"
-        taken = "Set HEALTHCHECK_PORT to another port." if error.errno == errno.EADDRINUSE else ""
-        raise AddressTaken(message, hint=taken or "Set HEALTHCHECK_HOST to an address of this machine.") from error
+        message = f"{who} cannot listen on {host}, port {port}: {error.strerror}"
+        taken = f"Set {settings[1]} to another port." if error.errno == errno.EADDRINUSE else ""
+        raise AddressTaken(message, hint=taken or f"Set {settings[0]} to an address of this machine.") from error
     return listening

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from repot.worker.cost import MILLIONTHS
 from repot.worker.task_outcomes import BUCKETS_S, OTHER, TaskDuration, TaskOutcome
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def worker_metrics(found: WorkerStatus) -> Iterator[Metric]:
     yield from _connection_counters(found)
     yield from _task_counters(found)
     yield from _task_histograms(found)
+    yield from _task_costs(found)
 
 
 def _gauges(found: WorkerStatus) -> Iterator[Metric]:
@@ -169,4 +171,18 @@ def _task_histograms(found: WorkerStatus) -> Iterator[Metric]:
         bounds = [*(str(float(bound)) for bound in BUCKETS_S[kind]), "+Inf"]
         for task, (*counted, sum_s) in found.histograms.get(kind, {}).items():
             family.add_metric([found.node, task], list(zip(bounds, accumulate(counted), strict=True)), sum_s)
+        yield family
+
+
+def _task_costs(found: WorkerStatus) -> Iterator[Metric]:
+    family = CounterMetricFamily(
+        "repot_task_cost",
+        "What runs of tasks that state a price have cost, in their unit: all (spent), runs that may have been paid for "
+        "before (repeated), and runs that did not happen (prevented, an estimate).",
+        labels=["node", "task", "kind"],
+    )
+    for task, costs in found.costs.items():
+        for kind, amount in costs.items():
+            family.add_metric([found.node, task, kind], amount / MILLIONTHS)
+    if found.costs:
         yield family

@@ -48,13 +48,25 @@ JOBS = Rights(
     ),
 )
 
-#: A process that sends or runs tasks during a rollout: it follows the record, and reports what it counts.
-ROLLOUT = Rights(("rollout",), ("time", "get", "set", "hgetall", "hset", "hincrby"))
+#: A process that sends, runs or revokes tasks during a rollout: it follows the record, and reports what it counts.
+ROLLOUT = Rights(
+    ("rollout",),
+    (
+        *("time", "get", "set", "hget", "hgetall", "hset", "hsetnx", "hincrby"),
+        *("zadd", "zrange", "zremrangebyscore", "zremrangebyrank", "expire"),
+    ),
+)
+
+#: A beat during a rollout, besides `ROLLOUT`: it asks for its lease, and stores what ran.
+BEAT = Rights(("rollout",), ("time", "hmget", "hset", "zadd", "zrange"))
 
 #: A process that leads a rollout, or changes its record.
 ROLLOUTS = Rights(
     ("rollout",),
-    ("time", "get", "set", "del", "hget", "hmget", "hgetall", "hset", "hsetnx", "rpush", "ltrim", "lrange"),
+    (
+        *("time", "get", "set", "del", "hget", "hmget", "hgetall", "hset", "hsetnx", "hdel", "hincrby"),
+        *("rpush", "ltrim", "lrange"),
+    ),
 )
 
 #: `repot leases`.

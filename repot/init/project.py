@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from repot.errors import DirectoryUnusable, FilesExist
 from repot.init import dotenv
+from repot.init import rollout as overlay
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 _DOTENV = ".env"
@@ -28,10 +30,11 @@ class Written(NamedTuple):
     kept: tuple[str, ...]
 
 
-def initialize(directory: Path, *, broker: str, app: str, force: bool = False) -> Written:
+def initialize(directory: Path, *, broker: str, app: str, force: bool = False, rollout: str = "") -> Written:
     """Write the starting files for `broker`, one of `BROKERS`, into an existing directory.
 
     `force` replaces existing files; `.env` keeps its credentials and the variables that repot does not set.
+    With the name of a rollout, write its files as well; beside an existing `.env` these alone.
 
     Raises:
         DirectoryUnusable: the directory or a file in it cannot be read or written; no file has changed.
@@ -43,14 +46,24 @@ def initialize(directory: Path, *, broker: str, app: str, force: bool = False) -
     templates = files("repot.init") / "files"
     try:
         _require_directory(directory)
-        _require_places(directory)
-        if not force:
-            _require_absent(directory)
         before = _text_before(directory / _DOTENV)
-        made = dotenv.make((templates / "env").read_text(), broker=broker, app=app, before=before)
-        contents = {directory / _DOTENV: made.text} | {
-            directory / name: (templates / name).read_text() for name in _COPIED
-        }
+        is_added = bool(rollout and before)
+        names: tuple[str, ...] = () if is_added else (_DOTENV, *_COPIED)
+        if rollout:
+            names += (overlay.DOTENV, *overlay.COPIED, overlay.MANIFESTS)
+        _require_places(directory, names)
+        if not force:
+            _require_absent(directory, names)
+        if is_added:
+            made = dotenv.Dotenv(before, ())
+        else:
+            made = dotenv.make((templates / "env").read_text(), broker=broker, app=app, before=before)
+        generated = {_DOTENV: made.text}
+        if rollout:
+            template, example = ((templates / file).read_text() for file in ("env.rollout", overlay.MANIFESTS))
+            generated[overlay.DOTENV] = overlay.make(template, name=rollout, dotenv=made.text)
+            generated[overlay.MANIFESTS] = overlay.make_manifests(example, name=rollout, dotenv=made.text)
+        contents = {directory / name: generated.get(name) or (templates / name).read_text() for name in names}
         _write_all(contents)
     except OSError as error:
         message = f"the files cannot be written to {directory}: {error.strerror}"
@@ -58,15 +71,15 @@ def initialize(directory: Path, *, broker: str, app: str, force: bool = False) -
     return Written(tuple(contents), made.kept)
 
 
-def is_ignored_by_git(directory: Path) -> bool:
-    """Return whether git ignores the directory's `.env`; without git, read the directory's `.gitignore`."""
-    question = ["git", "check-ignore", "-q", _DOTENV]
+def is_ignored_by_git(directory: Path, name: str = _DOTENV) -> bool:
+    """Return whether git ignores a file of the directory; without git, read the directory's `.gitignore`."""
+    question = ["git", "check-ignore", "-q", name]
     with suppress(FileNotFoundError):
         asked = subprocess.run(question, cwd=directory, capture_output=True, check=False)  # noqa: S603 - fixed arguments
         if asked.returncode in (0, 1):
             return asked.returncode == 0
     with suppress(OSError, UnicodeDecodeError):
-        return bool({_DOTENV, f"/{_DOTENV}"} & set((directory / ".gitignore").read_text().split()))
+        return bool({name, f"/{name}"} & set((directory / ".gitignore").read_text().split()))
     return False
 
 
@@ -78,9 +91,9 @@ def _require_directory(directory: Path) -> None:
         raise DirectoryUnusable(message, hint="Create it with mkdir, or name another one.")
 
 
-def _require_places(directory: Path) -> None:
+def _require_places(directory: Path, names: Iterable[str]) -> None:
     """Raise an error for a directory in the place of a file, and for a file in the place of a directory."""
-    for name in (_DOTENV, *_COPIED):
+    for name in names:
         path = directory / name
         if path.is_dir() or (path.parent.exists() and not path.parent.is_dir()):
             wrong, found, expected = (path, "a", "file") if path.is_dir() else (path.parent, "not a", "directory")
@@ -88,8 +101,8 @@ def _require_places(directory: Path) -> None:
             raise DirectoryUnusable(message, hint="Move it away, or name another directory.")
 
 
-def _require_absent(directory: Path) -> None:
-    existing = [str(directory / name) for name in (_DOTENV, *_COPIED) if os.path.lexists(directory / name)]
+def _require_absent(directory: Path, names: Iterable[str]) -> None:
+    existing = [str(directory / name) for name in names if os.path.lexists(directory / name)]
     if existing:
         raise FilesExist(
             "no file was written, because these files exist:\n" + "\n".join(f"  {path}" for path in existing),
@@ -120,7 +133,7 @@ def _write_all(contents: dict[Path, str]) -> None:
                 path.parent.mkdir()
                 made.append(path.parent)
         for path, text in contents.items():
-            _write_new(temporary[path], text, _OWNER_ONLY if path.name == _DOTENV else _OPEN_TO_ALL)
+            _write_new(temporary[path], text, _OWNER_ONLY if path.name in (_DOTENV, overlay.DOTENV) else _OPEN_TO_ALL)
         for path in contents:
             temporary[path].replace(path)
         made.clear()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from repot.errors import AlreadyMoving
-from repot.migrate.holder import described, has_ended
+from repot.worker.holder import described, has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

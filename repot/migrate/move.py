@@ -18,7 +18,6 @@ from repot.errors import BrokerUnreachable, ConfigInvalid, MoveConflict, MoveRef
 from repot.migrate.account import total
 from repot.migrate.addresses import Address
 from repot.migrate.control import Control, Limits, Request, Until
-from repot.migrate.holder import this_mover
 from repot.migrate.identity import identity_of, task_id
 from repot.migrate.jobs import do_in_jobs
 from repot.migrate.leases import acquire, hold_queue
@@ -33,6 +32,7 @@ from repot.migrate.run import Run
 from repot.migrate.status import audit_line, find_record, routed_queues
 from repot.migrate.translate import Rules, Translation
 from repot.migrate.window import counted, turned
+from repot.worker.holder import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -156,7 +156,7 @@ class Move:
         refuse_circles(self.order, self.order.goals)
         check_queues(self.target, self.order)
         self._register()
-        holder = this_mover(self.order.name)
+        holder = this_process(f"the move {self.order.name!r}")
         token = acquire(self.journal, holder, self.order.limits.lease_s)
         run = Run(holder, token, stop, progress)
         state = ENDED

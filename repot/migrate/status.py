@@ -10,7 +10,7 @@ from repot.brokers.journal import Direction
 from repot.errors import MoveNotFound
 from repot.migrate.account import account_of, total
 from repot.migrate.control import Request
-from repot.migrate.holder import described, who
+from repot.worker.holder import described, who
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

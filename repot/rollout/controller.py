@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from repot.errors import RolloutConflict, RolloutNotFound, StoreUnreachable
+from repot.errors import RolloutConflict, StoreUnreachable
+from repot.rollout.observations import Recorder
 from repot.rollout.phases import Phase, next_change
 
 if TYPE_CHECKING:
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
     from threading import Event
 
     from repot.rollout.phases import Observed, Plan
-    from repot.rollout.store import ControllerStore
-    from repot.rollout.watch import Watch
-    from repot.routing.record import RolloutRecord, RolloutRecords
+    from repot.rollout.rollout import Rollout
+    from repot.routing.record import RolloutRecord
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +31,11 @@ INTERVAL_S, LEASE_S = 1.0, 15.0
 class Controller:
     """Leads one rollout."""
 
-    def __init__(
-        self, name: str, plan: Plan, records: RolloutRecords, store: ControllerStore, watch: Watch, owner: str
-    ) -> None:
-        """Take what the rollout consists of; `owner` names this process."""
-        self._name, self._plan, self._owner = name, plan, owner
-        self._records, self._store, self._watch = records, store, watch
+    def __init__(self, rollout: Rollout, plan: Plan, owner: str) -> None:
+        """Lead a rollout by its plan; `owner` names this process."""
+        self._rollout, self._plan, self._owner = rollout, plan, owner
+        self._watch = rollout.watch(plan)
+        self._recorder = Recorder(rollout.observations, rollout.tally, self._watch.sides)
 
     def run(self, stop: Event, show: Callable[[RolloutRecord, Observed], None] = lambda *_: None) -> RolloutRecord:
         """Lead until the rollout is over, or `stop`; return the last record. `show` is called after each look.
@@ -47,13 +46,13 @@ class Controller:
             AlreadyControlled: another controller is at work, or has taken over.
             RolloutNotFound: there is no such rollout.
         """
-        token = self._store.hold(self._owner, LEASE_S)
-        record = self._read()
+        token = self._rollout.store.hold(self._owner, LEASE_S)
+        record = self._rollout.record()
         try:
             while not Phase(record.phase).is_over and not stop.is_set():
                 try:
-                    token = self._store.hold(self._owner, LEASE_S)
-                    record = self._step(self._read(), token, show)
+                    token = self._rollout.store.hold(self._owner, LEASE_S)
+                    record = self._step(self._rollout.record(), token, show)
                 except StoreUnreachable as error:
                     log.warning("%s", error.message, extra={"action": "rollout_store_away"})
                 stop.wait(INTERVAL_S)
@@ -67,11 +66,12 @@ class Controller:
     ) -> RolloutRecord:
         seen = self._watch.look(record, self._begun(record))
         show(record, seen)
+        self._recorder.record(record, seen)
         change = next_change(record, self._plan, seen)
         if change is None:
             return record
         try:
-            changed = self._records.change(record, change, token=token)
+            changed = self._rollout.records.change(record, change, token=token)
         except RolloutConflict as conflict:
             # a person was faster, or another controller has the lease by now; the next look tells
             log.warning("%s", conflict.message, extra={"action": "rollout_conflict"})
@@ -81,17 +81,10 @@ class Controller:
         )
         return changed
 
-    def _read(self) -> RolloutRecord:
-        record = self._records.read(self._name)
-        if record is None:
-            message = f"there is no rollout {self._name}"
-            raise RolloutNotFound(message, hint="`repot rollout start` begins one.")
-        return record
-
     def _begun(self, record: RolloutRecord) -> RolloutRecord:
         """Return the state in which the weights became what they are: a pause is no new step."""
         begun = record
-        for earlier in reversed(self._records.history(self._name)):
+        for earlier in reversed(self._rollout.records.history(self._rollout.name)):
             if earlier.weights != record.weights:
                 break
             begun = earlier
@@ -99,6 +92,6 @@ class Controller:
 
     def _release(self) -> None:
         try:
-            self._store.release(self._owner)
+            self._rollout.store.release(self._owner)
         except StoreUnreachable:
             log.warning("the controller's lease ends by itself", extra={"action": "rollout_unreleased"})

@@ -11,17 +11,23 @@ no user. The judge looks many times in a step, so its error rate is small.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import exp, lgamma
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from repot.worker.task_outcomes import TaskOutcome
+from repot.rollout.samples import empty
+from repot.worker.cost import CostKind
+from repot.worker.task_outcomes import TaskDuration, TaskOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from repot.rollout.samples import Histogram, Sample
+
+Durations: TypeAlias = "tuple[Histogram, Histogram]"
+#: By task: failed runs, and runs that ended for good.
+Ended: TypeAlias = "Mapping[str, tuple[int, int]]"
 
 #: Durations are compared at this share.
 _QUANTILE = 0.95
@@ -45,12 +51,14 @@ class Criteria:
         error_rate: probability that chance explains the difference, below which it fails.
         tolerance: difference of two shares that does not matter.
         slowdown: factor of the source's 95th percentile that does not matter.
+        cost_limit: what repeated runs on the target may cost in a step; None for no limit.
     """
 
     samples: int = 50
     error_rate: float = 0.001
     tolerance: float = 0.02
     slowdown: float = 1.5
+    cost_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +114,29 @@ def _compared(target: Sample, source: Sample, criteria: Criteria) -> Iterator[Fi
         yield _share(
             name, (target.count(outcome), target.count(*whole)), (source.count(outcome), source.count(*whole)), criteria
         )
+    yield from _failing_tasks(target.ended, source.ended, criteria)
     yield _share(
         "not sent",
         (target.publish_failures, target.sent + target.publish_failures),
         (source.publish_failures, source.sent + source.publish_failures),
         criteria,
     )
-    yield _slower("run time", target.runtime, source.runtime, criteria)
-    yield _slower("wait in the queue", target.queue_wait, source.queue_wait, criteria)
+    runs = ((target.runtime, target.running), (source.runtime, source.running))
+    yield _slower("run time", *runs, criteria, target.processes)
+    none = (empty(TaskDuration.QUEUE_WAIT),)
+    yield _slower("wait in the queue", (target.queue_wait, *none), (source.queue_wait, *none), criteria)
+    if target.costs or source.costs or criteria.cost_limit is not None:
+        yield _cost(target.costs, source.costs, criteria.cost_limit)
+
+
+def _failing_tasks(target: Ended, source: Ended, criteria: Criteria) -> Iterator[Finding]:
+    """Compare each task by itself: the other ones hide it in the share of all. Only what fails is a finding."""
+    # so many comparisons are as likely to err as one
+    strict = replace(criteria, error_rate=criteria.error_rate / max(len(target), 1))
+    for task, counts in target.items():
+        found = _share(f"failed {task}", counts, source.get(task, (0, 0)), strict)
+        if found.verdict is Verdict.FAIL:
+            yield found
 
 
 def _share(name: str, target: tuple[int, int], source: tuple[int, int], criteria: Criteria) -> Finding:
@@ -127,14 +150,43 @@ def _share(name: str, target: tuple[int, int], source: tuple[int, int], criteria
     return Finding(name, Verdict.FAIL, f"{said}; chance does not explain it (p = {chance:.2g})")
 
 
-def _slower(name: str, target: Histogram, source: Histogram, criteria: Criteria) -> Finding:
-    usual = source.bound_of(_QUANTILE)
+def _cost(target: Mapping[str, float], source: Mapping[str, float], limit: float | None) -> Finding:
+    """Compare what repeated runs on the target have cost with a limit: money is no share of a count."""
+    (again, all_), (source_again, source_all) = (
+        (side.get(CostKind.REPEATED, 0), side.get(CostKind.SPENT, 0)) for side in (target, source)
+    )
+    said = (
+        f"cost of repeated runs: {again:.6g} of {all_:.6g} on the target, {source_again:.6g} of {source_all:.6g} on "
+        "the source"
+    )
+    if limit is None or again <= limit:
+        return Finding("cost", Verdict.PASS, said)
+    return Finding("cost", Verdict.FAIL, f"{said}; the limit is {limit:g}")
+
+
+def _slower(name: str, target: Durations, source: Durations, criteria: Criteria, cold: int = 0) -> Finding:
+    """Compare durations, each those that have ended and those that go on: one that goes on counts once it is longer.
+
+    `cold` of the target's may be long: a process loads and connects in its first run.
+    """
+    usual = source[0].bound_of(_QUANTILE)
     if usual is None:
-        why = "nothing was measured on the source" if not source.total else "the source's 95th percentile is unknown"
-        return Finding(name, Verdict.PASS if source.total else Verdict.INCONCLUSIVE, f"{name}: {why}")
-    bound = next((one for one in source.bounds if one >= usual * criteria.slowdown), source.bounds[-1])
-    found = _share(name, (target.above(bound), target.total), (source.above(bound), source.total), criteria)
-    return Finding(name, found.verdict, f"{found.reason} took longer than {bound:g} s")
+        why = "nothing was measured on the source" if not source[0].total else "the source's 95th percentile is unknown"
+        return Finding(name, Verdict.PASS if source[0].total else Verdict.INCONCLUSIVE, f"{name}: {why}")
+    bounds = source[0].bounds
+    bound = next((one for one in bounds if one >= usual * criteria.slowdown), bounds[-1])
+
+    def longer(ended: Histogram, still: Histogram) -> tuple[int, int]:
+        return ended.above(bound) + still.above(bound), ended.total + still.above(bound)
+
+    hits, whole = longer(*target)
+    if whole < criteria.samples:
+        # a few runs on a busy machine say little of durations
+        return Finding(name, Verdict.PASS, f"{name}: {hits} of {whole} on the target took longer than {bound:g} s")
+    spared = min(cold, criteria.samples // 2, hits)
+    found = _share(name, (hits - spared, whole), longer(*source), criteria)
+    first = f", not counting {spared} that may be first runs of a process" if spared else ""
+    return Finding(name, found.verdict, f"{found.reason} took longer than {bound:g} s{first}")
 
 
 def probability(target: tuple[int, int], source: tuple[int, int]) -> float:

@@ -59,7 +59,13 @@ class Plan:
         patience_s: how long an inconclusive step waits before it asks a person.
         manual: each step waits for `promote`.
         queues: that both brokers have.
+        synthetic: lengths of synthetic tasks in seconds, each sent through every queue of both sides again and again.
+        kills: a synthetic task that kills its process goes through every queue as well.
+        moves: what waits on a side that is to become empty is moved to the other one; else its workers finish it.
+        lost_after_s: a synthetic task that should have ended so long ago is lost; None for the time in which the
+            side's broker delivers the messages of a dead worker again.
         criteria: of the judge.
+        queries: comparisons that a Prometheus answers; one that is not so fails the step.
     """
 
     steps: tuple[float, ...] = (0.01, 0.05, 0.25, 0.5, 1.0)
@@ -67,7 +73,12 @@ class Plan:
     patience_s: float = 3600.0
     manual: bool = False
     queues: tuple[str, ...] = ()
+    synthetic: tuple[float, ...] = ()
+    kills: bool = False
+    lost_after_s: float | None = None
+    moves: bool = False
     criteria: Criteria = field(default_factory=Criteria)
+    queries: tuple[str, ...] = ()
 
     def after(self, weight: float) -> float | None:
         """Return the step after a weight; None after the last one."""
@@ -86,8 +97,9 @@ class Plan:
         """
         try:
             found = json.loads(text)
-            steps, queues, criteria = (found.pop(name) for name in ("steps", "queues", "criteria"))
-            return cls(steps=tuple(steps), queues=tuple(queues), criteria=Criteria(**criteria), **found)
+            criteria = Criteria(**found.pop("criteria"))
+            found |= {name: tuple(found[name]) for name in ("steps", "queues", "synthetic", "queries")}
+            return cls(criteria=criteria, **found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"the plan of a rollout cannot be read: {error}"
             raise RecordUnreadable(
@@ -105,6 +117,8 @@ class Observed:
         obstacles: what the target lacks before a canary may begin.
         faults: what ends a canary without a comparison, such as a target that does not answer.
         is_empty: whether the side that is to become empty holds nothing; None if that is unknown.
+        left: why it is not empty, or why that is unknown.
+        account: what the side that is to become empty was sent, and what became of it.
     """
 
     step_age_s: float = 0.0
@@ -112,6 +126,8 @@ class Observed:
     obstacles: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     is_empty: bool | None = None
+    left: tuple[str, ...] = ()
+    account: str = ""
 
 
 def next_change(record: RolloutRecord, plan: Plan, seen: Observed) -> Change | None:
@@ -122,11 +138,15 @@ def next_change(record: RolloutRecord, plan: Plan, seen: Observed) -> Change | N
         case Phase.CANARY | Phase.PAUSED:
             return _after_look(record, plan, seen)
         case Phase.DRAIN:
-            return Change(CONTROLLER, "the source is empty", phase=Phase.DONE) if seen.is_empty else None
+            return _ended(seen, "the source is empty", Phase.DONE)
         case Phase.ABORT:
-            return Change(CONTROLLER, "the target is empty", phase=Phase.ABORTED) if seen.is_empty else None
+            return _ended(seen, "the target is empty", Phase.ABORTED)
         case _:
             return None
+
+
+def _ended(seen: Observed, why: str, phase: Phase) -> Change | None:
+    return Change(CONTROLLER, f"{why}: {seen.account}" if seen.account else why, phase=phase) if seen.is_empty else None
 
 
 def begin(plan: Plan, who: str, why: str) -> Change:

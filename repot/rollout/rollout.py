@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from repot.config.redelivery import redelivered_within_s
 from repot.errors import ConfigInvalid, RolloutConflict, RolloutNotFound
 from repot.migrate.addresses import Address
-from repot.migrate.holder import this_mover
+from repot.rollout.carrying import Carrying
 from repot.rollout.controller import Controller
+from repot.rollout.moves import MovesWatch
+from repot.rollout.observations import Observations
 from repot.rollout.phases import Phase
+from repot.rollout.prometheus import PrometheusCriteria
+from repot.rollout.side_watch import SideWatch
 from repot.rollout.store import ControllerStore
-from repot.rollout.watch import SideWatch, Watch
+from repot.rollout.synthetic import SideAccount, Synthetic
+from repot.rollout.watch import Watch
+from repot.routing.beat_lease import beat_holder
 from repot.routing.choice import Side
 from repot.routing.record import Change
+from repot.routing.synthetic import SyntheticTasks
 from repot.routing.tally import Tally
-from repot.worker.rollout import RolloutStore, rollout_records
+from repot.worker.holder import this_process
+from repot.worker.rollout_store import RolloutStore, rollout_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from repot.config import BrokerUrl, WorkerSettings
+    from repot.rollout.observations import Depths
     from repot.rollout.phases import Plan
     from repot.routing.record import RolloutRecord, RolloutRecords
+
+#: A task whose worker died waits besides for its guard's lease, and for so many seconds of pauses and looks.
+_SLACK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,9 @@ class Rollout:
     records: RolloutRecords
     store: ControllerStore
     tally: Tally
+    synthetic: SyntheticTasks
+    observations: Observations
+    lease_store: RolloutStore
 
     def record(self) -> RolloutRecord:
         """Return the record.
@@ -73,14 +89,23 @@ class Rollout:
 
         Raises:
             RolloutNotFound: it does not exist.
-            RolloutConflict: it changed again and again.
+            RolloutConflict: `decide` refuses, or it changed again and again.
         """
-        with suppress(RolloutConflict):
-            # once more: the controller may have changed it in between
+
+        def change() -> RolloutRecord:
             record = self.record()
             return self.records.change(record, decide(record))
-        record = self.record()
-        return self.records.change(record, decide(record))
+
+        try:
+            return change()
+        except RolloutConflict:
+            # once more: the controller may have changed it in between
+            return change()
+
+    def forget_attempt(self) -> None:
+        """Forget what the steps of an aborted rollout have counted: it begins again."""
+        self.store.forget_steps()
+        self.synthetic.clear()
 
     def urls(self) -> tuple[BrokerUrl, BrokerUrl]:
         """Return source and target.
@@ -94,17 +119,64 @@ class Rollout:
             raise ConfigInvalid(message, hint="Set it, and WORKER_BROKER_URL to the source.")
         return self.settings.broker_url, target
 
+    def depths(self) -> dict[Side, Depths]:
+        """Ask both brokers for the depths of the plan's queues; None for a broker that did not say.
+
+        Raises:
+            RolloutNotFound: there is no plan.
+        """
+        self.record()
+        with closing(self.watch(self.store.plan())) as watch:
+            return {side: one.depths() for side, one in watch.sides.items()}
+
     def watch(self, plan: Plan) -> Watch:
         """Return what looks at both sides; it connects when it looks."""
-        # its addresses are the brokers themselves, whatever side this process is on
-        settings = self.settings.replace(rollout="")
+        addresses = self._addresses()
+        sides = {
+            side: SideWatch(side, partial(one.open, self.settings), plan.queues) for side, one in addresses.items()
+        }
+        lost_after_s = {
+            side: plan.lost_after_s
+            or redelivered_within_s(self.settings, one.url.kind) + self.settings.lease + _SLACK_S
+            for side, one in addresses.items()
+        }
+        synthetic = Synthetic(plan, self.synthetic, sides, lost_after_s)
+        carrying = Carrying(self.name, self.settings, addresses, plan.queues)
+        prometheus = PrometheusCriteria(self.settings.prometheus_url, plan.queries)
+        return Watch(plan, self.tally, self.store, sides, synthetic, carrying, prometheus)
+
+    def moves(self, plan: Plan, names: Iterable[str] = ()) -> MovesWatch:
+        """Return what looks at the moves between the two brokers: the rollout's own, and those of these names."""
+        carrying = Carrying(self.name, self.settings, self._addresses(), plan.queues)
+        own = [carrying.order(side) for side in Side] if plan.moves else []
+        return MovesWatch([*own, *carrying.others(names)], self.settings)
+
+    def _addresses(self) -> dict[Side, Address]:
+        """Return both brokers.
+
+        Raises:
+            ConfigInvalid: the target is not named.
+        """
         source, target = self.urls()
-        management = settings.management_url.reveal() if settings.management_url else ""
+        given = self.settings.management_url
+        management = given.reveal() if given else ""
         # one address: of the only RabbitMQ, or else of the source
         of_target = management if source.kind != target.kind else ""
-        addresses = {Side.SOURCE: Address(source, {}, management), Side.TARGET: Address(target, {}, of_target)}
-        sides = {side: SideWatch(side, partial(one.open, settings), plan.queues) for side, one in addresses.items()}
-        return Watch(plan, self.tally, self.store, sides)
+        return {Side.SOURCE: Address(source, {}, management), Side.TARGET: Address(target, {}, of_target)}
+
+    def beat_holder(self) -> str | None:
+        """Return the text of the process whose beat sends; None if none does."""
+        return beat_holder(self.lease_store, self.settings.lease_prefix, self.name)
+
+    def synthetic_accounts(self) -> dict[Side, SideAccount]:
+        """Account for the synthetic tasks of both sides.
+
+        Raises:
+            RolloutNotFound: there is no plan.
+        """
+        tasks, now = self.synthetic.all(), self.tally.now()
+        synthetic = self.watch(self.store.plan()).synthetic
+        return {side: synthetic.account(tasks, now, side) for side in Side}
 
     def controller(self) -> Controller:
         """Return a controller.
@@ -112,8 +184,7 @@ class Rollout:
         Raises:
             RolloutNotFound: there is no plan.
         """
-        plan = self.store.plan()
-        return Controller(self.name, plan, self.records, self.store, self.watch(plan), this_mover(self.name))
+        return Controller(self, self.store.plan(), this_process(f"the rollout {self.name!r}"))
 
 
 @contextmanager
@@ -122,7 +193,9 @@ def open_rollout(name: str, settings: WorkerSettings) -> Iterator[Rollout]:
     store, kept = RolloutStore(settings), ControllerStore(settings, name)
     try:
         tally = Tally(store, settings.lease_prefix, name)
-        yield Rollout(name, settings, rollout_records(settings), kept, tally)
+        synthetic = SyntheticTasks(store, settings.lease_prefix, name)
+        observations = Observations(store, settings.lease_prefix, name)
+        yield Rollout(name, settings, rollout_records(settings), kept, tally, synthetic, observations, store)
     finally:
         store.close()
         kept.close()

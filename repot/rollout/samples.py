@@ -8,10 +8,17 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from repot.routing.synthetic import TASK as SYNTHETIC
+from repot.worker.cost import MILLIONTHS
 from repot.worker.task_outcomes import BUCKETS_S, TaskDuration, TaskOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
+
+    from repot.routing.tally import WorkerState
+
+
+_ENDED = (TaskOutcome.SUCCEEDED, TaskOutcome.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +47,6 @@ class Histogram:
         pairs = zip(self.counts, earlier.counts, strict=True)
         return Histogram(self.bounds, tuple(now - before for now, before in pairs))
 
-    def __add__(self, other: Histogram) -> Histogram:
-        """Return the sum of both."""
-        pairs = zip(self.counts, other.counts, strict=True)
-        return Histogram(self.bounds, tuple(one + another for one, another in pairs))
-
 
 def empty(kind: TaskDuration) -> Histogram:
     """Return a histogram without durations."""
@@ -62,6 +64,10 @@ class Sample:
         queue_wait: of first deliveries.
         sent: messages that producers sent to this side.
         publish_failures: messages that producers could not send to this side, with those that another side took.
+        running: how long the tasks that run now have taken.
+        processes: of the workers that run now.
+        costs: by `CostKind`, of the tasks that state a price; empty if none does.
+        ended: by task, how many runs failed, and how many ended for good.
     """
 
     outcomes: Mapping[str, int] = field(default_factory=Counter)
@@ -69,6 +75,10 @@ class Sample:
     queue_wait: Histogram = field(default_factory=lambda: empty(TaskDuration.QUEUE_WAIT))
     sent: int = 0
     publish_failures: int = 0
+    running: Histogram = field(default_factory=lambda: empty(TaskDuration.RUNTIME))
+    processes: int = 0
+    costs: Mapping[str, float] = field(default_factory=dict)
+    ended: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def count(self, *outcomes: TaskOutcome) -> int:
         """Return how many messages had one of these outcomes."""
@@ -77,10 +87,10 @@ class Sample:
     @property
     def finished(self) -> int:
         """Return how many runs ended for good."""
-        return self.count(TaskOutcome.SUCCEEDED, TaskOutcome.FAILED)
+        return self.count(*_ENDED)
 
     def __sub__(self, earlier: Sample) -> Sample:
-        """Return what was counted since an earlier look."""
+        """Return what was counted since an earlier look, and what runs now."""
         names = {*self.outcomes, *earlier.outcomes}
         return Sample(
             {name: self.outcomes.get(name, 0) - earlier.outcomes.get(name, 0) for name in names},
@@ -88,17 +98,15 @@ class Sample:
             self.queue_wait - earlier.queue_wait,
             self.sent - earlier.sent,
             self.publish_failures - earlier.publish_failures,
+            self.running,
+            self.processes,
+            {kind: amount - earlier.costs.get(kind, 0) for kind, amount in self.costs.items()},
+            {task: _less(now, earlier.ended.get(task, (0, 0))) for task, now in self.ended.items()},
         )
 
-    def __add__(self, other: Sample) -> Sample:
-        """Return the sum of both."""
-        return Sample(
-            dict(Counter(self.outcomes) + Counter(other.outcomes)),
-            self.runtime + other.runtime,
-            self.queue_wait + other.queue_wait,
-            self.sent + other.sent,
-            self.publish_failures + other.publish_failures,
-        )
+
+def _less(now: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
+    return now[0] - before[0], now[1] - before[1]
 
 
 def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -> Sample:
@@ -107,6 +115,8 @@ def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -
     What producers sent is counted without the task's name, so it is that of all tasks.
     """
     outcomes: Counter[str] = Counter()
+    costs: Counter[str] = Counter()
+    by_task: dict[str, tuple[int, int]] = {}
     found = {kind: [0] * (len(bounds) + 1) for kind, bounds in BUCKETS_S.items()}
     for name, count in counts.items():
         kind, _, rest = name.partition(":")
@@ -115,13 +125,32 @@ def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -
             continue
         if kind == "outcome":
             outcomes[what] += count
+            if what in _ENDED:
+                failed, ended = by_task.get(task, (0, 0))
+                by_task[task] = failed + (count if what == TaskOutcome.FAILED else 0), ended + count
+        elif kind == "cost":
+            costs[what] += count
         elif kind in found:
             found[TaskDuration(kind)][int(what)] += count
     runtime, wait = (Histogram(BUCKETS_S[kind], tuple(found[kind])) for kind in TaskDuration)
-    return Sample(outcomes, runtime, wait, counts.get("sent", 0), counts.get("publish_failures", 0))
+    spent = {kind: amount / MILLIONTHS for kind, amount in costs.items()}
+    return Sample(
+        outcomes, runtime, wait, counts.get("sent", 0), counts.get("publish_failures", 0), costs=spent, ended=by_task
+    )
+
+
+def running_of(workers: Iterable[WorkerState], tasks: Collection[str] | None = None) -> Histogram:
+    """Return how long the tasks that run now have taken; of these tasks only, if given."""
+    counts = [one for worker in workers for task, one in worker.running.items() if tasks is None or task in tasks]
+    return (
+        Histogram(BUCKETS_S[TaskDuration.RUNTIME], tuple(map(sum, zip(*counts, strict=True))))
+        if counts
+        else empty(TaskDuration.RUNTIME)
+    )
 
 
 def tasks_in(counts: Mapping[str, int]) -> set[str]:
-    """Return the names of the tasks that a side has received."""
+    """Return the names of the application's tasks that a side has received."""
     received = f"outcome:{TaskOutcome.RECEIVED}:"
-    return {name.removeprefix(received) for name, count in counts.items() if count and name.startswith(received)}
+    found = {name.removeprefix(received) for name, count in counts.items() if count and name.startswith(received)}
+    return found - {SYNTHETIC}

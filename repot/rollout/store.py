@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repot.errors import AlreadyControlled, RecordUnreadable, RolloutNotFound
 from repot.idempotency.connection import StoreConnection
-from repot.migrate.holder import described, has_ended
 from repot.rollout.phases import Plan
 from repot.routing.choice import Side
+from repot.routing.record import key_of
+from repot.worker.holder import described, has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 class ControllerStore(StoreConnection):
     """The controller's keys of one rollout; beside those of `repot.routing`, on the same node of a cluster."""
 
-    package = "repot.rollout"
+    package = "repot.routing"
 
     def __init__(self, settings: WorkerSettings, name: str) -> None:
         """Use the store of the settings; connects on first use."""
         super().__init__(settings)
-        self._name, self._base = name, f"{settings.lease_prefix}:rollout:{{{name}}}"
+        self._name, self._base = name, key_of(settings.lease_prefix, name)
 
     def put_plan(self, plan: Plan) -> None:
         """Keep the plan.
@@ -58,8 +59,11 @@ class ControllerStore(StoreConnection):
         key = f"{self._base}:starts"
 
         def ask() -> str | None:
-            self.client.hsetnx(key, step, json.dumps(now))
-            return self.client.hget(key, step)  # type: ignore[return-value] # redis-py's types include those of asyncio
+            found = self.client.hget(key, step)
+            if found is None:
+                self.client.hsetnx(key, step, json.dumps(now))
+                found = self.client.hget(key, step)
+            return found  # type: ignore[return-value] # redis-py's types include those of asyncio
 
         try:
             found = json.loads(self._ask(ask) or "{}")
@@ -93,6 +97,22 @@ class ControllerStore(StoreConnection):
             )
             raise AlreadyControlled(message, hint=hint)
         return int(answer[0])
+
+    def holder(self) -> str | None:
+        """Return the owner of a lease that has not ended; None without one.
+
+        Raises:
+            StoreUnreachable: the store is unavailable.
+        """
+
+        def ask() -> tuple[list[str | None], tuple[int, int]]:
+            found: Any = self.client.hmget(f"{self._base}:controller", ["owner", "until"])
+            now: Any = self.client.time()
+            return found, now
+
+        (owner, until), (seconds, microseconds) = self._ask(ask)
+        now_ms = int(seconds) * 1000 + int(microseconds) // 1000
+        return owner if owner and int(until or 0) > now_ms and not has_ended(owner) else None
 
     def release(self, owner: str) -> None:
         """End the lease, if this owner has it.

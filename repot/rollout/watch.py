@@ -2,123 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass, field
-from time import monotonic
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from repot.brokers.conditions import HasConditions
-from repot.brokers.facts import Unknown
-from repot.brokers.moving import MoveTarget
-from repot.errors import BrokerUnreachable, DepthUnknown, FactUnknown, RepotError
-from repot.rollout.judge import judge
+from repot.rollout.hung import hung
+from repot.rollout.judge import Judgement, judge
 from repot.rollout.phases import Observed, Phase
-from repot.rollout.samples import sample_of, tasks_in
+from repot.rollout.samples import running_of, sample_of, tasks_in
 from repot.routing.choice import Side
 from repot.worker.status_file import WorkerPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from repot.brokers import Broker
+    from repot.rollout.carrying import Carrying
+    from repot.rollout.judge import Finding
     from repot.rollout.phases import Plan
+    from repot.rollout.prometheus import PrometheusCriteria
     from repot.rollout.samples import Sample
+    from repot.rollout.side_watch import SideWatch
     from repot.rollout.store import ControllerStore
+    from repot.rollout.synthetic import Synthetic
     from repot.routing.record import RolloutRecord
     from repot.routing.tally import Tally, WorkerState
 
-#: A worker reports once a second.
+#: A worker reports once a second, and one that has lost its broker for a moment reads nothing.
 _SILENT_S = 10.0
-#: A broker that does not answer for so long is gone.
-_GONE_S = 5.0
-#: A side is empty when it is so for this long, and longer than its broker's counts lag.
-_EMPTY_S = 3.0
-
-
-@dataclass(slots=True)
-class SideWatch:
-    """One side's broker, over a connection that is opened again after a failure."""
-
-    side: Side
-    connect: Callable[[], Broker]
-    queues: tuple[str, ...]
-    _broker: Broker | None = None
-    _failing_since: float | None = None
-    _empty_since: float | None = None
-    #: Why it did not answer the last time.
-    error: str = ""
-
-    def close(self) -> None:
-        """Close the connection."""
-        broker, self._broker = self._broker, None
-        if broker is not None:
-            with suppress(RepotError, OSError):
-                broker.close()
-
-    def depths(self) -> dict[str, tuple[int, int, int]] | None:
-        """Return each queue's messages: ready, in hand, delayed; None if the broker did not say."""
-        try:
-            self._broker = self._broker or self.connect()
-            found = {queue: self._broker.depth(queue) for queue in self.queues}
-        except (BrokerUnreachable, DepthUnknown, FactUnknown) as error:
-            self._fail(error)
-            return None
-        self._failing_since = None
-        return {queue: (one.ready, one.unacked, one.delayed) for queue, one in found.items()}
-
-    def is_empty(self) -> bool | None:
-        """Return whether no queue holds a message, for longer than counts lag; None if the broker did not say."""
-        depths = self.depths()
-        if depths is None or any(map(any, depths.values())):
-            self._empty_since = None
-            return None if depths is None else False
-        assert self._broker is not None
-        self._empty_since = self._empty_since or monotonic()
-        return monotonic() - self._empty_since > max(_EMPTY_S, self._broker.depth_lag_s)
-
-    def faults(self) -> list[str]:
-        """Return why no task should be sent here: it does not answer, or takes no messages."""
-        if self.depths() is None:
-            lasts = self._failing_since is not None and monotonic() - self._failing_since > _GONE_S
-            return [f"the {self.side} does not answer: {self.error}"] if lasts else []
-        if not isinstance(self._broker, HasConditions):
-            return []
-        try:
-            alarms = self._broker.conditions().room().alarms
-        except BrokerUnreachable as error:
-            self._fail(error)
-            return []
-        return (
-            [] if isinstance(alarms, Unknown) or not alarms else [f"the {self.side} has an alarm: {', '.join(alarms)}"]
-        )
-
-    def obstacles(self) -> list[str]:
-        """Return why a canary cannot begin here."""
-        try:
-            return [*self._missing(), *self._alarms()]
-        except BrokerUnreachable as error:
-            self._fail(error)
-            return [f"the {self.side} does not answer: {error.message}"]
-
-    def _missing(self) -> list[str]:
-        self._broker = self._broker or self.connect()
-        missing = self._broker.missing(self.queues) if isinstance(self._broker, MoveTarget) else ()
-        return [f"the {self.side} has no queue {queue!r}" for queue in missing]
-
-    def _alarms(self) -> list[str]:
-        if not isinstance(self._broker, HasConditions):
-            return []
-        try:
-            alarms = self._broker.conditions().room().alarms
-        except BrokerUnreachable:
-            # the management API alone is no reason: messages do not go through it
-            return []
-        return [] if isinstance(alarms, Unknown) else [f"the {self.side} has an alarm: {one}" for one in alarms]
-
-    def _fail(self, error: RepotError) -> None:
-        self._failing_since, self.error = self._failing_since or monotonic(), error.message
-        if isinstance(error, BrokerUnreachable) and not isinstance(error, DepthUnknown):
-            self.close()
 
 
 @dataclass(slots=True)
@@ -129,10 +38,17 @@ class Watch:
     tally: Tally
     store: ControllerStore
     sides: Mapping[Side, SideWatch]
-    workers: list[WorkerState] = field(default_factory=list)
+    synthetic: Synthetic
+    carrying: Carrying
+    prometheus: PrometheusCriteria
+    #: When a worker of the target has read each queue the last time, or else this was looked at first.
+    _read_at: dict[str, float] = field(default_factory=dict)
+    #: When all workers of the target have answered the last time.
+    _answered_at: float | None = None
 
     def close(self) -> None:
         """Close the connections."""
+        self.carrying.close()
         for one in self.sides.values():
             one.close()
 
@@ -142,21 +58,41 @@ class Watch:
         Raises:
             StoreUnreachable: the store is unavailable.
         """
-        now = self._see_workers()
-        age_s, target = now - begun.updated_at, self.sides[Side.TARGET]
+        now = self.tally.now()
+        age_s = now - begun.updated_at
         match Phase(record.phase):
             case Phase.PREPARE:
-                return Observed(age_s, obstacles=tuple(self.obstacles()))
+                tasks = self.synthetic.send(now, [Side.TARGET])
+                unreached = (f"no synthetic task has ended yet on {one!r}" for one in self.synthetic.unreached(tasks))
+                return Observed(age_s, obstacles=(*self._holding_back(now), *unreached))
             case Phase.CANARY | Phase.PAUSED:
-                sample, baseline = self._samples(begun)
-                faults = (*target.faults(), *self._unread(Side.TARGET))
-                return Observed(age_s, judge(sample, baseline, self.plan.criteria), faults=faults)
+                tasks = self.synthetic.send(now, Side)
+                found = self.synthetic.findings(tasks, now, begun.updated_at)
+                return self._compare(begun, age_s, tuple(found))
+            case _:
+                self.synthetic.stop()
+        match Phase(record.phase):
             case Phase.DRAIN:
-                return Observed(age_s, is_empty=self.sides[Side.SOURCE].is_empty())
+                return self._emptying(age_s, Side.SOURCE)
             case Phase.ABORT:
-                return Observed(age_s, is_empty=target.is_empty())
+                return self._emptying(age_s, Side.TARGET)
             case _:
                 return Observed(age_s)
+
+    def _emptying(self, age_s: float, side: Side) -> Observed:
+        """See whether a side is empty; with `moves`, carry what waits there to the other one."""
+        watched = self.sides[side]
+        is_empty = watched.is_empty()
+        counts = self.tally.counts(side)
+        found = sample_of(counts, tasks_in(counts))
+        account = f"{found.sent} messages sent there, {found.finished} tasks finished there"
+        if not self.plan.moves:
+            return Observed(age_s, is_empty=is_empty, left=watched.left, account=account)
+        if watched.has_waiting:
+            self.carrying.go_on(side)
+        is_empty = is_empty and not self.carrying.is_at_work
+        account = f"{account}, {self.carrying.said()}"
+        return Observed(age_s, is_empty=is_empty, left=(*watched.left, account), account=account)
 
     def obstacles(self) -> list[str]:
         """Return what the target lacks before a canary may begin.
@@ -164,36 +100,89 @@ class Watch:
         Raises:
             StoreUnreachable: the store is unavailable.
         """
-        self._see_workers()
+        # last: workers take their time to answer
+        return self._lacks() or self._silent()
+
+    def _holding_back(self, now: float) -> list[str]:
+        """Return the obstacles; a phase that waits for a person does not ask all workers each second."""
+        lacks = self._lacks()
+        if lacks or (self._answered_at is not None and now - self._answered_at < _SILENT_S):
+            return lacks
+        silent = self._silent()
+        self._answered_at = None if silent else now
+        return silent
+
+    def _lacks(self) -> list[str]:
+        """Return what the target lacks, without a question to its workers."""
+        read = {queue for one in self._workers(Side.TARGET) for queue in one.queues}
+        unread = _unread(queue for queue in self.plan.queues if queue not in read)
+        return [*self.sides[Side.TARGET].obstacles(), *unread, *self.prometheus.obstacles()]
+
+    def _silent(self) -> list[str]:
+        """Return which workers of the target report, and do not answer over its broker, as the sidecar asks them."""
+        nodes: dict[str, list[str]] = {}
+        for one in self._workers(Side.TARGET):
+            if one.control_exchange:
+                nodes.setdefault(one.control_exchange, []).append(one.node)
         target = self.sides[Side.TARGET]
-        return [*target.obstacles(), *self._unread(Side.TARGET)]
-
-    def _see_workers(self) -> float:
-        """Keep the workers that report; return the store's time."""
-        now = self.tally.now()
-        self.workers = [one for one in self.tally.workers() if now - one.reported_at < _SILENT_S]
-        return now
-
-    def _unread(self, side: Side) -> list[str]:
-        running = [one for one in self.workers if one.side == side and one.phase == WorkerPhase.RUNNING]
-        read = {queue for one in running for queue in one.queues}
         return [
-            f"no worker of the {side} reports that it reads {queue!r}"
-            for queue in self.plan.queues
-            if queue not in read
+            f"{node} reports, and does not answer over the target's broker"
+            for exchange, found in nodes.items()
+            for node in sorted({*found} - {*(target.readers(exchange) or ())})
         ]
 
-    def _samples(self, begun: RolloutRecord) -> tuple[Sample, Sample]:
+    def _workers(self, side: Side) -> list[WorkerState]:
+        """Return the workers of a side that run, by their last reports."""
+        now = self.tally.now()
+        return [
+            one
+            for one in self.tally.workers()
+            if one.side == side and one.phase == WorkerPhase.RUNNING and now - one.reported_at < _SILENT_S
+        ]
+
+    def _abandoned(self) -> list[str]:
+        """Return which queues no worker of the target has read for ten seconds."""
+        now = self.tally.now()
+        for one in self.tally.workers():
+            if one.side == Side.TARGET and one.phase == WorkerPhase.RUNNING:
+                for queue in one.queues:
+                    self._read_at[queue] = max(self._read_at.get(queue, 0), one.reported_at)
+        return _unread(queue for queue in self.plan.queues if now - self._read_at.setdefault(queue, now) > _SILENT_S)
+
+    def _compare(self, begun: RolloutRecord, age_s: float, found: tuple[Finding, ...]) -> Observed:
+        """Judge the step, with what was found already, and look for what needs no comparison."""
+        workers = {side: self._workers(side) for side in Side}
+        counts = {side: self.tally.counts(side) for side in Side}
+        criteria = self.plan.criteria
+        faults = (
+            *self.sides[Side.TARGET].faults(),
+            *self._abandoned(),
+            *hung(workers[Side.TARGET], workers[Side.SOURCE], counts[Side.SOURCE], criteria),
+        )
+        judged = judge(*self._samples(begun, counts, workers), criteria)
+        return Observed(age_s, Judgement((*judged.findings, *found, *self.prometheus.findings())), faults=faults)
+
+    def _samples(
+        self,
+        begun: RolloutRecord,
+        now: Mapping[Side, Mapping[str, int]],
+        workers: Mapping[Side, Iterable[WorkerState]],
+    ) -> tuple[Sample, Sample]:
         """Return the target's sample of the step, and the source's: of the step, or of the rollout if that is short."""
-        now = {side: self.tally.counts(side) for side in Side}
         stepped, first = (self.store.first_counts(name, now) for name in (str(begun.generation), "first"))
         # a task that the target does not run says nothing about it
-        both = tasks_in(now[Side.TARGET]) or None
+        both = tasks_in(now[Side.TARGET]) or tasks_in(now[Side.SOURCE])
 
         def since(side: Side, before: Mapping[Side, Mapping[str, int]]) -> Sample:
-            return sample_of(now[side], both) - sample_of(before.get(side, {}), both)
+            processes = sum(one.processes for one in workers[side])
+            found = replace(sample_of(now[side], both), running=running_of(workers[side], both), processes=processes)
+            return found - sample_of(before.get(side, {}), both)
 
         baseline = since(Side.SOURCE, stepped)
         if baseline.finished < self.plan.criteria.samples:
             baseline = since(Side.SOURCE, first)
         return since(Side.TARGET, stepped), baseline
+
+
+def _unread(queues: Iterable[str]) -> list[str]:
+    return [f"no worker of the target reports that it reads {queue!r}" for queue in queues]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def queues_at(queues: Iterable[Any], exchange: str, key: str) -> list[str]:
     """Return the names of the queues that receive what is sent to an exchange with a key, by their declarations."""
-    if exchange == delays.EXIT:
+    if exchange in delays.LAST_EXCHANGES:
         # delivered after its delay
         delayed = delays.queue_of(key)
         return [delayed] if delayed else []

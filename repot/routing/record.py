@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
@@ -21,6 +22,11 @@ T = TypeVar("T")
 
 #: States that the history keeps, the latest.
 MAX_HISTORY = 1000
+
+
+def key_of(prefix: str, name: str) -> str:
+    """Return the key of a rollout's record; its other keys start with it, and are on the same node of a cluster."""
+    return f"{prefix}:rollout:{{{name}}}"
 
 
 class Store(Protocol):
@@ -63,6 +69,22 @@ class RolloutRecord:
     why: str
     updated_at: float
     token: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the state for people and machines."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "target": self.target,
+            "phase": self.phase,
+            "weight": self.weights.default,
+            "weights_by_queue": dict(self.weights.queues),
+            "weights_by_task": dict(self.weights.tasks),
+            "generation": self.generation,
+            "who": self.who,
+            "why": self.why,
+            "updated_at": datetime.fromtimestamp(self.updated_at, UTC).isoformat(timespec="seconds"),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +157,7 @@ class RolloutRecords:
 
     def key(self, name: str) -> str:
         """Return the Redis key of a record."""
-        return f"{self._prefix}:rollout:{{{name}}}"
+        return key_of(self._prefix, name)
 
     def _change(self, name: str, expected: int, fields: Mapping[str, str], token: int | None) -> RolloutRecord:
         key = self.key(name)

@@ -80,8 +80,8 @@ class RolloutSender:
     ) -> None:
         """Take the application, the rollout, the side of the application's own broker, and what makes the sibling."""
         self._app = app
-        self._name = name
-        self._home = home
+        self.name = name
+        self.home = home
         self._follower = follower
         self._make_sibling = make_sibling
         self._send_timeout_s = send_timeout_s
@@ -102,6 +102,10 @@ class RolloutSender:
         """The last known record."""
         return self._follower.record()
 
+    def sibling(self) -> Any:  # noqa: ANN401 - Celery's stubs lack parts of it
+        """Return this process' application on the other broker."""
+        return self._sibling(self._here()).app
+
     def stop(self) -> None:
         """End the thread of this process that follows the record."""
         self._follower.stop()
@@ -115,9 +119,9 @@ class RolloutSender:
         record = self._follower.record()
         options["task_id"] = options.get("task_id") or uuid()
         message = _Message(original, name, args, kwargs, options, record.generation if record else 0)
-        if self._side_of(record, message) is not self._home:
+        if self._side_of(record, message) is not self.home:
             return self._send_to_the_other(here, message)
-        return self._send(here, self._home, message, original)
+        return self._send(here, self.home, message, original)
 
     def _here(self) -> _Process:
         pid = getpid()
@@ -132,12 +136,12 @@ class RolloutSender:
         belongs_to_a_run = root == current if current else bool(given and self.is_worker)
         if belongs_to_a_run and not (record and record.gather):
             # a root id is not split, however the weights change
-            return self._home
+            return self.home
         if record is None:
             return Side.SOURCE
         weights = record.weights
         weight = weights.of(message.name, partial(self._queue_of, message)) if weights.differ else weights.default
-        return chosen(self._name, root, weight)
+        return chosen(self.name, root, weight)
 
     def _queue_of(self, message: _Message) -> str:
         """Return the queue that Celery's routing names; empty for an exchange without exactly one."""
@@ -164,7 +168,7 @@ class RolloutSender:
         return not here.known[connection]
 
     def _send_to_the_other(self, here: _Process, message: _Message) -> Any:  # noqa: ANN401 - Celery's
-        side = self._home.other
+        side = self.home.other
         routed = self._routed(message)
         queue = only_queue_at(self._app.amqp.queues, routed)
         if queue is None:
@@ -174,7 +178,7 @@ class RolloutSender:
                     "%s stays on the %s: the application does not declare exactly one queue that is bound to the "
                     "exchange %r with the key %r, so the other broker may have none",
                     message.name,
-                    self._home,
+                    self.home,
                     str(routed.get("exchange")),
                     routed.get("routing_key"),
                     extra={"action": "rollout_not_routed"},
@@ -221,7 +225,7 @@ class RolloutSender:
             here.is_refused = False
             if here.breaker.succeeded():
                 text = "the target of the rollout %s answers again"
-                log.warning(text, self._name, extra={"action": "rollout_target_answers"})
+                log.warning(text, self.name, extra={"action": "rollout_target_answers"})
 
     def _note_failure(self, here: _Process, error: NotSent) -> None:
         cause = f"{type(error.__cause__).__name__}: {error.__cause__}"
@@ -230,7 +234,7 @@ class RolloutSender:
             if not here.is_refused:
                 log.warning(
                     "the target of the rollout %s refuses tasks, which go to the source: %s",
-                    self._name,
+                    self.name,
                     cause,
                     extra={"action": "rollout_fallback"},
                 )
@@ -238,13 +242,13 @@ class RolloutSender:
         elif here.breaker.failed():
             log.warning(
                 "the target of the rollout %s does not answer, and tasks go to the source: %s",
-                self._name,
+                self.name,
                 cause,
                 extra={"action": "rollout_fallback"},
             )
 
     def _send_home(self, here: _Process, message: _Message) -> Any:  # noqa: ANN401 - Celery's
-        return self._send(here, self._home, message, message.original)
+        return self._send(here, self.home, message, message.original)
 
     def _send(self, here: _Process, side: Side, message: _Message, send: Callable[..., Any]) -> Any:  # noqa: ANN401 - Celery's
         try:
@@ -259,7 +263,7 @@ class RolloutSender:
         stamped = self._stamps
         if stamped[0] != generation:
             # one for each generation: a send is to cost next to nothing
-            stamped = (generation, {one: str(RolloutStamp(self._name, generation, one)) for one in Side})
+            stamped = (generation, {one: str(RolloutStamp(self.name, generation, one)) for one in Side})
             self._stamps = stamped
         return stamped[1][side]
 

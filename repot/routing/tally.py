@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from repot.errors import RecordUnreadable
+from repot.routing.record import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from repot.routing.choice import Side
     from repot.routing.record import Store
@@ -32,6 +33,10 @@ class WorkerState:
     Attributes:
         phase: of the worker, as its status file has it.
         queues: that it consumes.
+        processes: of its pool.
+        running: by task, how many run for how long, by the buckets of run times.
+        stalled_s: for how long its pool has held tasks and run none, or its processes have done nothing but die.
+        control_exchange: by which it answers commands; empty if it answers none.
         reported_at: in seconds since 1970, by the store's clock.
     """
 
@@ -39,6 +44,10 @@ class WorkerState:
     side: str
     phase: str
     queues: tuple[str, ...]
+    processes: int = 0
+    running: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    stalled_s: float = 0.0
+    control_exchange: str = ""
     reported_at: float = 0.0
 
 
@@ -47,7 +56,7 @@ class Tally:
 
     def __init__(self, store: Store, prefix: str, name: str) -> None:
         """Take the store, the prefix of its keys (WORKER_LEASE_PREFIX), and the rollout's name."""
-        self._store, self._base = store, f"{prefix}:rollout:{{{name}}}"
+        self._store, self._base = store, key_of(prefix, name)
 
     def add(self, side: Side, process: str, number: int, counts: Mapping[str, int], worker: WorkerState | None) -> None:
         """Add the counts of a process's report; a number that it used before changes nothing."""
@@ -83,7 +92,7 @@ def _worker(text: str) -> WorkerState:
     at, _, state = text.partition(" ")
     try:
         found = json.loads(state)
-        return WorkerState(found["node"], found["side"], found["phase"], tuple(found["queues"]), float(at))
+        return WorkerState(**found | {"queues": tuple(found["queues"]), "reported_at": float(at)})
     except (ValueError, KeyError, TypeError) as error:
         message = f"a worker's report of a rollout cannot be read: {error}"
         raise RecordUnreadable(message, hint="Another program writes under WORKER_LEASE_PREFIX.") from error

@@ -57,6 +57,17 @@ class Stack:
             (TOXIPROXY_VARIABLE, toxiproxy.url, f"{toxiproxy.name}'s API"),
         )
 
+    def addresses(self) -> dict[str, str]:
+        """Return every address under a name for a shell, each once."""
+        redis, rabbitmq, toxiproxy = self.servers
+        return {
+            "REDIS_URL": redis.url,
+            "REDIS_RESULTS_URL": redis.results_url,
+            "RABBITMQ_URL": rabbitmq.url,
+            "RABBITMQ_MANAGEMENT_URL": rabbitmq.management_url,
+            TOXIPROXY_VARIABLE: toxiproxy.url,
+        }
+
     def wait(self) -> None:
         """Wait until the user asks to stop, by Ctrl-C or SIGTERM.
 

@@ -39,6 +39,11 @@ class AppState:
     adopt: Any = None
     #: repot.worker.rollout: its `RolloutSender`; None without a rollout.
     rollout: Any = None
+    #: repot.worker.rollout_control: what carries out commands to workers, and the class that did before.
+    director: Any = None
+    own_control_cls: Any = None
+    #: repot.worker.rollout_synthetic: it is registered, and is so once.
+    has_synthetic_task: bool = False
     #: repot.idempotency: its `Guard`.
     guard: Any = None
     #: repot.submission: its `JobStore`.

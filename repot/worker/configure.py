@@ -52,6 +52,7 @@ _STEPS = (
     "repot.worker.moved_messages:MovedMessagesStep",
     "repot.worker.prefetch:PrefetchStep",
     "repot.worker.partial_results:PartialResultsStep",
+    "repot.worker.cold_shutdown:ColdShutdownStep",
 )
 
 
@@ -114,6 +115,10 @@ def _install_rollout(app: Celery, settings: WorkerSettings, given: WorkerSetting
     from repot.worker.rollout import install_rollout
 
     install_rollout(app, settings, given, lambda sibling, theirs: _derive(sibling, theirs, role))
+    if role is Role.WORKER:
+        from repot.worker.rollout_synthetic import add_synthetic_task
+
+        add_synthetic_task(app)
 
 
 def _remove_rollout(app: Celery) -> None:

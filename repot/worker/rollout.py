@@ -7,14 +7,13 @@ import logging
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from celery import signals
 
 from repot.config import BrokerUrl
 from repot.errors import RepotError
-from repot.idempotency.connection import StoreConnection
 from repot.routing.choice import Side
 from repot.routing.follower import Follower
 from repot.routing.once import ANSWER_PART, CONNECT_PART
@@ -22,11 +21,14 @@ from repot.routing.record import RolloutRecords
 from repot.routing.sender import RolloutSender
 from repot.routing.tally import Reporter, Tally
 from repot.upstream.app_state import state_of
+from repot.upstream.remote_control import control_by, stop_controlling_by
 from repot.upstream.sending import send_by, stop_sending_by
 from repot.upstream.sibling_app import own_pools, sibling_of, with_own_queues
+from repot.worker.rollout_control import BothSides
+from repot.worker.rollout_store import RolloutStore, quick
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from celery import Celery
 
@@ -34,35 +36,7 @@ if TYPE_CHECKING:
     from repot.routing.counters import Counters
     from repot.routing.record import RolloutRecord
 
-T = TypeVar("T")
-
 log = logging.getLogger(__name__)
-
-#: The thread that follows the record waits for the store at most so long: an answer that comes later would be too late.
-_STORE_TIMEOUT_S = 1.0
-
-
-class RolloutStore(StoreConnection):
-    """The lease store, for the records of rollouts."""
-
-    package = "repot.routing"
-
-    def ask(self, request: Callable[[Any], T]) -> T:
-        """Call `request` with a client of redis-py's, and return its answer."""
-        return self._ask(lambda: request(self.client))
-
-    def run(self, script: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - what the script returns
-        """Run a script, and return its answer."""
-        return self._ask(lambda: self._script(script)(keys=list(keys), args=list(arguments)))
-
-
-def rollout_records(settings: WorkerSettings) -> RolloutRecords:
-    """Return the records of rollouts in the lease store of the settings; connects on first use.
-
-    Raises:
-        ConfigInvalid: by a method: no setting names a store.
-    """
-    return RolloutRecords(RolloutStore(settings), settings.lease_prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +70,9 @@ def install_rollout(
     sender = RolloutSender(app, settings.rollout, home, follower, make, settings.rollout_send_timeout)
     state_of(app).rollout = sender
     send_by(app, sender.send)
+    control_by(app, BothSides(app, settings, sender))
     signals.worker_init.connect(_note_worker, dispatch_uid="repot-rollout-worker")
+    signals.beat_init.connect(_guard_beat, dispatch_uid="repot-rollout-beat")
 
 
 def rollout_of(app: Celery) -> RolloutSender | None:
@@ -110,6 +86,7 @@ def remove_rollout(app: Celery) -> None:
     if sender is not None:
         sender.stop()
     stop_sending_by(app)
+    stop_controlling_by(app)
     state_of(app).rollout = None
 
 
@@ -119,13 +96,16 @@ def _note_worker(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's sign
         rollout.is_worker = True
 
 
+def _guard_beat(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    if rollout_of(sender.app) is not None:
+        from repot.worker.rollout_beat import guard_beat
+
+        guard_beat(sender, state_of(sender.app).settings)
+
+
 def _reader(settings: WorkerSettings, counters: Callable[[], Counters]) -> Callable[[], RolloutRecord | None]:
     """Return what reads the record, and reports what this process has sent."""
-    quick = settings.replace(
-        socket_timeout=min(settings.socket_timeout, _STORE_TIMEOUT_S),
-        socket_connect_timeout=min(settings.socket_connect_timeout, _STORE_TIMEOUT_S),
-    )
-    store = RolloutStore(quick)
+    store = RolloutStore(quick(settings))
     records = RolloutRecords(store, settings.lease_prefix)
     tally, process = Tally(store, settings.lease_prefix, settings.rollout), uuid4().hex
     reporters = [Reporter(tally, side, process, partial(_sent, counters, side)) for side in Side]

@@ -17,7 +17,8 @@ from repot.errors import RepotError, StatusFileUnreadable
 from repot.routing.choice import Side
 from repot.routing.tally import Reporter, Tally, WorkerState
 from repot.worker import status_file
-from repot.worker.rollout import RolloutStore
+from repot.worker.rollout_revoked import RevokedWatch
+from repot.worker.rollout_store import RolloutStore
 from repot.worker.status_file import INTERVAL_S, WorkerPhase
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ log = logging.getLogger(__name__)
 def report_to_rollout(worker: Any, settings: WorkerSettings) -> None:  # noqa: ANN401 - WorkController
     """Report what a worker counts, from now until it has stopped."""
     directory = settings.status_dir or status_file.default_dir()
-    reporter = WorkerReporter(settings, status_file.path_of(directory, worker.hostname))
+    revoked = RevokedWatch(worker, settings)
+    revoked.load()
+    reporter = WorkerReporter(settings, status_file.path_of(directory, worker.hostname), revoked)
 
     def stop(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
         if sender is worker:
@@ -50,10 +53,11 @@ _LAST_S = 2.0
 
 
 class WorkerReporter:
-    """Reports what the status file of one worker says."""
+    """Reports what the status file of one worker says, and tells the worker what is revoked, once a second."""
 
-    def __init__(self, settings: WorkerSettings, path: Path) -> None:
-        """Read the status at `path`; `start` begins."""
+    def __init__(self, settings: WorkerSettings, path: Path, revoked: RevokedWatch) -> None:
+        """Read the status at `path`, and what is revoked; `start` begins."""
+        self._revoked = revoked
         self._path, self._side = path, Side(settings.rollout_side)
         self._store = RolloutStore(settings)
         tally = Tally(self._store, settings.lease_prefix, settings.rollout)
@@ -75,7 +79,9 @@ class WorkerReporter:
     def _report_on(self) -> None:
         while not self._stopped.wait(INTERVAL_S):
             self._report()
+            self._revoked.take()
         self._report()
+        self._revoked.close()
         self._store.close()
 
     def _report(self) -> None:
@@ -96,16 +102,24 @@ class WorkerReporter:
 
     def _state(self, status: WorkerStatus) -> WorkerState:
         phase = WorkerPhase.STOPPED if self._stopped.is_set() else status.phase
-        return WorkerState(status.node, self._side, phase, status.link.queues)
+        pool = status.pool
+        began = [one for one in (pool.idle_at, pool.crash_loop_at) if one is not None]
+        stalled_s = status.written_at - min(began) if began else 0.0
+        link = status.link
+        control = link.control_exchange if link.can_be_pinged else ""
+        return WorkerState(
+            status.node, self._side, phase, link.queues, pool.processes, pool.running, stalled_s, control
+        )
 
 
 def _counts(status: WorkerStatus | None) -> Iterator[tuple[str, int]]:
-    """Yield the fields of the tally: `outcome:OUTCOME:TASK`, and `KIND:BUCKET:TASK` of histograms."""
+    """Yield the fields of the tally: `outcome:OUTCOME:TASK`, `cost:KIND:TASK`, and `KIND:BUCKET:TASK` of histograms."""
     if status is None:
         return
-    for task, outcomes in status.counts.items():
-        for outcome, count in outcomes.items():
-            yield f"outcome:{outcome}:{task}", count
+    for what, counts in (("outcome", status.counts), ("cost", status.costs)):
+        for task, by_name in counts.items():
+            for name, count in by_name.items():
+                yield f"{what}:{name}:{task}", count
     for kind, tasks in status.histograms.items():
         for task, (*buckets, _sum) in tasks.items():
             for number, bucket in enumerate(buckets):

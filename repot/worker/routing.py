@@ -85,8 +85,9 @@ class RoutedRouter(HookedRouter):
     """Celery's router, with support for queues given as objects and for retries of delayed messages."""
 
     def route(self, options: Any, *args: Any, **rest: Any) -> Any:  # noqa: ANN401 - Celery's
-        """Route a message; the retry of a delayed message goes to its queue, not to the exit of the delays."""
-        if options.get("exchange") == delays.EXIT and (queue := delays.queue_of(options.get("routing_key") or "")):
+        """Route a message; the retry of a delayed message goes to its queue, not into the delays behind it."""
+        exchange, key = options.get("exchange"), options.get("routing_key") or ""
+        if isinstance(exchange, str) and exchange in delays.LAST_EXCHANGES and (queue := delays.queue_of(key)):
             options = {name: value for name, value in options.items() if name not in ("exchange", "routing_key")}
             options["queue"] = queue
         return super().route(options, *args, **rest)

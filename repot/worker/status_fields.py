@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from contextlib import suppress
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from repot.config.masking import masked
 from repot.upstream import worker_state
 from repot.worker.status_file import Link, Pool, Task
+from repot.worker.task_outcomes import BUCKETS_S, TaskDuration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from celery import Celery
 
@@ -63,6 +65,7 @@ def pool_of(worker: Any) -> Pool:  # noqa: ANN401 - WorkController
         reserved=len(worker_state.reserved_requests()),
         scheduled=len(worker_state.scheduled_requests()),
         rate_limited=worker_state.rate_limited(worker),
+        running=_by_duration(running),
         oldest_received_at=min(
             (
                 request.repot_received_at
@@ -78,6 +81,15 @@ def pool_of(worker: Any) -> Pool:  # noqa: ANN401 - WorkController
             default=None,
         ),
     )
+
+
+def _by_duration(running: Iterable[Task]) -> dict[str, list[int]]:
+    """Count running tasks by name and by how long they have run."""
+    now, bounds = monotonic(), BUCKETS_S[TaskDuration.RUNTIME]
+    found: dict[str, list[int]] = {}
+    for one in running:
+        found.setdefault(one.name, [0] * (len(bounds) + 1))[bisect_left(bounds, now - one.started_at)] += 1
+    return found
 
 
 def _task(request: Any, worker: Any) -> Task:  # noqa: ANN401 - celery's Request

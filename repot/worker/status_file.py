@@ -69,8 +69,9 @@ class Task:
 class Pool:
     """The pool and the tasks that the worker holds.
 
-    `reserved` includes the active ones; `rate_limited` wait for their rate limit. `next_deadline` is the running task
-    with the nearest deadline. `oldest_received_at` is when the oldest message in hand arrived, scheduled ones included.
+    `reserved` includes the active ones; `rate_limited` wait for their rate limit. `running` has for each task how many
+    run, by the buckets of run times and how long they have taken. `next_deadline` is the running task with the nearest
+    deadline. `oldest_received_at` is when the oldest message in hand arrived, scheduled ones included.
 
     For a pool of processes: `crash_loop_at` is when its processes began to do nothing but die, `crashes` how many have
     died since; the pool has held tasks and run none since `idle_at`; `missing_result` is a task that has ended, as
@@ -90,6 +91,7 @@ class Pool:
     crashes: int = 0
     idle_at: float | None = None
     missing_result: Task | None = None
+    running: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def is_stuck(self) -> bool:
@@ -163,6 +165,9 @@ class WorkerStatus:
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     #: By kind and task, as `repot.worker.task_counters.TaskCounters.histograms` returns them.
     histograms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    #: By task, as `repot.worker.task_counters.TaskCounters.costs` returns them: in millionths.
+    costs: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the text of the file."""

@@ -112,6 +112,7 @@ class StatusWriter:
             counts_deduplicated=can_see_skipped(),
             counts=counts,
             histograms=self._counters.histograms(processes),
+            costs=self._counters.costs(processes),
             **self._fields,
         )
 

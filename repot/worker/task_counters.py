@@ -23,10 +23,12 @@ from repot.idempotency.guard_events import guard_event
 from repot.upstream.failure_signal import on_task_failure
 from repot.upstream.pool_process import process_index
 from repot.upstream.skipped_tasks import on_skipped
+from repot.worker.cost import MILLIONTHS, CostKind
+from repot.worker.task_costs import costs_of
 from repot.worker.task_outcomes import BUCKETS_S, OTHER, TaskDuration, TaskOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from celery import Celery
 
@@ -35,6 +37,9 @@ _ROWS = 513
 _CELL_BYTES = 8
 
 _OUTCOMES = tuple(outcome.value for outcome in TaskOutcome)
+_COSTS = tuple(kind.value for kind in CostKind)
+#: How many runs have cost what was spent.
+_RUNS = "runs"
 
 
 class TaskCounters:
@@ -44,9 +49,11 @@ class TaskCounters:
         """Allocate columns for these tasks."""
         known = (*sorted(names), OTHER)
         # the first column grows with every count of its row, so that unchanged rows need not be added up again
-        columns = [(name, outcome.value) for name in known for outcome in TaskOutcome]
-        self._column = {column: index for index, column in enumerate(columns, start=1)}
-        self._width = 1 + len(columns)
+        outcomes = [(name, outcome.value) for name in known for outcome in TaskOutcome]
+        costs = [(name, kind) for name in known for kind in (*_COSTS, _RUNS)]
+        self._column = {column: index for index, column in enumerate(outcomes, start=1)}
+        self._cost_column = {column: index for index, column in enumerate(costs, start=1 + len(outcomes))}
+        self._width = 1 + len(outcomes) + len(costs)
         # a histogram has a column for each bucket, one for longer durations, and the sum in microseconds
         self._first_bucket: dict[tuple[str, str], int] = {}
         for name in known:
@@ -65,11 +72,29 @@ class TaskCounters:
 
     def add(self, name: str, outcome: str) -> None:
         """Count one outcome; from any thread and any child."""
-        column = self._column.get((name, outcome)) or self._column[OTHER, outcome]
+        self._increase(self._column.get((name, outcome)) or self._column[OTHER, outcome], 1)
+
+    def spend(self, name: str, kind: CostKind, amount: float) -> None:
+        """Add to the cost of a task; from any thread and any child."""
+        self._increase(self._cost_column_of(name, kind), round(amount * MILLIONTHS))
+        if kind is CostKind.SPENT:
+            self._increase(self._cost_column_of(name, _RUNS), 1)
+
+    def _cost_column_of(self, name: str, kind: str) -> int:
+        return self._cost_column.get((name, kind)) or self._cost_column[OTHER, kind]
+
+    def _increase(self, column: int, amount: int) -> None:
         cells, begin = self._cells, self._row_begins
         with self._lock:
-            cells[begin + column] += 1
+            cells[begin + column] += amount
             cells[begin] += 1
+
+    def mean_cost(self, name: str) -> float | None:
+        """Return what the runs of a task have cost in the mean, in all processes; None before the first."""
+        spent, runs = (
+            sum(self._cells[self._cost_column_of(name, kind) :: self._width]) for kind in (CostKind.SPENT, _RUNS)
+        )
+        return spent / MILLIONTHS / runs if runs else None
 
     def observe(self, name: str, kind: TaskDuration, seconds: float) -> None:
         """Count a duration in a histogram; from any thread and any child."""
@@ -89,6 +114,15 @@ class TaskCounters:
         for (name, outcome), column in self._column.items():
             if sums[column]:
                 found.setdefault(name, dict.fromkeys(_OUTCOMES, 0))[outcome] = sums[column]
+        return found
+
+    def costs(self, processes: int) -> dict[str, dict[str, int]]:
+        """Return the sums of costs in millionths, by task and `CostKind`; without tasks that have cost nothing."""
+        sums = self._added_up(processes)
+        found: dict[str, dict[str, int]] = {}
+        for (name, kind), column in self._cost_column.items():
+            if sums[column] and kind != _RUNS:
+                found.setdefault(name, dict.fromkeys(_COSTS, 0))[kind] = sums[column]
         return found
 
     def histograms(self, processes: int) -> dict[str, dict[str, list[float]]]:
@@ -144,14 +178,19 @@ def count_tasks(app: Celery) -> TaskCounters:
     signals.worker_process_init.connect(
         lambda **_: counts.in_child(), weak=False, dispatch_uid=f"repot-count-child-{id(counts)}"
     )
-    _time_runs(counts)
+    costs = costs_of(app, counts)
+    if costs is None:
+        _time_runs(counts)
+    else:
+        costs.connect()
+        _time_runs(counts, costs.ended)
     on_skipped(lambda name: counts.add(name, TaskOutcome.DEDUPLICATED))
     _count_protected(counts)
     return counts
 
 
-def _time_runs(counts: TaskCounters) -> None:
-    """Measure each run in its own process; the runs of a killed process are not measured.
+def _time_runs(counts: TaskCounters, ended: Callable[[Any, str, float], None] | None = None) -> None:
+    """Measure each run in its own process, and call `ended` with task, id and seconds; not the runs of a killed one.
 
     Success is counted in the same receiver: each further signal costs an empty task one percent.
     """
@@ -164,8 +203,12 @@ def _time_runs(counts: TaskCounters) -> None:
         if state == SUCCESS:
             counts.add(sender.name, TaskOutcome.SUCCEEDED)
         begin = started_at.pop(task_id, None)
-        if begin is not None:
-            counts.observe(sender.name, TaskDuration.RUNTIME, monotonic() - begin)
+        if begin is None:
+            return
+        took_s = monotonic() - begin
+        counts.observe(sender.name, TaskDuration.RUNTIME, took_s)
+        if ended is not None:
+            ended(sender, task_id, took_s)
 
     signals.task_prerun.connect(prerun, weak=False, dispatch_uid=f"repot-count-begins-{id(counts)}")
     signals.task_postrun.connect(postrun, weak=False, dispatch_uid=f"repot-count-ends-{id(counts)}")

@@ -51,7 +51,7 @@ class TaskDuration(StrEnum):
 #: Upper bounds in seconds; one more bucket counts longer durations. Tasks take from milliseconds to hours; messages
 #: say in whole seconds when they were sent.
 BUCKETS_S: dict[TaskDuration, tuple[float, ...]] = {
-    TaskDuration.RUNTIME: (0.05, 0.25, 1, 5, 15, 60, 300, 900, 1800, 3600, 7200),
+    TaskDuration.RUNTIME: (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 900, 1800, 3600, 7200),
     TaskDuration.QUEUE_WAIT: (1, 5, 15, 60, 300, 900, 1800, 3600, 7200),
 }
 

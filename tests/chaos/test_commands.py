@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from repot.waiting import wait_until
 from support.commands import processes_of, start
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 #: One process runs all campaigns but the matrix: each uses every processor.
 pytestmark = pytest.mark.xdist_group("campaigns")
-
-
-@pytest.fixture
-def own_directory() -> Iterator[Path]:
-    """A directory for all temporary files of a command: its processes are found by it."""
-    directory = Path(tempfile.mkdtemp(prefix="t-"))
-    yield directory
-    shutil.rmtree(directory)
 
 
 ONE = ("chaos", "run", "connection-reset", "--profile", "redis-hardened")

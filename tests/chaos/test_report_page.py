@@ -2,119 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from selenium.common.exceptions import WebDriverException
-from selenium.webdriver import ChromeOptions, Remote
-from selenium.webdriver.chrome.remote_connection import ChromeRemoteConnection
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from urllib3.exceptions import HTTPError
 
 from repot.chaos.report import files
-from repot.config.environment import inherited_environment
-from repot.testbed import free_port
-from repot.testbed.executables import Executable
-from repot.testbed.process import ReapedProcess
 from repot.waiting import wait_until
+from support.browser import WITHIN_S, Reader, open_browser
 from support.campaigns import SCENARIOS, campaign
-from support.installed import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from selenium.webdriver.remote.webelement import WebElement
+    from selenium.webdriver import Remote
 
-_HOW = "`scripts/setup browser` in repot's repository"
-CHROMIUM = Executable(("chromium", "chromium-browser", "google-chrome"), debian=_HOW, macos=_HOW, docker=_HOW)
-DRIVER = Executable(("chromedriver",), debian=_HOW, macos=_HOW, docker=_HOW)
 
 DETAILS = "#ack-cut/redis-stock/plain"
 #: Cells that are not as expected, and how many there are of them in `campaign()`.
 UNEXPECTED = ".matrix td.unexpected"
 SIZES = [(1280, 900), (400, 800)]
 SCHEMES = ["light", "dark"]
-WITHIN_S = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """A browser with the page."""
-
-    browser: Remote
-    page: Path
-
-    def opens(self, *, width: int = 1280, height: int = 900, scheme: str = "light", script: bool = True) -> None:
-        """Open the page on a screen of this size."""
-        self._tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self._tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self._tell("Emulation.setScriptExecutionDisabled", value=not script)
-        self.browser.get("about:blank")
-        self.browser.get(self.page.as_uri())
-
-    def all(self, selector: str) -> list[WebElement]:
-        """Return the elements that match a selector."""
-        return self.browser.find_elements(By.CSS_SELECTOR, selector)
-
-    def one(self, selector: str) -> WebElement:
-        """Return the first element that matches a selector."""
-        return self.browser.find_element(By.CSS_SELECTOR, selector)
-
-    def shown(self, selector: str) -> list[WebElement]:
-        """Return the visible elements that match a selector."""
-        return [one for one in self.all(selector) if one.is_displayed()]
-
-    def asks(self, script: str, *given: Any) -> Any:
-        """Return the value of a script in the page."""
-        return self.browser.execute_script(f"return {script}", *given)
-
-    def clicks(self, selector: str) -> None:
-        """Scroll to an element and click it."""
-        self.asks("arguments[0].scrollIntoView({block: 'center', inline: 'center'})", target := self.one(selector))
-        target.click()
-
-    def waits(self, question: str, what: str) -> None:
-        """Wait until a script in the page returns true."""
-        wait_until(lambda: self.asks(question), within_s=WITHIN_S, what=what)
-
-    @property
-    def complaints(self) -> list[str]:
-        """Errors and warnings in the browser's console since the last call."""
-        return [entry["message"] for entry in self.browser.execute("getLog", {"type": "browser"})["value"]]
-
-    def _tell(self, command: str, **given: Any) -> None:
-        self.browser.execute("executeCdpCommand", {"cmd": command, "params": given})
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
-    """A headless Chromium that ends with its driver, and its driver with these tests."""
-    require(CHROMIUM)
-    require(DRIVER)
-    directory, port = tmp_path_factory.mktemp("browser"), free_port()
-    options = ChromeOptions()
-    options.binary_location = CHROMIUM.find()
-    # by a pipe, whose end tells the browser to exit; a container's root has no sandbox, and its /dev/shm is small
-    for argument in ("--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    environment = {**inherited_environment(without=()), "HOME": str(directory), "TMPDIR": str(directory)}
-    with ReapedProcess([DRIVER.find(), f"--port={port}"], log=directory / "log", environment=environment) as driver:
-        address = f"http://127.0.0.1:{port}"
-        found = wait_until(lambda: _connected(address, options), within_s=60, what=f"a browser; {driver.log_tail()}")
-        assert found is not None
+    with open_browser(tmp_path_factory.mktemp("browser")) as found:
         yield found
-        found.quit()
-
-
-def _connected(address: str, options: ChromeOptions) -> Remote | None:
-    try:
-        return Remote(ChromeRemoteConnection(address), options=options)
-    except (HTTPError, WebDriverException):
-        return None
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +44,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def reader(browser: Remote, page: Path) -> Reader:
     """The page in the browser, without an error in the console."""
-    found = Reader(browser, page)
+    found = Reader(browser, page.as_uri())
     found.opens()
     assert [] == found.complaints
     return found

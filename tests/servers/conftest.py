@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +35,16 @@ def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     found.start(4)
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Server]:
+    """A private Valkey, where one is installed; the tests on Docker Compose have one anywhere."""
+    program = shutil.which("valkey-server")
+    if program is None:
+        pytest.skip("valkey-server is not installed")
+    with redis_server(program=program) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

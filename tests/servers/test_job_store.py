@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
@@ -21,7 +20,6 @@ from repot.waiting import wait_until
 from support.installed import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import Any
@@ -34,16 +32,6 @@ SCOPE = digest("a scope")
 #: Seconds: short enough to wait for, long enough for a slow machine to renew.
 SOON_S = 0.3
 LONG_S = 3600
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Server]:
-    """A private Valkey, where one is installed."""
-    program = shutil.which("valkey-server")
-    if program is None:
-        pytest.skip("valkey-server is not installed")
-    with redis_server(program=program) as server:
-        yield server
 
 
 @pytest.fixture(params=["redis", "valkey"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,6 @@ from support.installed import require
 from support.leases import Timed, TimedMemory, TimedRedis, drive, lease_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from repot.testbed import Server
@@ -38,16 +36,6 @@ if TYPE_CHECKING:
 KEY = Fingerprint("0" * 64)
 DONE = Ending(RunOutcome.DONE, 86400, '"first"')
 RELEASED = Ending(RunOutcome.RELEASED, 86400)
-
-
-@pytest.fixture(scope="session")
-def valkey() -> Iterator[Server]:
-    """A private Valkey, where one is installed; the tests on Docker Compose have one anywhere."""
-    program = shutil.which("valkey-server")
-    if program is None:
-        pytest.skip("valkey-server is not installed")
-    with redis_server(program=program) as server:
-        yield server
 
 
 @pytest.fixture(params=["memory", "redis", "valkey"])

@@ -31,11 +31,14 @@ from repot.idempotency import IdempotentTask, administration
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.idempotency.records import Acquired, Ending, Running, RunOutcome
-from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, LEASES, ROLLOUT, ROLLOUTS, Rights, missing_rights
+from repot.idempotency.rights import BEAT, DELIVERIES, GUARD, JOBS, LEASES, ROLLOUT, ROLLOUTS, Rights, missing_rights
 from repot.rollout.phases import Plan
 from repot.rollout.store import ControllerStore
+from repot.routing.beat_lease import BeatLease
 from repot.routing.choice import Side
 from repot.routing.record import Change
+from repot.routing.revoked import RevokedIds
+from repot.routing.synthetic import SyntheticTask, SyntheticTasks
 from repot.routing.tally import Tally, WorkerState
 from repot.submission import JobTask, job_store
 from repot.submission.job import Status
@@ -44,7 +47,7 @@ from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.delivery_limit import Deliveries
-from repot.worker.rollout import RolloutStore, rollout_records
+from repot.worker.rollout_store import RolloutStore, rollout_records
 from repot.worker.status_file import Link
 from support.leases import lease_request
 from support.realm import Realm
@@ -168,6 +171,9 @@ def looked_after(desk: Desk) -> None:
         assert 1 == len(list(store.reap()))
 
 
+SYNTHETIC = SyntheticTask("id", Side.SOURCE, "orders", 1.0, kills=False, sent_at=0.0)
+
+
 def rolled_out(desk: Desk) -> None:
     """Everything that a rollout's controller asks of the store."""
     records = rollout_records(desk.settings)
@@ -184,12 +190,30 @@ def rolled_out(desk: Desk) -> None:
         assert {} == store.first_counts("1", {side: tally.counts(side) for side in Side})[Side.SOURCE]
         store.forget_steps()
         assert ([], True) == (tally.workers(), tally.now() > 0)
+        synthetic = SyntheticTasks(counts, desk.settings.lease_prefix, "shop")
+        synthetic.note(SYNTHETIC)
+        synthetic.close(synthetic.all())
+        synthetic.forget(SYNTHETIC.id)
+        synthetic.stop()
+        assert {"source:ended", "source:repeated", "source:doubled"} == synthetic.closed().keys()
+        synthetic.clear()
+
+
+def beaten(desk: Desk) -> None:
+    """Everything that a beat asks of the store during a rollout."""
+    with closing(RolloutStore(desk.settings)) as store:
+        lease = BeatLease(store, desk.settings.lease_prefix, "shop", "ann", 10, lambda _: False)
+        lease.acquire()
+        lease.ran({"hourly": 1.5})
+        assert {"hourly": 1.5} == lease.runs()
+        lease.release()
 
 
 PARTS = {
     "guard": (GUARD, guarded),
     "jobs": (JOBS, submitted),
     "leases": (LEASES, looked_after),
+    "beat": (BEAT, beaten),
     "rollouts": (ROLLOUTS, rolled_out),
 }
 _EACH = pytest.mark.parametrize(("rights", "use"), PARTS.values(), ids=PARTS)
@@ -334,6 +358,13 @@ def follow_and_report(desk: Desk) -> None:
     with closing(RolloutStore(desk.settings)) as store:
         tally = Tally(store, desk.settings.lease_prefix, "shop")
         tally.add(Side.SOURCE, uuid4().hex, 1, {"sent": 1}, WorkerState("celery@a", "source", "running", ("orders",)))
+        synthetic = SyntheticTasks(store, desk.settings.lease_prefix, "shop")
+        synthetic.begun(SYNTHETIC.id)
+        assert not synthetic.is_stopped()
+        synthetic.ended(SYNTHETIC.id)
+        revoked = RevokedIds(store, desk.settings.lease_prefix, "shop")
+        revoked.add([uuid4().hex])
+        assert revoked.new()
 
 
 @pytest.mark.parametrize("part", [*PARTS, "deliveries", "rollout"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,6 +16,7 @@ from repot.rollout.judge import Criteria
 from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side
+from repot.waiting import wait_until
 from support.rollouts import TASKS, Rollout, doubled
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 @pytest.fixture(params=["redis to rabbitmq", "rabbitmq to redis"])
 def rollout(request: pytest.FixtureRequest, redis: Server, rabbitmq: Server, tmp_path: Path) -> Iterator[Rollout]:
     source, target = (redis, rabbitmq) if request.param.startswith("redis") else (rabbitmq, redis)
-    found = Rollout(source.url, target.url, redis, tmp_path, management_url=rabbitmq.management_url)
+    found = Rollout(source.url, target.url, redis, tmp_path, management_url=rabbitmq.management_url, lease=1)
     yield found
     found.stop()
 
@@ -86,7 +89,9 @@ def test_a_healthy_rollout_goes_through_and_every_task_runs_once(rollout: Rollou
     rollout.start_workers()
     seen: list[Observed] = []
     with sending(rollout.producer(), send_canvas) as labels:
-        ended, counts = lead(rollout, plan_of(rollout), lambda _, now: seen.append(now))
+        ended, counts = lead(
+            rollout, plan_of(rollout, synthetic=(0.5, 3600.0), kills=True), lambda _, now: seen.append(now)
+        )
     lines = rollout.await_ran(labels)
     assert Phase.DONE == ended.phase, [one.judgement for one in seen if one.judgement]
     assert {} == doubled(lines)
@@ -97,6 +102,13 @@ def test_a_healthy_rollout_goes_through_and_every_task_runs_once(rollout: Rollou
         assert counts[side]["sent"] > 0
         assert counts[side][f"outcome:succeeded:{TASKS}.step"] > 0
         assert 0 == counts[side].get("publish_failures", 0)
+    with open_rollout(rollout.settings.rollout, rollout.settings) as opened:
+        wait_until(lambda: not any(one.is_open for one in opened.synthetic.all()), within_s=60, what="all have ended")
+        tasks = opened.synthetic.all()
+    # those of an hour ended early, as the source had to become empty
+    assert set(product(Side, (0.0, 0.5, 3600.0))) == {(one.side, one.length_s) for one in tasks}
+    assert {1} == {one.effects for one in tasks}
+    assert {(True, 2), (False, 1)} == {(one.kills, one.runs) for one in tasks}
 
 
 def send_failing(app: Any, base: str) -> list[str]:
@@ -121,3 +133,47 @@ def test_a_regression_of_the_target_is_aborted_and_the_producer_goes_back(rollou
         reason = next(one.why for one in opened.records.history(rollout.settings.rollout) if one.phase == Phase.ABORT)
     assert "failed:" in reason
     assert "chance does not explain it" in reason
+
+
+def send_hanging(app: Any, base: str) -> list[str]:
+    """Tasks that hang on the target."""
+    app.send_task(f"{TASKS}.hangs_on_the_target", [base])
+    return [base]
+
+
+@pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
+def test_a_target_whose_pool_hangs_is_aborted_though_it_receives_and_reports(rollout: Rollout) -> None:
+    rollout.start_workers()
+    reasons: list[str] = []
+
+    def show(record: RolloutRecord, _: Observed) -> None:
+        if record.phase == Phase.ABORT and not reasons:
+            reasons.append(record.why)
+            rollout.stop_tasks()
+
+    with sending(rollout.producer(), send_hanging) as labels:
+        ended, _ = lead(rollout, plan_of(rollout, steps=(0.2, 1.0), bake_s=60.0), show)
+        assert Phase.ABORTED == ended.phase
+    rollout.await_ran(labels)
+    assert "for longer than the source ever did" in reasons[0]
+
+
+@pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
+def test_a_synthetic_task_that_is_lost_is_an_abort(rollout: Rollout) -> None:
+    """It is taken from the target's queue as a worker takes it that dies, and is not delivered again."""
+    rollout.start_workers()
+    stolen: list[str] = []
+
+    def show(record: RolloutRecord, _: Observed) -> None:
+        if record.phase == Phase.CANARY and not stolen:
+            with open_rollout(rollout.settings.rollout, rollout.settings) as opened:
+                task = opened.synthetic.all()[-1]
+                lost = replace(task, id=f"lost-{task.id}", side=Side.TARGET, sent="confirmed", runs=0, effects=0)
+                opened.synthetic.note(lost)
+                stolen.append(lost.id)
+
+    ended, _ = lead(rollout, plan_of(rollout, synthetic=(0.1,), lost_after_s=1.0, bake_s=60.0), show)
+    assert Phase.ABORTED == ended.phase
+    with open_rollout(rollout.settings.rollout, rollout.settings) as opened:
+        reason = next(one.why for one in opened.records.history(rollout.settings.rollout) if one.phase == Phase.ABORT)
+    assert "1 lost" in reason

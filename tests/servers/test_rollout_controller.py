@@ -6,10 +6,9 @@ import json
 import random
 import subprocess
 import sys
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from threading import Event, Thread
+from contextlib import closing
+from dataclasses import replace
+from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -21,7 +20,8 @@ from redis import Redis
 from repot.cli.main import main
 from repot.config import ExplicitSettings, inherited_environment
 from repot.errors import AlreadyControlled, RolloutConflict
-from repot.rollout.judge import Criteria
+from repot.rollout import side_watch
+from repot.rollout import watch as watch_module
 from repot.rollout.phases import Phase, Plan, abort
 from repot.rollout.rollout import Rollout, open_rollout
 from repot.routing.choice import Side
@@ -29,7 +29,8 @@ from repot.routing.record import Change
 from repot.routing.tally import Reporter, WorkerState
 from repot.testbed import redis_server
 from repot.waiting import wait_until
-from support.moves import declare, task
+from support.moves import task
+from support.reports import HEALTHY, Reports, between, environment, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,69 +44,11 @@ if TYPE_CHECKING:
 PASSWORD = "planted-password"
 
 
-@dataclass(slots=True)
-class Reports:
-    """Reports, as a worker of each side sends them each second."""
-
-    rollout: Rollout
-    queue: str
-    totals: dict[Side, dict[str, int]] = field(default_factory=lambda: {side: {} for side in Side})
-    reporters: dict[Side, Reporter] = field(default_factory=dict)
-
-    def count(self, side: Side, *, succeeded: int = 0, failed: int = 0, bucket: int = 0) -> None:
-        added = {"received": succeeded + failed, "succeeded": succeeded, "failed": failed}
-        fields = {f"outcome:{name}:shop.charge": count for name, count in added.items()}
-        fields |= {f"runtime:{bucket}:shop.charge": succeeded + failed, "queue_wait:0:shop.charge": succeeded + failed}
-        for name, count in fields.items():
-            self.totals[side][name] = self.totals[side].get(name, 0) + count
-
-    def send(self) -> None:
-        for side in Side:
-            reporter = self.reporters.get(side) or Reporter(
-                self.rollout.tally, side, uuid4().hex, partial(self.totals.__getitem__, side)
-            )
-            self.reporters[side] = reporter
-            reporter.report(WorkerState(f"celery@{side}", side, "running", (self.queue,)))
-
-    @contextmanager
-    def each_second(self, **counts: dict[str, int]) -> Iterator[None]:
-        """Report in the background until the end of the block."""
-        ended = Event()
-
-        def report() -> None:
-            while not ended.is_set():
-                for side, added in counts.items():
-                    self.count(Side(side), **added)
-                self.send()
-                ended.wait(0.3)
-
-        thread = Thread(target=report)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-
-HEALTHY = {"source": {"succeeded": 60}, "target": {"succeeded": 60}}
-
-
 @pytest.fixture
 def settings(request: pytest.FixtureRequest, redis: Server) -> ExplicitSettings:
     way = getattr(request, "param", "redis-rabbitmq")
     source, target = map(request.getfixturevalue, way.split("-"))
     return between(source, target, redis)
-
-
-def between(source: Server, target: Server, store: Server) -> ExplicitSettings:
-    queue = f"orders-{uuid4()}"
-    for server in (source, target):
-        declare(server, queue)
-    addresses: dict[str, Any] = {"broker_url": source.url, "rollout_target": target.url, "lease_store": store.url}
-    if management := source.management_url or target.management_url:
-        addresses["management_url"] = management
-    return ExplicitSettings(rollout=f"r-{uuid4().hex}", queue_names=(queue,), socket_timeout=5, **addresses)
 
 
 @pytest.fixture
@@ -117,11 +60,6 @@ def rollout(settings: ExplicitSettings) -> Iterator[Rollout]:
 @pytest.fixture
 def reports(rollout: Rollout) -> Reports:
     return Reports(rollout, rollout.settings.queue_names[0])
-
-
-def plan_of(rollout: Rollout, **changes: Any) -> Plan:
-    fields = {"steps": (0.5, 1.0), "bake_s": 0.5, "patience_s": 60.0, "criteria": Criteria(samples=50), **changes}
-    return Plan(queues=rollout.settings.queue_names, **fields)
 
 
 def lead(rollout: Rollout, plan: Plan, stop: Event | None = None, show: Any = lambda *_: None) -> RolloutRecord:
@@ -150,15 +88,18 @@ def test_the_source_is_not_empty_while_a_message_waits_there(rollout: Rollout, r
     stop = Event()
     put(rollout, Side.SOURCE)
     drains_since: list[float] = []
+    left: list[str] = []
 
-    def show(record: RolloutRecord, _: Observed) -> None:
+    def show(record: RolloutRecord, seen: Observed) -> None:
         if record.phase == Phase.DRAIN:
+            left.extend(seen.left)
             drains_since.append(monotonic())
             if monotonic() - drains_since[0] > 6:
                 stop.set()
 
     with reports.each_second(**HEALTHY):
         assert Phase.DRAIN == lead(rollout, plan_of(rollout), stop, show).phase
+        assert {f"the source has messages of {rollout.settings.queue_names[0]!r}: waiting"} == {*left}
         take_all(rollout, Side.SOURCE)
         assert Phase.DONE == rollout.controller().run(Event()).phase
 
@@ -181,6 +122,20 @@ def test_a_failing_target_is_aborted_and_the_rollout_ends_when_it_is_empty(rollo
         take_all(rollout, Side.TARGET)
         assert Phase.ABORTED == rollout.controller().run(Event()).phase
     assert [("prepare", 0.0), ("canary", 0.5), ("abort", 0.0), ("aborted", 0.0)] == states(rollout)
+
+
+@pytest.mark.parametrize("settings", ["redis-rabbitmq", "rabbitmq-redis"], indirect=True)
+def test_what_waits_on_the_target_of_an_abort_is_moved_back_on_request(rollout: Rollout, reports: Reports) -> None:
+    """No worker of the target is there to finish it."""
+    for _ in range(30):
+        put(rollout, Side.TARGET)
+    failing = {"source": {"succeeded": 60}, "target": {"succeeded": 40, "failed": 20}}
+    with reports.each_second(**failing):
+        found = lead(rollout, plan_of(rollout, moves=True))
+    assert Phase.ABORTED == found.phase
+    assert "30 moved to the other side" in found.why
+    with closing(rollout.watch(plan_of(rollout)).sides[Side.SOURCE].connect()) as broker:
+        assert 30 == len(list(broker.scan(rollout.settings.queue_names[0])))  # type: ignore[attr-defined]
 
 
 def put(rollout: Rollout, side: Side) -> None:
@@ -280,6 +235,61 @@ def test_a_target_that_goes_away_is_an_abort(redis: Server) -> None:
             assert monotonic() - gone_at[0] < 20
 
 
+def test_workers_that_connect_again_are_no_fault_and_workers_that_stay_away_are(
+    rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that starts again takes its workers away for a moment."""
+    monkeypatch.setattr(watch_module, "_SILENT_S", 1.5)
+    rollout.begin(plan_of(rollout), "ann")
+    queue = rollout.settings.queue_names[0]
+    reporter = Reporter(rollout.tally, Side.TARGET, uuid4().hex, dict)
+
+    def faults(phase: str, *queues: str) -> tuple[str, ...]:
+        reporter.report(WorkerState("celery@target", Side.TARGET, phase, queues))
+        return watch.look(canary, canary).faults
+
+    canary = rollout.change(lambda _: Change("ann", "go", phase=Phase.CANARY))
+    with closing(rollout.watch(plan_of(rollout))) as watch:
+        assert () == faults("running", queue)
+        assert () == faults("connecting")
+        assert () == faults("running", queue)
+        found = wait_until(lambda: faults("connecting"), within_s=10, what="the workers are given up", poll_s=0.2)
+        assert f"no worker of the target reports that it reads {queue!r}" in found[0]
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that does not answer is gone after the second look."""
+    monkeypatch.setattr(side_watch, "_GONE_S", 0.0)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_management_api_that_is_away_is_no_fault_of_the_target(settings: ExplicitSettings) -> None:
+    """Messages do not go through it; what its counts decide waits."""
+    away = settings.replace(management_url="http://127.0.0.1:1")
+    with open_rollout(away.rollout, away) as rollout, closing(rollout.watch(plan_of(rollout))) as watch:
+        target = watch.sides[Side.TARGET]
+        assert [[], []] == [target.faults(), target.faults()]
+        assert target.is_empty() is None
+        (why,) = target.left
+        assert "whether the target is empty is unknown: RabbitMQ's management API" in why
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_rabbitmq_that_is_away_is_a_fault(settings: ExplicitSettings) -> None:
+    away = settings.replace(management_url="http://127.0.0.1:1", rollout_target="amqp://127.0.0.1:1")
+    with open_rollout(away.rollout, away) as rollout, closing(rollout.watch(plan_of(rollout))) as watch:
+        target = watch.sides[Side.TARGET]
+        assert "the target does not answer" in [*target.faults(), *target.faults()][-1]
+
+
+def test_a_queue_that_is_gone_is_a_fault(settings: ExplicitSettings) -> None:
+    with open_rollout(settings.rollout, settings) as rollout:
+        plan = replace(plan_of(rollout), queues=(*settings.queue_names, "gone"))
+        with closing(rollout.watch(plan)) as watch:
+            assert ["the target has no queue 'gone'"] == watch.sides[Side.TARGET].faults()
+
+
 def test_a_rollout_waits_for_queues_and_workers_of_the_target(
     settings: ExplicitSettings, repot: Callable[..., Result]
 ) -> None:
@@ -306,20 +316,6 @@ def repot() -> Callable[..., Result]:
         return CliRunner().invoke(main, ["rollout", *words], env=environment(settings))
 
     return run
-
-
-def environment(settings: ExplicitSettings) -> dict[str, str]:
-    target, store = settings.rollout_target, settings.lease_store
-    assert target is not None
-    assert store is not None
-    management = {"WORKER_MANAGEMENT_URL": settings.management_url.reveal()} if settings.management_url else {}
-    return management | {
-        "WORKER_BROKER_URL": settings.broker_url.reveal(),
-        "WORKER_ROLLOUT": settings.rollout,
-        "WORKER_ROLLOUT_TARGET": target.reveal(),
-        "WORKER_LEASE_STORE": store.reveal(),
-        "WORKER_QUEUE_NAMES": ",".join(settings.queue_names),
-    }
 
 
 def test_an_operator_leads_by_hand(rollout: Rollout, settings: ExplicitSettings, repot: Callable[..., Result]) -> None:
@@ -370,7 +366,7 @@ def test_no_password_is_kept_or_shown(settings: ExplicitSettings, redis: Server,
 def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, reports: Reports) -> None:
     """Each start goes on where the last one was killed; to see the source empty for seconds, the last one must live."""
     chance = random.Random(11)  # noqa: S311 - instants
-    words = ["--steps", "50,100", "--bake", "2s", "--samples", "50", "--execute"]
+    words = ["--steps", "50,100", "--bake", "2s", "--samples", "50", "--synthetic", "", "--execute"]
     command = [sys.executable, "-m", "repot", "rollout", "start", rollout.name, *words]
     variables = inherited_environment(without=("WORKER_",)) | environment(rollout.settings)  # type: ignore[arg-type]
     with reports.each_second(**HEALTHY):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from repot.routing.record import Change, RolloutRecord, RolloutRecords
 from repot.testbed import LOOPBACK, ReapedProcess, executables, free_port, redis_server
 from repot.testbed.redis_errors import answering
 from repot.waiting import wait_until
-from repot.worker.rollout import rollout_records
+from repot.worker.rollout_store import rollout_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,15 +43,6 @@ if TYPE_CHECKING:
 
 SOURCE, TARGET = "redis://source/0", "amqp://me:**@target//"
 FIRST = Change("ann", "the first step", phase="canary", weights=Weights(0.05))
-
-
-@pytest.fixture(scope="session")
-def valkey() -> Iterator[Server]:
-    program = shutil.which("valkey-server")
-    if program is None:
-        pytest.skip("valkey-server is not installed")
-    with redis_server(program=program) as server:
-        yield server
 
 
 def _records(url: str, **changes: Any) -> RolloutRecords:
@@ -340,7 +330,7 @@ _FORKING = """
 import os, sys, threading
 from repot.config import ExplicitSettings
 from repot.routing.follower import Follower
-from repot.worker.rollout import rollout_records
+from repot.worker.rollout_store import rollout_records
 settings = ExplicitSettings(lease_store=sys.argv[1], lease_prefix=sys.argv[2])
 opened = []
 def open_reader():

@@ -20,7 +20,7 @@ from repot.routing.choice import Side, Weights, chosen
 from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
 from repot.worker.rollout import rollout_of
-from support.rollouts import NAME, TASKS, Rollout, doubled, split_roots
+from support.rollouts import NAME, TASKS, Rollout, doubled, following, split_roots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -177,13 +177,27 @@ def test_a_retry_goes_to_the_other_side_when_roots_are_gathered(rollout: Rollout
     """It carries exchange and routing key of the broker that it came from."""
     rollout.begin(1)
     rollout.start_workers(1)
-    rollout.producer().send_task(f"{TASKS}.again", ["r"], {"times": 3, "countdown": 1.5})
+    following(rollout.producer()).send_task(f"{TASKS}.again", ["r"], {"times": 3, "countdown": 1.5})
     rollout.await_ran(["r-0"])
     rollout.change(phase="abort", weight=0.0, gather=True)
     lines = rollout.await_ran(["r-0", "r-1", "r-2", "r-3"])
     assert {} == doubled(lines)
     assert ("target", "source") == (lines[0]["side"], lines[-1]["side"])
     assert 1 == len({line["id"] for line in lines})
+
+
+@pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
+def test_the_retry_of_a_delayed_message_goes_to_the_other_side_as_well(rollout: Rollout) -> None:
+    """RabbitMQ delivers it under the exchange of the last delay: another one after an even number of seconds."""
+    rollout.begin(1)
+    rollout.start_workers(1)
+    following(rollout.producer()).send_task(f"{TASKS}.again", ["r"], {"times": 3, "countdown": 4})
+    # that of the second run, which came out of a delay, is sent by then
+    rollout.await_ran(["r-0", "r-1"])
+    rollout.change(phase="abort", weight=0.0, gather=True)
+    lines = rollout.await_ran([f"r-{number}" for number in range(4)])
+    assert {} == doubled(lines)
+    assert ["target", "target", "source"] == [lines[number]["side"] for number in (0, 1, -1)]
 
 
 def test_a_task_that_sends_itself_leaves_the_side_when_roots_are_gathered(rollout: Rollout) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,6 +15,7 @@ from kombu import Connection, Queue
 from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, READY, STARTED, Journal
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role, celery_config
+from repot.errors import DepthUnknown
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from repot.brokers.port import Broker
     from repot.config import WorkerSettings
     from repot.testbed import ReapedProcess, Server
 
@@ -119,6 +122,26 @@ def test_a_warm_shutdown_ends_with_success(running: RunningWorker) -> None:
     assert 0 == running.worker.exit_code
 
 
+@pytest.mark.parametrize("soft_s", [0, 3])
+def test_a_cold_shutdown_does_not_wait_for_a_task_that_has_just_begun(
+    server: Server, redis: Server, start: Callable[..., RunningWorker], tmp_path: Path, soft_s: int
+) -> None:
+    """SIGQUIT arrives before the worker reads that a process of its pool has taken the task."""
+    running = start(server.url, redis.results_url, app="support.pool_app", soft_shutdown_timeout=soft_s)
+    (tmp_path / "unseen").touch()
+    task = running.send("repot.run", 60)
+    running.await_line(STARTED, task)
+    running.worker.signal(signal.SIGQUIT)
+    running.worker.signal(signal.SIGCONT)
+    since = monotonic()
+    wait_until(lambda: running.worker.exit_code is not None, within_s=20, what="the worker leaves")
+    # a soft shutdown gives it its time
+    assert monotonic() - since >= soft_s
+    broker, queue = server.open(), running.settings.queue_names[0]
+    wait_until(lambda: 1 == _ready(broker, queue), within_s=20, what="it is given back", poll_s=0.2)
+    broker.close()
+
+
 @pytest.mark.parametrize("kind", ["quorum", "classic"])
 def test_dead_letters_have_a_queue(
     rabbitmq: Server, redis: Server, start: Callable[..., RunningWorker], kind: str
@@ -144,6 +167,12 @@ def test_a_dead_letter_queue_of_another_kind_is_taken_as_it_is(
         Queue(name)(connection.default_channel).declare()
     running = start(rabbitmq.url, redis.results_url, dead_letter_queue=name)
     running.await_line(ENDED, running.send("repot.run", 0))
+
+
+def _ready(broker: Broker, queue: str) -> int | None:
+    with suppress(DepthUnknown):
+        return broker.depth(queue).ready
+    return None
 
 
 def _reject(channel: Any, queue: str) -> bool:

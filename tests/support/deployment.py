@@ -42,9 +42,9 @@ class Deployment:
         """What `.env` says."""
         return {name: value or "" for name, value in dotenv_values(self.directory / ".env").items()}
 
-    def rewrite(self, **changes: str) -> None:
-        """Change variables of `.env`, or add them."""
-        path = self.directory / ".env"
+    def rewrite(self, file: str = ".env", **changes: str) -> None:
+        """Change variables of `.env`, or of another file, or add them."""
+        path = self.directory / file
         text = path.read_text()
         for name, value in changes.items():
             text, found = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)

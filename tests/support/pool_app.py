@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from pathlib import Path
 from typing import Any
 
 from billiard import connection as billiard_connection
+from billiard.pool import ACK
 from celery import Celery, signals
 
 import repot
@@ -49,3 +51,26 @@ def _die(**_: Any) -> None:
     journal = app.conf.get("repot_journal")
     if journal and Path(journal).with_name(DYING).exists():
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+#: While this file is there, beside the journal, a process stops (SIGSTOP) its worker before it says that it has taken a
+#: task: the worker does not know that the task has begun.
+UNSEEN = "unseen"
+
+#: Bytes before each pickle that a process sends: its length.
+_LENGTH = 4
+
+
+@signals.worker_process_init.connect
+def _begin_unseen(**_: Any) -> None:
+    journal = app.conf.get("repot_journal")
+    if not journal:
+        return
+    unseen, send = Path(journal).with_name(UNSEEN), Connection._send
+
+    def stop_and_send(self: Any, data: Any, *rest: Any) -> None:
+        if unseen.exists() and pickle.loads(data[_LENGTH:])[0] == ACK:  # noqa: S301 - of the process itself
+            os.kill(os.getppid(), signal.SIGSTOP)
+        send(self, data, *rest)
+
+    Connection._send = stop_and_send

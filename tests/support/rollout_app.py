@@ -112,3 +112,13 @@ def fails_on_the_target(self: Task[Any, Any], label: str) -> None:
     if settings.rollout_side == "target":
         message = "a planted regression"
         raise RuntimeError(message)
+
+
+@app.task(bind=True, ignore_result=True)
+def hangs_on_the_target(self: Task[Any, Any], label: str) -> None:
+    """Work on the source, and hang where the target's workers run, until the list says stop."""
+    record(self, label)
+    settings = configured_with(app)
+    assert settings is not None
+    if settings.rollout_side == "target":
+        wait_until(lambda: store().exists(f"{settings.lease_prefix}:stop"), within_s=120, what="the list says stop")

@@ -17,7 +17,8 @@ from repot.routing.choice import Side, Weights
 from repot.routing.record import Change
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from repot.worker.rollout import rollout_of, rollout_records
+from repot.worker.rollout import rollout_of
+from repot.worker.rollout_store import rollout_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,6 +147,14 @@ class Rollout:
     def ids(self, side: Side, queue: str = "") -> list[str]:
         """Take the task ids of a queue."""
         return [message.headers["id"] for message in self.waiting(side, queue)]
+
+
+def following(app: Any) -> Any:
+    """Wait until it has read the record: its first send waits for 0.5 s at most, and then goes to the source."""
+    sender = rollout_of(app)
+    assert sender is not None
+    wait_until(lambda: sender.record is not None, within_s=20, what="the record is read")
+    return app
 
 
 def doubled(lines: list[dict[str, Any]]) -> dict[str, int]:

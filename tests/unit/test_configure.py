@@ -171,13 +171,14 @@ def test_a_second_call_is_seen_by_queues_that_were_read() -> None:
     assert "x-queue-type" not in arguments_of(app, "b")
 
 
+@pytest.mark.parametrize("exchange", [delays.EXIT, "celery_delayed_0", "celery_delayed_3"])
 @pytest.mark.parametrize("url", ["redis://elsewhere", "amqp://elsewhere//"])
-def test_what_comes_out_of_a_delay_goes_back_to_its_queue(url: str) -> None:
+def test_what_comes_out_of_a_delay_goes_back_to_its_queue(url: str, exchange: str) -> None:
     """A bridge back to Redis sends the retry there, where there is no such exchange."""
     app = shop(broker_url=url)
     repot.configure(app, ExplicitSettings())
     key = f"{'0.' * 27}1{delays.delayed_key('a.other', 1)[55:]}"
-    routed: Any = app.amqp.router.route({"exchange": delays.EXIT, "routing_key": key, "priority": 3}, "shop.add")
+    routed: Any = app.amqp.router.route({"exchange": exchange, "routing_key": key, "priority": 3}, "shop.add")
     assert "a.other" == routed.pop("queue").name
     assert {"priority": 3} == routed
 

@@ -24,13 +24,20 @@ _FOREIGN = re.compile(r"https?://(?!127\.0\.0\.1|prometheus:9090)\S+|/home/|/roo
 
 
 def manifests() -> dict[str, dict[str, Any]]:
-    """Every Kubernetes object by its kind."""
+    """Every Kubernetes object by its kind and name."""
     found = [one for path in (ROOT / "kubernetes").glob("*.yaml") for one in yaml.safe_load_all(path.read_text())]
-    return {one["kind"]: one for one in found}
+    named = {f"{one['kind']} {one['metadata']['name']}": one for one in found}
+    assert len(found) == len(named)
+    return named
 
 
-def pod() -> dict[str, Any]:
-    template: dict[str, Any] = manifests()["Deployment"]["spec"]["template"]["spec"]
+#: A worker of each side.
+WORKERS = ("Deployment worker", "Deployment worker-target")
+EVERY_WORKER = pytest.mark.parametrize("name", WORKERS)
+
+
+def pod(name: str) -> dict[str, Any]:
+    template: dict[str, Any] = manifests()[name]["spec"]["template"]["spec"]
     return template
 
 
@@ -114,7 +121,7 @@ def test_the_dashboard_asks_the_source_that_is_provisioned() -> None:
 
 @pytest.mark.parametrize("name", ["WORKER_BROKER_URL", "WORKER_RESULT_BACKEND"])
 def test_a_secret_that_was_not_filled_in_stops_the_worker(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    for each, value in manifests()["Secret"]["stringData"].items():
+    for each, value in manifests()["Secret worker"]["stringData"].items():
         monkeypatch.setenv(each, value)
     with pytest.raises(ConfigInvalid, match=name):
         load()
@@ -127,25 +134,57 @@ def test_the_manifests_follow_kubernetes_own_schema() -> None:
         validator.validate(manifest, validator.latest_version(), strict=True)
 
 
-def test_the_pod_may_do_little() -> None:
-    (container,) = pod()["containers"]
-    assert pod()["securityContext"]["runAsNonRoot"]
+@pytest.mark.parametrize("name", [*WORKERS, "Deployment beat", "Job rollout"])
+def test_the_pod_may_do_little(name: str) -> None:
+    (container,) = pod(name)["containers"]
+    assert pod(name)["securityContext"]["runAsNonRoot"]
     assert {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     } == container["securityContext"]
-    assert not pod()["automountServiceAccountToken"]
+    assert not pod(name)["automountServiceAccountToken"]
     assert {"memory"} <= set(container["resources"]["limits"])
 
 
-def test_no_probe_of_kubernetes_restarts_a_worker_for_its_broker() -> None:
-    (container,) = pod()["containers"]
+@EVERY_WORKER
+def test_no_probe_of_kubernetes_restarts_a_worker_for_its_broker(name: str) -> None:
+    (container,) = pod(name)["containers"]
     assert ["repot", "healthcheck", "live"] == container["livenessProbe"]["exec"]["command"]
     assert "/ready" == container["readinessProbe"]["httpGet"]["path"]
     assert "/startup" == container["startupProbe"]["httpGet"]["path"]
     longest = {one["name"]: one.get("value") for one in container["env"]}["WORKER_VISIBILITY_TIMEOUT"]
-    assert int(str(longest)) < pod()["terminationGracePeriodSeconds"]
+    assert int(str(longest)) < pod(name)["terminationGracePeriodSeconds"]
+
+
+def test_the_sides_of_a_rollout_differ_in_their_side_alone() -> None:
+    """And in what the source's workers read only if it is there."""
+    source, target = (pod(name) for name in WORKERS)
+    side = {"name": "WORKER_ROLLOUT_SIDE", "value": "target"}
+    (theirs,) = target["containers"]
+    assert side in theirs["env"]
+    theirs["env"].remove(side)
+    (ours,) = source["containers"]
+    assert {"name": "rollout", "optional": True} == ours["envFrom"][-1].pop("secretRef")
+    assert {"name": "rollout"} == theirs["envFrom"][-1].pop("secretRef")
+    assert source == target
+
+
+def test_a_rollout_s_secret_that_was_not_filled_in_stops_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for each, value in manifests()["Secret rollout"]["stringData"].items():
+        monkeypatch.setenv(each, value)
+    with pytest.raises(ConfigInvalid, match="WORKER_ROLLOUT_TARGET"):
+        load()
+
+
+def test_one_controller_leads() -> None:
+    found = manifests()["Job rollout"]["spec"]
+    assert (1, 1) == (found.get("parallelism", 1), found.get("completions", 1))
+    assert "OnFailure" == found["template"]["spec"]["restartPolicy"]
+
+
+def test_the_manifests_of_a_rollout_are_those_that_init_writes() -> None:
+    assert Path("../repot/init/files/kubernetes/rollout.yaml") == (ROOT / "kubernetes/rollout.yaml").readlink()
 
 
 def test_the_image_restarts_nothing_for_a_broker() -> None:

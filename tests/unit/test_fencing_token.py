@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "idempotency.md"
@@ -12,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "idempotency.md"
 def test_a_late_writer_is_refused() -> None:
     """Two runs of one order: the first was paused past its lease, and writes after its successor."""
     table, write = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    with sqlite3.connect(":memory:") as database:
+    with closing(sqlite3.connect(":memory:")) as database:
         database.execute(table)
 
         def written(amount: int, fencing_token: int) -> int:

@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import yaml
 from dotenv import dotenv_values
 
 from repot.config import WorkerSettings, load, variable
@@ -19,6 +20,7 @@ from repot.init import BROKERS
 from support.deployment import Deployment, init
 
 WRITTEN = [".env", "compose.yaml", "supervisord.conf", "systemd/worker.service"]
+OF_A_ROLLOUT = [".env.rollout", "compose.rollout.yaml", "kubernetes/rollout.yaml", "supervisord.rollout.conf"]
 CREDENTIALS = ("REDIS_PASSWORD", "RABBITMQ_PASSWORD")
 
 
@@ -242,3 +244,74 @@ def test_a_dotenv_that_git_would_commit_is_a_warning(
     made = init(tmp_path, "--broker", "redis")
     assert warned == ("git does not ignore .env" in made.stderr)
     assert ignored == (tmp_path / ".gitignore").read_text()
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_the_settings_of_a_rollout_lead_to_the_other_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: str
+) -> None:
+    assert 0 == init(tmp_path, "--broker", broker, "--rollout", "friday").exit_code
+    assert sorted([*WRITTEN, *OF_A_ROLLOUT]) == sorted(contents(tmp_path))
+    for name in (".env", ".env.rollout"):
+        for variable_name, value in dotenv_values(tmp_path / name).items():
+            monkeypatch.setenv(variable_name, value or "")
+    found = load()
+    assert found.rollout_target
+    assert {"redis", "amqp"} == {found.broker_url.scheme, found.rollout_target.scheme}
+    assert "friday" == found.rollout
+    assert 0o600 == stat.S_IMODE((tmp_path / ".env.rollout").stat().st_mode)
+
+
+def test_a_rollout_is_added_to_a_deployment_and_changes_none_of_its_files(tmp_path: Path) -> None:
+    made = Deployment(tmp_path, "redis").directory
+    (made / "compose.yaml").unlink()
+    before = contents(made)
+    assert 0 == init(made, "--rollout", "friday").exit_code
+    after = contents(made)
+    assert before == {name: text for name, text in after.items() if name in before}
+    assert OF_A_ROLLOUT == sorted({*after} - {*before})
+    again = init(made, "--rollout", "saturday")
+    assert 2 == again.exit_code
+    assert "because these files exist" in again.stderr
+    assert after == contents(made)
+    assert 0 == init(made, "--rollout", "saturday", "--force").exit_code
+    assert before == {name: text for name, text in contents(made).items() if name in before}
+    assert "saturday" == dotenv_values(made / ".env.rollout")["WORKER_ROLLOUT"]
+
+
+@pytest.mark.parametrize(("broker", "target"), [("redis", "amqp"), ("rabbitmq", "redis")])
+def test_the_manifests_are_of_this_rollout_and_hold_no_password(tmp_path: Path, broker: str, target: str) -> None:
+    assert 0 == init(tmp_path, "--broker", broker, "--rollout", "friday", "--app", "shop.celery:app").exit_code
+    text = (tmp_path / "kubernetes/rollout.yaml").read_text()
+    secret, *others = yaml.safe_load_all(text)
+    assert "friday" == secret["stringData"]["WORKER_ROLLOUT"]
+    address = secret["stringData"]["WORKER_ROLLOUT_TARGET"]
+    # the space stops a process whose Secret was not filled in
+    assert re.fullmatch(rf"{target}://\w*:PASSWORD@<the host>:\d+/.*", address)
+    pods = [one["spec"]["template"]["spec"] for one in others]
+    env = [{each["name"]: each.get("value") for each in pod["containers"][0]["env"]} for pod in pods]
+    assert ["shop.celery:app"] * 3 == [one["WORKER_APP"] for one in env]
+    known = dotenv_values(tmp_path / ".env")
+    assert not [name for name in CREDENTIALS if str(known[name]) in text]
+
+
+def test_a_rollout_needs_the_address_of_the_other_broker(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("WORKER_BROKER_URL=redis://127.0.0.1/0\n")
+    made = init(tmp_path, "--rollout", "friday")
+    assert 2 == made.exit_code
+    assert "BRIDGE_READ_URL" in made.stderr
+    assert [".env"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["a b", "$(id)", "x\nY=1", "../x"])
+def test_a_rollout_s_name_is_a_word(tmp_path: Path, name: str) -> None:
+    assert 2 == init(tmp_path, "--broker", "redis", "--rollout", name).exit_code
+    assert not contents(tmp_path)
+
+
+def test_supervisord_has_every_variable_that_a_rollout_s_file_reads(tmp_path: Path) -> None:
+    init(tmp_path, "--broker", "redis", "--rollout", "friday")
+    text = (tmp_path / "supervisord.rollout.conf").read_text()
+    known = {**dotenv_values(tmp_path / ".env"), **dotenv_values(tmp_path / ".env.rollout")}
+    assert {*re.findall(r"%\(ENV_([A-Z_]+)\)s", text)} <= {*known}
+    assert {*re.findall(r"\$(ROLLOUT_[A-Z]+|WORKER_[A-Z_]+)", text)} <= {*known}

@@ -125,6 +125,10 @@ QUEUES = {
         ("media", "video.old", None),  # two queues
         (delays.EXIT, delays.delayed_key("orders", 7), "orders"),
         (delays.EXIT, "0.1.other", None),
+        # delays of two and of four seconds
+        ("celery_delayed_0", delays.delayed_key("orders", 2), "orders"),
+        ("celery_delayed_1", delays.delayed_key("orders", 4), "orders"),
+        ("celery_delayed_0", "0.1.other", None),
     ],
 )
 def test_the_queue_behind_an_exchange_and_a_key(exchange: Any, key: str | None, expected: str | None) -> None:

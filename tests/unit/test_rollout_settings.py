@@ -10,6 +10,7 @@ from celery import Celery
 from repot.config import ExplicitSettings, Role, celery_config, load
 from repot.config.probe import application_mark
 from repot.errors import ConfigInvalid
+from repot.routing.synthetic import TASK
 from repot.worker.configure import configure
 
 SOURCE, TARGET, RESULTS = "redis://source/0", "amqp://me:planted@target//", "redis://results/1"
@@ -126,3 +127,16 @@ def test_one_broker_is_what_it_is_beside_a_rollout(url: str, side: str) -> None:
     """`repot move`, `repot doctor --target` and the sidecar look at one of the two, or at another."""
     found = _settings(rollout_side=side).at(url)
     assert url == found.read_url.reveal() == found.write_url.reveal() == celery_config(found)["broker_url"]
+
+
+def test_the_synthetic_task_belongs_to_the_application_that_follows_the_rollout() -> None:
+    """It is registered once, however often the application is configured, and no other application has it."""
+    ours = Celery("ours", broker=SOURCE, set_as_current=False)
+    for _ in range(2):
+        configure(ours, _settings())
+    other = Celery("other", broker=SOURCE, set_as_current=False)
+    assert TASK in ours.tasks
+    assert TASK not in other.tasks
+    configure(ours, _settings())
+    configure(Celery("third", broker=SOURCE, set_as_current=False), _settings())
+    assert TASK not in Celery("fourth", broker=SOURCE, set_as_current=False).tasks

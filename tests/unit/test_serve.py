@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repot.healthcheck.serve import _listen
+from repot.healthcheck.serve import listen
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -17,7 +17,7 @@ def test_an_answer_does_not_wait_for_the_receipt_of_its_first_part(host: str) ->
 
     async def serve() -> int:
         accepted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        with _listen(host, 0) as listening:
+        with listen(host, 0, "the sidecar", ("HOST", "PORT")) as listening:
             port = listening.getsockname()[1]
             async with await asyncio.start_server(lambda _, writer: accepted.set_result(writer), sock=listening):
                 _, ours = await asyncio.open_connection(host, port)

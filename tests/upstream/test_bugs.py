@@ -9,6 +9,7 @@ import os
 import pickle
 import struct
 from contextlib import ExitStack, suppress
+from time import monotonic
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -19,6 +20,7 @@ import redis as redis_py
 from celery import Celery, signals, states
 from celery.app.trace import build_tracer
 from celery.concurrency.asynpool import ResultHandler
+from celery.worker import state
 from celery.worker.consumer import Consumer as TaskConsumer
 from celery.worker.request import Request
 from kombu import Connection, Consumer, Producer, Queue
@@ -202,6 +204,40 @@ def _pool_job(request: Any) -> None:
     handler._process_by_pid = lambda _: (process, 0)
     handler._trywaitkill = lambda _: None
     handler.on_hard_timeout(job)
+
+
+@bug("repot/upstream/cold_shutdown.py")
+def test_a_cold_shutdown_cancels_a_task_that_has_just_begun() -> None:
+    """The process says that it has taken the task; the worker reads that while it waits for its pool."""
+    app = _app()
+
+    @app.task(name="long", shared=False)
+    def long() -> None: ...
+
+    killed: list[int] = []
+    jobs: dict[int, Any] = {}
+
+    def apply_async(*_: Any, accept_callback: Any, callback: Any, **__: Any) -> Any:
+        from billiard.pool import ApplyResult
+
+        return ApplyResult(jobs, callback, accept_callback)
+
+    def terminate_job(pid: int, *_: Any) -> None:
+        killed.append(pid)
+
+    pool: Any = SimpleNamespace(apply_async=apply_async, terminate_job=terminate_job)
+    request = Request(_message(app, "[[], {}, {}]", "long"), app=app, task=long)
+    consumer: Any = SimpleNamespace(pool=pool)
+    try:
+        state.task_reserved(request)
+        request.execute_using_pool(pool)
+        TaskConsumer.cancel_active_requests(consumer)
+        for job in jobs.values():
+            job._ack(None, monotonic(), os.getpid(), None)
+    finally:
+        state.task_ready(request)
+        app.close()
+    assert [os.getpid()] == killed
 
 
 @bug("repot/upstream/result_handler.py")

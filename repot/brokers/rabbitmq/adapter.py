@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import amqp
 from kombu import Connection
@@ -26,7 +26,7 @@ from repot.brokers.rabbitmq.requeue import is_declared
 from repot.config.delays import EXIT, LEVELS, delayed_pattern
 from repot.config.endpoints import endpoints
 from repot.config.queues import DeadLetterQueue
-from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown
+from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown, ManagementUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from repot.brokers.registry import ConnectOptions
     from repot.brokers.reservation import Reservation
     from repot.config import BrokerUrl
+
+T = TypeVar("T")
 
 #: RabbitMQ counts messages at each tick, and its management API collects at ticks of its own: 5 s each.
 DEFAULT_DEPTH_LAG_S = 10.0
@@ -60,7 +62,8 @@ class RabbitBroker:
         """Ask the management API with the user of `url`.
 
         Raises:
-            BrokerUnreachable: it does not answer.
+            ManagementUnreachable: it does not answer, and RabbitMQ itself does.
+            BrokerUnreachable: neither answers.
         """
         self._url, self._tls, self._timeout_s = url, options.tls, options.timeout_s
         self._kept: Connection | None = None
@@ -71,7 +74,7 @@ class RabbitBroker:
         )
         self._vhost = server.path or "/"
         self.depth_lag_s = DEFAULT_DEPTH_LAG_S if options.depth_lag_s is None else options.depth_lag_s
-        overview = self._api.get("/api/overview")
+        overview = self._overview()
         if overview is None:
             message = f"{self._api.address} is not RabbitMQ's management API"
             raise BrokerUnreachable(message)
@@ -83,6 +86,15 @@ class RabbitBroker:
         self.version = str(overview["rabbitmq_version"])
         # absent for a user with the tag `management` alone
         self.identity = str(overview.get("node", ""))
+
+    def _overview(self) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] | None = self._api.get("/api/overview")
+        except ManagementUnreachable:
+            # the cause is another one if RabbitMQ itself is away
+            with self._errors(), self._connect(confirm_publish=False):
+                raise
+        return found
 
     def depth(self, queue: str) -> Depth:
         """Read a queue's counts; they are as old as the broker's statistics."""
@@ -133,13 +145,9 @@ class RabbitBroker:
         on_sent: Callable[[], None] = lambda: None,
     ) -> tuple[Receipt, ...]:
         """Publish in the same way to several queues, some of it delayed."""
-        with self._errors():
-            try:
-                receipts = publish.publish(self._publishing(), outgoing, self._timeout_s, on_wait, on_sent)
-            except (amqp.AMQPError, OSError):
-                # RabbitMQ may have closed it since the last batch; nothing was sent
-                self.close()
-                receipts = publish.publish(self._publishing(), outgoing, self._timeout_s, on_wait, on_sent)
+        receipts = self._on_kept(
+            lambda connection: publish.publish(connection, outgoing, self._timeout_s, on_wait, on_sent)
+        )
         if any(one.outcome is PublishOutcome.UNKNOWN for one in receipts):
             self._drop()
         return receipts
@@ -193,9 +201,8 @@ class RabbitBroker:
                 DeadLetterQueue(name, "quorum")(connection.default_channel).queue_declare()
 
     def missing(self, queues: Iterable[str]) -> tuple[str, ...]:
-        """Return which queues are not declared."""
-        with self._errors(), self._connect(confirm_publish=False) as connection:
-            return tuple(one for one in queues if not is_declared(connection.connection, one))
+        """Return which queues are not declared, asked on the connection that is kept for publishing."""
+        return self._on_kept(lambda connection: tuple(one for one in queues if not is_declared(connection, one)))
 
     def ask_workers(self, control_exchange: str, within_s: float) -> Answers:
         """Ask by a mailbox on a connection of its own; the bindings of its exchange say who listens."""
@@ -234,6 +241,18 @@ class RabbitBroker:
     @property
     def _major(self) -> int:
         return int(self.version.partition(".")[0])
+
+    def _on_kept(self, act: Callable[[amqp.Connection], T]) -> T:
+        """Act on the connection that is kept, or on a new one: RabbitMQ may have closed it since the last time.
+
+        `act` may be called twice, and must have changed nothing if it raised.
+        """
+        with self._errors():
+            try:
+                return act(self._publishing())
+            except (amqp.AMQPError, OSError):
+                self.close()
+                return act(self._publishing())
 
     def close(self) -> None:
         """Close the connection for publishing, if there is one; each other question has a connection of its own."""

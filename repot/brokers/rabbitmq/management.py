@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import ssl
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from repot.brokers.errors import TLS_HINT
-from repot.errors import AccessRefused, BrokerUnreachable, TlsFailed
+from repot.config.http_address import HttpAddress
+from repot.errors import AccessRefused, BrokerUnreachable, ManagementUnreachable, TlsFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,16 +34,10 @@ class ManagementApi:
 
         `tls` are py-amqp's options: `ca_certs`, `cert_reqs`, `certfile`, `keyfile`.
         """
-        parts = urlsplit(address)
-        if parts.username:
-            user, password = unquote(parts.username), unquote(parts.password or "")
-        token = base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._headers = {"Authorization": f"Basic {token}"}
-        self.user = user
-        #: The address, without credentials.
-        self.address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+        found = HttpAddress.of(address, user, password)
+        self.address, self.user, self._headers = found.address, found.user, found.headers
         self._timeout_s = timeout_s
-        handlers = [HTTPSHandler(context=_context(tls or {}))] if parts.scheme == "https" else []
+        handlers = [HTTPSHandler(context=_context(tls or {}))] if found.address.startswith("https:") else []
         self._opener = build_opener(ProxyHandler({}), *handlers)
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
@@ -52,7 +46,7 @@ class ManagementApi:
         Raises:
             AccessRefused: the user lacks the permission.
             TlsFailed: the certificate is not trusted.
-            BrokerUnreachable: no answer.
+            ManagementUnreachable: no answer.
         """
         # S310: the address is the caller's, http or https
         request = Request(self.address + path, headers=self._headers)  # noqa: S310
@@ -68,7 +62,7 @@ class ManagementApi:
                 raise TlsFailed(message, hint=TLS_HINT) from error
             message = f"RabbitMQ's management API at {self.address} did not answer: {error}"
             hint = "Is the plugin rabbitmq_management enabled? WORKER_MANAGEMENT_URL says where it listens."
-            raise BrokerUnreachable(message, hint=hint) from error
+            raise ManagementUnreachable(message, hint=hint) from error
 
     def _refusal(self, error: HTTPError, path: str) -> Any:  # noqa: ANN401 - JSON
         """Return None for 404 and the answer of a failed health check; raise for any other status."""

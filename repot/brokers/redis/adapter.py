@@ -162,8 +162,9 @@ class RedisBroker:
         """Do nothing: on Redis every name is a queue."""
 
     def missing(self, queues: Iterable[str]) -> tuple[str, ...]:
-        """Return nothing: on Redis every name is a queue."""
+        """Return nothing, once Redis has answered: there every name is a queue."""
         del queues
+        self._ask(self._client.ping)
         return ()
 
     def ask_workers(self, control_exchange: str, within_s: float) -> Answers:

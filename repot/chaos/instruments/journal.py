@@ -28,7 +28,7 @@ CLAIMED = "claimed"
 PARKED = "parked"
 #: A worker logged a record at WARNING or above.
 NOTICED = "noticed"
-#: The main thread of a worker is not blocked.
+#: The main thread of a worker is not blocked; `due` is when each timer of its event loop runs next.
 ALIVE = "alive"
 
 

@@ -91,7 +91,7 @@ class MainProcess:
         logging.getLogger().removeHandler(self._warnings)
 
     def _report_alive(self, consumer: Any) -> None:  # noqa: ANN401
-        """Record `ALIVE` when the main thread has moved, or pauses before it reconnects.
+        """Record `ALIVE` when the main thread has moved, or pauses before it reconnects; with what its timers do next.
 
         A main thread that is blocked in one call, by a socket or a lock, does neither.
         """
@@ -103,11 +103,18 @@ class MainProcess:
             frame = sys._current_frames().get(main_thread().ident or 0)  # noqa: SLF001 - the only way to see it
             now = _position(frame)
             if loop_ran.is_set() or now != before or is_retry_pause(frame):
-                self._journal.write(ALIVE, consumer.hostname)
+                self._journal.write(ALIVE, consumer.hostname, due=_due(hub))
             before = now
             loop_ran.clear()
             if hub is not None:
                 hub.call_soon(loop_ran.set)
+
+
+def _due(hub: Any) -> list[float]:  # noqa: ANN401 - kombu's Hub
+    """Return when the timers of an event loop run next, each once; nothing without an event loop."""
+    if hub is None:
+        return []
+    return [timer.eta for timer in hub.timer.queue if not timer.entry.canceled]
 
 
 def _position(frame: FrameType | None) -> tuple[tuple[int, int], ...]:

@@ -7,7 +7,8 @@ the broker; only the duration of the fault is a fixed time.
 1. Both workers start. Only the target worker consumes; it runs a first task.
 2. The task under test is sent and waits at the failpoint of the scenario's phase, in the target
    worker. Another task waits behind it.
-3. The control worker starts to consume as well.
+3. Once the target worker has reserved that one, if its prefetch allows it, the control worker starts to
+   consume as well.
 4. The fault is injected and the task released. Both tasks are followed until no run is open and the
    queue is drained.
 5. The fault is undone. A worker that ended by itself is started again, as a supervisor does.
@@ -50,7 +51,12 @@ _CONSUMES_WITHIN_S = 15
 HUNG_AFTER_S = 8
 #: Redis replies to a waiting BRPOP at once; RabbitMQ's counts lag.
 _DELIVERED_WITHIN_S = 6
+#: A user's own application may reserve fewer tasks.
 _RESERVED_WITHIN_S = 5
+#: From the beginning of the fault until the target worker has the result of its process: some milliseconds, and a
+#: hundred on a busy machine.
+_PAUSE_S = 0.3
+_PAUSE_WITHIN_S = 10
 #: A task that no worker has by then is reserved by the frozen one.
 _TAKEN_WITHIN_S = 2
 
@@ -222,6 +228,8 @@ class _Experiment:
                 self.environment.await_that(
                     self._all_delivered, "workers have taken all waiting tasks", _TAKEN_WITHIN_S
                 )
+        if scenario.phase is Phase.BEFORE_ACK:
+            self._await_pause()
         frozen = self.environment.target.frozen() if scenario.unseen else nullcontext()
         if scenario.lasts_s == 0:
             with frozen, self._fault(context):
@@ -241,9 +249,37 @@ class _Experiment:
         crowded = scenario.crowded and scenario.needs is not Needs.ANY
         first, *_ = [self.environment.send("waiting") for _ in range(reserves + 1 if crowded else 1)]
         if reserves and can_reserve:
-            # a user's own application may reserve fewer tasks
-            with suppress(DeadlineExceeded):
-                self.environment.await_event(DELIVERED, first, "the target worker reserves a task", _RESERVED_WITHIN_S)
+            self._await_reserved(first)
+
+    def _await_reserved(self, task: str) -> None:
+        """Wait until the target worker has a waiting task: the control worker would take it, and hide what is lost.
+
+        Raises:
+            DeadlineExceeded: it does not take it, and its application is repot's own.
+        """
+        what = "the target worker reserves a task"
+        if not self.testbed.target.app:
+            self.environment.await_event(DELIVERED, task, what)
+            return
+        try:
+            self.environment.await_event(DELIVERED, task, what, _RESERVED_WITHIN_S)
+        except DeadlineExceeded:
+            self.environment.say("the target worker reserves no task behind the task under test")
+
+    def _await_pause(self) -> None:
+        """Wait until no timer of the target worker runs for a moment.
+
+        At BEFORE_ACK the worker's next command is to be what follows from the end of the task. A timer, such as that of
+        the restore scan, which meets the fault before the worker has read that end may block it for good.
+        """
+        try:
+            self.environment.await_that(
+                lambda: self.observer.timers_pause(self.environment.target.name, _PAUSE_S),
+                "the timers of the target worker pause",
+                _PAUSE_WITHIN_S,
+            )
+        except DeadlineExceeded:
+            self.environment.say("the timers of the target worker do not pause: one may meet the fault before the ACK")
 
     def _all_delivered(self) -> bool:
         """Return whether workers have received all waiting tasks."""

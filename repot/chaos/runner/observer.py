@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from repot.brokers.browse import Keep
-from repot.chaos.instruments.journal import DELIVERED, PARKED, POSTPONED, STARTED, Follower, Journal
+from repot.chaos.instruments.journal import ALIVE, DELIVERED, PARKED, POSTPONED, STARTED, Follower, Journal
 from repot.chaos.runner.verdict import Sending, TaskHistory, task_history
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown
 from repot.waiting import wait_until
@@ -34,6 +34,9 @@ _DRAINED_S = 0.5
 #: queues that are not counted.
 _DRAINED_INCOMPLETE_S = 5
 POLL_S = 0.1
+#: What a worker reports of its timers holds for so long: the most frequent ones run every second.
+_TIMERS_KNOWN_S = 0.6
+_TIMER_LATE_S = 0.1
 
 
 @dataclass(slots=True)
@@ -83,6 +86,16 @@ class Observer:
     def events_of(self, kind: str, worker: str, task: str = "") -> Iterator[JournalEvent]:
         """Return the events of a kind and a worker, of one task if it is given."""
         return (one for one in self.events if (one.kind, one.worker) == (kind, worker) and task in ("", one.task))
+
+    def timers_pause(self, worker: str, for_s: float) -> bool:
+        """Return whether no timer of a worker's event loop runs for so long; False while that is not known.
+
+        A timer that was due a moment ago may still run.
+        """
+        now, last = monotonic(), max(self.events_of(ALIVE, worker), key=lambda one: one.at, default=None)
+        if last is None or now - last.at > _TIMERS_KNOWN_S:
+            return False
+        return not any(now - _TIMER_LATE_S < due < now + for_s for due in last.details["due"])
 
     def histories(self) -> list[TaskHistory]:
         """Return the history of each task that was sent, in the order of sending."""

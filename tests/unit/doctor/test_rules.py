@@ -1368,7 +1368,7 @@ CASES = [
     ),
     Case(
         "RPT710",
-        lambda: on_redis(live=says(version="5.0.14")),
+        lambda: on_redis(live=says(version="5.0.14"), versions=versions("5.7.0", "8.1.0")),
         lambda: on_redis(live=says(version="5.0.14"), versions=versions("5.7.0", "6.4.0")),
         "Redis 5.0.14 with redis-py 8.1.0",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_left
 from dataclasses import replace
@@ -108,6 +109,27 @@ def test_runs_within_the_stated_slowdown_pass() -> None:
     assert ["run time"] == failing(sample(1000, runtime=1.5), source)
 
 
+def test_short_tasks_that_take_six_times_as_long_fail_at_the_first_minimum_of_samples() -> None:
+    chance = random.Random(3)  # noqa: S311 - not for secrets
+    source, target = ([chance.lognormvariate(math.log(median), 0.6) for _ in range(50)] for median in (0.015, 0.09))
+    usual = replace(sample(50), runtime=histogram(source))
+    assert ["run time"] == failing(replace(sample(50), runtime=histogram(target)), usual)
+    assert [] == failing(replace(sample(50), runtime=histogram([1.2 * one for one in source])), usual)
+
+
+def test_each_process_may_be_slow_in_its_first_run() -> None:
+    """Eight processes load and connect in their first run; one more slow run each is a regression."""
+    source, cold = sample(1000, runtime=0.2), replace(sample(92, runtime=0.2), processes=8)
+    for slow, verdict in ((8, []), (24, ["run time"])):
+        counts = [now + more for now, more in zip(cold.runtime.counts, histogram([3.0] * slow).counts, strict=True)]
+        assert verdict == failing(replace(cold, runtime=Histogram(cold.runtime.bounds, tuple(counts))), source)
+
+
+def test_a_few_slow_runs_say_nothing() -> None:
+    assert [] == failing(sample(49, runtime=30), sample(1000))
+    assert ["run time"] == failing(sample(50, runtime=30), sample(1000))
+
+
 def test_the_source_95th_percentile_above_all_buckets_is_no_failure() -> None:
     assert [] == failing(sample(1000, runtime=9000), sample(1000, runtime=9000))
 
@@ -132,13 +154,12 @@ def test_a_worse_target_is_never_judged_better(size: int, other: int, hits: int,
     assert probability((worse, size), (others, other)) <= probability((hits, size), (others, other)) + 1e-9
 
 
-def test_samples_add_and_subtract() -> None:
-    one, two = sample(10, 2), sample(5, 1, redelivered=3)
-    both = one + two
+def test_samples_subtract() -> None:
+    both, one = sample(15, 3, redelivered=3), sample(10, 2)
     assert 18 == both.finished == both.runtime.total == both.sent
     later = both - one
-    assert (6, 3) == (later.finished, later.count(TaskOutcome.REDELIVERED))
-    assert two.runtime == later.runtime
+    assert (6, 3, 6) == (later.finished, later.count(TaskOutcome.REDELIVERED), later.sent)
+    assert sample(5, 1).runtime == later.runtime
 
 
 def test_a_bound_is_the_smallest_that_covers_the_share() -> None:
@@ -147,3 +168,41 @@ def test_a_bound_is_the_smallest_that_covers_the_share() -> None:
     assert found.bound_of(0.97) is None
     assert empty(TaskDuration.RUNTIME).bound_of(0.95) is None
     assert (6, 4, 4) == (found.above(0.05), found.above(0.25), found.above(7200))
+
+
+@pytest.mark.parametrize(("limit", "failed"), [(None, []), (5.0, []), (4.99, ["cost"])])
+def test_repeated_runs_on_the_target_may_cost_up_to_the_limit(limit: float | None, failed: list[str]) -> None:
+    target = replace(sample(100), costs={"spent": 100.0, "repeated": 5.0, "prevented": 1.0})
+    criteria = replace(CRITERIA, cost_limit=limit)
+    assert failed == failing(target, sample(100), criteria)
+    (said,) = (one.reason for one in judge(target, sample(100), criteria).findings if one.criterion == "cost")
+    assert said.startswith("cost of repeated runs: 5 of 100 on the target, 0 of 0 on the source")
+
+
+def test_costs_are_no_criterion_where_no_task_states_a_price() -> None:
+    assert "cost" not in {one.criterion for one in judge(sample(100), sample(100), CRITERIA).findings}
+
+
+def test_a_task_that_fails_among_many_that_do_not_fails_the_step() -> None:
+    """Its failures are 1.9 % of all runs, which the tolerance allows, and 38 % of its own."""
+    ended = {"shop.charge": (19, 50), **{f"shop.{number}": (0, 95) for number in range(10)}}
+    target = replace(sample(981, 19), ended=ended)
+    source = replace(sample(1000), ended={task: (0, whole) for task, (_, whole) in ended.items()})
+    assert ["failed shop.charge"] == failing(target, source)
+    assert [] == failing(replace(target, ended={}), source)
+
+
+def test_a_task_that_only_the_target_has_run_is_not_compared_by_itself() -> None:
+    target = replace(sample(981, 19), ended={"shop.new": (19, 50)})
+    assert [] == failing(target, replace(sample(1000), ended={"shop.charge": (0, 1000)}))
+
+
+def test_many_healthy_tasks_do_not_fail_by_chance() -> None:
+    """100 tasks with 5 % failures on both sides, judged 200 times."""
+    chance = random.Random(7)  # noqa: S311 - no secret
+
+    def ended() -> dict[str, tuple[int, int]]:
+        return {f"t{number}": (sum(chance.random() < 0.05 for _ in range(60)), 60) for number in range(100)}
+
+    found = [failing(replace(sample(100), ended=ended()), replace(sample(100), ended=ended())) for _ in range(200)]
+    assert sum(map(bool, found)) <= 2

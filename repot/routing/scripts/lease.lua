@@ -1,4 +1,4 @@
--- Acquires or renews the lease of a rollout's controller, by the server's clock.
+-- Acquires or renews the lease of one process of a rollout (its controller, the beat that sends), by the server's clock.
 -- KEYS[1] the lease   ARGV owner, milliseconds (0 releases), an owner that is known to have ended
 -- Returns {token} with the fencing token, larger with each new owner; {owner, milliseconds left} if another one has it.
 local time = redis.call('TIME')

@@ -12,14 +12,14 @@ from typing import Any
 from repot.worker.process_identity import boot_id, pid_namespace, process_state, start_ticks
 
 
-def this_mover(name: str) -> str:
-    """Return the text for this process and the name of its move."""
-    return json.dumps({"move": name, **who(), "machine": _machine(), "started": _started(os.getpid())})
+def this_process(doing: str) -> str:
+    """Return the text for this process and what it does: `the move 'friday'`."""
+    return json.dumps({"doing": doing, **who(), "machine": _machine(), "started": _started(os.getpid())})
 
 
 def who() -> dict[str, Any]:
     """Return the user, the host and the process id."""
-    return {"user": _user(), "host": socket.gethostname(), "pid": os.getpid()}
+    return {"user": user(), "host": socket.gethostname(), "pid": os.getpid()}
 
 
 def has_ended(holder: str) -> bool:
@@ -36,7 +36,7 @@ def described(holder: str) -> str:
     """Return a text for people."""
     try:
         found = json.loads(holder)
-        return f"the move {found['move']!r}, process {found['pid']} of {found['user']} on {found['host']}"
+        return f"{found['doing']}, process {found['pid']} of {found['user']} on {found['host']}"
     except (ValueError, KeyError, TypeError):
         return holder or "an unknown process"
 
@@ -51,7 +51,8 @@ def _started(pid: int) -> str:
     return "" if process_state(pid) == "Z" else start_ticks(pid)
 
 
-def _user() -> str:
+def user() -> str:
+    """Return the name of the user."""
     with suppress(OSError, KeyError):
         return getpass.getuser()
     return "an unknown user"

@@ -1,0 +1,154 @@
+"""The options of `repot rollout plan` and `start`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from repot.cli.durations import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from repot.config import WorkerSettings
+    from repot.rollout.phases import Plan
+
+
+def _steps(_: click.Context, __: click.Parameter, text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) / 100 for part in text.split(","))
+    except ValueError:
+        message = f"{text!r} is not a list of percentages, such as 1,5,25,50,100"
+        raise click.BadParameter(message) from None
+    if list(found) != sorted(set(found)) or not 0 < found[0] <= found[-1] == 1:
+        message = f"{text!r}: percentages must grow, above 0, up to 100"
+        raise click.BadParameter(message)
+    return found
+
+
+def _lengths(context: click.Context, parameter: click.Parameter, text: str) -> tuple[float, ...]:
+    found = (seconds(context, parameter, part.strip()) for part in text.split(",") if part.strip())
+    return tuple(sorted({one for one in found if one is not None}))
+
+
+def _comparisons(_: click.Context, __: click.Parameter, queries: tuple[str, ...]) -> tuple[str, ...]:
+    for query in queries:
+        if not re.search(r"\bbool\b", query):
+            # without it, PromQL filters: a value of 0 that is below the bound would count as false
+            message = f"{query!r} is not a comparison with bool, such as 'rate(errors_total[1m]) < bool 0.05'"
+            raise click.BadParameter(message)
+    return queries
+
+
+def plan_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a plan to a command."""
+    for option in reversed(
+        (
+            click.option("--steps", callback=_steps, default="1,5,25,50,100", show_default=True, help="Percentages."),
+            click.option("--bake", callback=seconds, default="5m", show_default=True, help="Watch a step so long."),
+            click.option(
+                "--patience",
+                callback=seconds,
+                default="1h",
+                show_default=True,
+                help="A step without enough samples pauses after this time.",
+            ),
+            click.option("--manual", is_flag=True, help="Each step waits for `repot rollout promote`."),
+            click.option("--queue", "queues", multiple=True, help="May be repeated.  [default: WORKER_QUEUE_NAMES]"),
+            click.option(
+                "--synthetic",
+                callback=_lengths,
+                default="1s",
+                show_default=True,
+                help="Lengths of synthetic tasks, as in 1s,10m,70m: each goes through every queue of both sides, and "
+                "each id must run. Empty: none.",
+            ),
+            click.option(
+                "--kill",
+                "kills",
+                is_flag=True,
+                help="Send synthetic tasks that kill their process as well, one a minute for each queue.",
+            ),
+            click.option(
+                "--lost-after",
+                callback=seconds,
+                help="A synthetic task that is overdue for so long is lost.  [default: the time of a redelivery]",
+            ),
+            click.option(
+                "--drain",
+                type=click.Choice(["finish", "move"]),
+                default="finish",
+                show_default=True,
+                help="What waits on the side that is to become empty, after an abort the target: its workers finish "
+                "it, or it is moved to the other side as by `repot move`.",
+            ),
+            click.option(
+                "--samples", type=click.IntRange(1), default=50, show_default=True, help="Runs that each side needs."
+            ),
+            click.option(
+                "--tolerance",
+                type=click.FloatRange(0, 1),
+                default=0.02,
+                show_default=True,
+                help="Difference of two shares, of failed runs for example, that does not matter.",
+            ),
+            click.option(
+                "--slowdown",
+                type=click.FloatRange(1),
+                default=1.5,
+                show_default=True,
+                help="Factor of the source's 95th percentile that does not matter.",
+            ),
+            click.option(
+                "--cost-limit",
+                type=click.FloatRange(0),
+                help="What repeated runs on the target may cost in a step, in the unit of `repot_cost`.  "
+                "[default: no limit]",
+            ),
+            click.option(
+                "--query",
+                "queries",
+                callback=_comparisons,
+                multiple=True,
+                metavar="PROMQL",
+                help="A comparison that the Prometheus at WORKER_PROMETHEUS_URL answers, as in "
+                "'rate(errors_total[1m]) < bool 0.05': the rollout is aborted when it is not so. May be repeated.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def plan_of(given: dict[str, Any], settings: WorkerSettings) -> Plan:
+    """Return the plan of a command's options.
+
+    Raises:
+        ConfigInvalid: an option needs a setting that is missing.
+    """
+    from repot.errors import ConfigInvalid
+    from repot.rollout.judge import Criteria
+    from repot.rollout.phases import Plan
+
+    criteria = Criteria(
+        given["samples"], tolerance=given["tolerance"], slowdown=given["slowdown"], cost_limit=given["cost_limit"]
+    )
+    queues = given["queues"] or settings.queue_names
+    if given["queries"] and not settings.prometheus_url:
+        message = "--query needs a Prometheus: WORKER_PROMETHEUS_URL is not set"
+        raise ConfigInvalid(message, hint="Set it to its address, as in http://prometheus:9090.")
+    return Plan(
+        given["steps"],
+        given["bake"],
+        given["patience"],
+        given["manual"],
+        tuple(queues),
+        given["synthetic"],
+        given["kills"],
+        given["lost_after"],
+        given["drain"] == "move",
+        criteria,
+        given["queries"],
+    )

@@ -1,0 +1,44 @@
+"""Whether the lease store keeps what it was given."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from redis.cluster import RedisCluster
+
+from repot.brokers.facts import Unknown
+from repot.errors import RepotError
+from repot.idempotency.connection import StoreConnection
+
+if TYPE_CHECKING:
+    from repot.config import WorkerSettings
+
+
+class _Durability(StoreConnection):
+    """Asks the store for its state; changes nothing."""
+
+    package = "repot.idempotency"
+
+    def info(self) -> dict[str, Any] | Unknown:
+        if isinstance(self.client, RedisCluster):
+            return Unknown("the lease store is a cluster, each node of which has settings of its own")
+        found: dict[str, Any] = self._ask(self.client.info)
+        return found
+
+
+def weaknesses(settings: WorkerSettings) -> list[str] | Unknown:
+    """Return why the lease store may forget; Unknown if its server does not say."""
+    with closing(_Durability(settings)) as store:
+        try:
+            found = store.info()
+        except RepotError as error:
+            return Unknown(error.message, error.hint)
+    if isinstance(found, Unknown):
+        return found
+    weak = []
+    if not found.get("aof_enabled"):
+        weak.append("appendonly is no: a restart forgets the last minutes, or everything")
+    if (policy := found.get("maxmemory_policy", "noeviction")) != "noeviction":
+        weak.append(f"maxmemory-policy is {policy}: a full memory drops keys")
+    return weak

@@ -1,0 +1,96 @@
+"""Carry what waits on a side of a rollout to the other one, by `repot.migrate`, while that side is to become empty."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from repot.errors import RepotError
+from repot.migrate.addresses import Addresses, check_name
+from repot.migrate.control import Limits
+from repot.migrate.move import Order, open_move
+from repot.migrate.translate import PriorityPolicy, Rules
+from repot.routing.choice import Side
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from repot.config import WorkerSettings
+    from repot.migrate.addresses import Address
+
+#: A broker that is away for longer ends the move; the next look begins another.
+_PATIENCE_S = 10.0
+#: Closing waits so long for the window in progress.
+_CLOSE_S = 10.0
+#: The rest of a move's name has room for the side.
+_LONGEST_NAME = 50
+
+
+@dataclass(slots=True)
+class Carrying:
+    """Moves the waiting messages of one side at a time, in a thread of its own.
+
+    Each side has one move, named after the rollout, whose journal survives this process: another controller goes on.
+    """
+
+    rollout: str
+    settings: WorkerSettings
+    addresses: Mapping[Side, Address]
+    queues: tuple[str, ...]
+    #: Messages that this process has moved, by queue.
+    moved: dict[str, int] = field(default_factory=dict)
+    #: Why the last move ended early.
+    error: str = ""
+    _stop: Event = field(default_factory=Event)
+    _thread: Thread | None = None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Return whether messages are on their way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def order(self, side: Side) -> Order:
+        """Return the move that carries what waits on a side to the other one."""
+        # a rollout's name may have dots
+        name = f"{re.sub('[^A-Za-z0-9_-]', '-', self.rollout)[:_LONGEST_NAME]}-from-{side}"
+        queues = {queue: queue for queue in self.queues}
+        # the rollout's senders do not translate priorities either
+        rules = Rules(PriorityPolicy.KEEP, queues=queues, dead_letters_of=self.settings.dead_letters_of)
+        limits = Limits(patience_s=_PATIENCE_S)
+        return Order(name, Addresses(self.addresses[side], self.addresses[side.other]), queues, rules, limits)
+
+    def others(self, names: Iterable[str]) -> list[Order]:
+        """Return other moves of these names between the two brokers, in either direction."""
+        ways = [Addresses(self.addresses[side], self.addresses[side.other]) for side in Side]
+        return [Order(check_name(name), way, {}, Rules()) for name in names for way in ways]
+
+    def go_on(self, side: Side) -> None:
+        """Move what waits on a side, unless that is in progress."""
+        if not self.is_at_work:
+            self._thread = Thread(target=self._move, args=(side,), name="repot-rollout-move", daemon=True)
+            self._thread.start()
+
+    def said(self) -> str:
+        """Return what was moved, and why it ended early."""
+        total = sum(self.moved.values())
+        return f"{total} moved to the other side" + (f"; {self.error}" if self.error else "")
+
+    def close(self) -> None:
+        """End after the window in progress; what it holds is in the journal."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+
+    def _move(self, side: Side) -> None:
+        before, self.error = dict(self.moved), ""
+
+        def progress(queue: str, _doing: str, count: int) -> None:
+            self.moved[queue] = before.get(queue, 0) + count
+
+        try:
+            with open_move(self.order(side), self.settings) as move:
+                move.run(self._stop, progress)
+        except RepotError as error:
+            self.error = error.message

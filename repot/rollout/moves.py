@@ -1,0 +1,82 @@
+"""The moves between the two brokers of a rollout, as their journals have them: its own, and those that are named."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from repot.errors import MoveNotFound, RepotError
+from repot.migrate.move import open_move
+from repot.migrate.status import find_record, status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from repot.config import WorkerSettings
+    from repot.migrate.move import Move, Order
+
+#: What the page shows of a move.
+_SHOWN = ("name", "source", "state", "is_alive", "delivered", "still_reserved", "quarantined")
+
+
+class MovesWatch:
+    """Reads the journals of some moves; it belongs to one thread, and connects when it looks."""
+
+    def __init__(self, orders: Iterable[Order], settings: WorkerSettings) -> None:
+        """Look for these moves; two orders may have one name, where the direction is not known."""
+        self._watches = [_MoveWatch(order, settings) for order in orders]
+
+    def look(self) -> list[dict[str, Any]]:
+        """Return each move that exists, with the messages that it delivers a second; None before the second look."""
+        found: dict[str, dict[str, Any]] = {}
+        for watch in self._watches:
+            # the orders of both directions may find the same journal
+            if watch.order.name not in found and (one := watch.look()):
+                found[watch.order.name] = one
+        return list(found.values())
+
+    def close(self) -> None:
+        """Close the connections."""
+        for watch in self._watches:
+            watch.close()
+
+
+@dataclass(slots=True)
+class _MoveWatch:
+    """Reads the journal of one move."""
+
+    order: Order
+    settings: WorkerSettings
+    _open: tuple[ExitStack, Move] | None = None
+    #: When it was looked at last, and how many messages it had delivered.
+    _before: tuple[float, int] | None = None
+
+    def look(self) -> dict[str, Any] | None:
+        try:
+            journal = self._move().journal
+            found = status(find_record(journal, self.order.name), journal.now())
+        except MoveNotFound:
+            return None
+        except (RepotError, OSError):
+            # a broker that is away is said elsewhere on the page
+            self.close()
+            return None
+        now, count = monotonic(), int(found["delivered"])
+        then, before = self._before or (now, count)
+        self._before = now, count
+        rate = (count - before) / (now - then) if now > then and found["is_alive"] else None
+        return {name: found[name] for name in _SHOWN} | {"rate": rate}
+
+    def close(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened[0].close()
+
+    def _move(self) -> Move:
+        if self._open is None:
+            with ExitStack() as stack:
+                move = stack.enter_context(open_move(self.order, self.settings))
+                self._open = stack.pop_all(), move
+        return self._open[1]

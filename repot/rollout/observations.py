@@ -1,0 +1,171 @@
+"""What a rollout's controller saw, in the lease store: its last look, and a series of figures for charts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from repot.errors import RecordUnreadable
+from repot.rollout.samples import sample_of, tasks_in
+from repot.routing.choice import Side
+from repot.routing.record import key_of
+from repot.worker.task_outcomes import TaskOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from repot.rollout.phases import Observed
+    from repot.rollout.samples import Sample
+    from repot.rollout.side_watch import SideWatch
+    from repot.routing.record import RolloutRecord, Store
+    from repot.routing.tally import Tally
+
+#: Points are at least a second apart, and the further apart the longer a rollout lasts: some 3,000 in a day.
+_CLOSEST_S, _SPREAD = 1.0, 500
+_MOST_POINTS = 20_000
+#: Depths are asked for less often: each queue is a request.
+_DEPTHS_S = 5.0
+_QUANTILE = 0.95
+
+#: What a point has of each side, beside depths and durations; counts since the rollout began.
+COUNTED = (
+    TaskOutcome.FAILED,
+    TaskOutcome.RETRIED,
+    TaskOutcome.REDELIVERED,
+    TaskOutcome.PREVENTED,
+    TaskOutcome.UNKNOWN_OUTCOME,
+    TaskOutcome.DEAD_LETTERED,
+)
+
+#: By queue: ready, in hand, delayed; None if the broker did not say.
+Depths = dict[str, tuple[int, int, int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class LastLook:
+    """The controller's last look.
+
+    Attributes:
+        at: in seconds since 1970, by the store's clock.
+        findings: criterion, verdict and reason of each comparison.
+        obstacles, faults, left: as in `Observed`.
+    """
+
+    at: float
+    generation: int
+    findings: tuple[tuple[str, str, str], ...] = ()
+    obstacles: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+class Observations:
+    """The observations of one rollout. Methods raise StoreUnreachable, StoreMisconfigured or StoreRefused."""
+
+    def __init__(self, store: Store, prefix: str, name: str) -> None:
+        """Take the store, the prefix of its keys (WORKER_LEASE_PREFIX), and the rollout's name."""
+        self._store, base = store, key_of(prefix, name)
+        self._look, self._series = f"{base}:look", f"{base}:series"
+
+    def put(self, look: LastLook) -> None:
+        """Keep the last look."""
+        self._store.ask(lambda client: client.set(self._look, json.dumps(asdict(look))))
+
+    def last(self) -> LastLook | None:
+        """Return the last look; None before the first.
+
+        Raises:
+            RecordUnreadable: the value is of another program.
+        """
+        text: str | None = self._store.ask(lambda client: client.get(self._look))
+        if text is None:
+            return None
+        try:
+            found = json.loads(text)
+            found["findings"] = tuple((str(name), str(verdict), str(why)) for name, verdict, why in found["findings"])
+            return LastLook(**found | {name: tuple(found[name]) for name in ("obstacles", "faults", "left")})
+        except (ValueError, TypeError, KeyError) as error:
+            message = f"the last look of a rollout's controller cannot be read: {error}"
+            raise RecordUnreadable(message, hint="Another program writes under WORKER_LEASE_PREFIX.") from error
+
+    def add(self, point: Mapping[str, Any]) -> None:
+        """Add a point to the series."""
+        self._store.ask(lambda client: client.rpush(self._series, json.dumps(point)))
+        self._store.ask(lambda client: client.ltrim(self._series, -_MOST_POINTS, -1))
+
+    def series(self) -> list[dict[str, Any]]:
+        """Return all points, the first one first."""
+        lines: list[str] = self._store.ask(lambda client: client.lrange(self._series, 0, -1))
+        return [json.loads(line) for line in lines]
+
+    def ends(self) -> list[dict[str, Any]]:
+        """Return the first and the last point."""
+        lines: list[str] = []
+        for place in (0, -1):
+            lines += self._store.ask(partial(_lrange, key=self._series, place=place))
+        return [json.loads(line) for line in lines]
+
+
+def _lrange(client: Any, key: str, place: int) -> list[str]:  # noqa: ANN401 - redis-py's client
+    found: list[str] = client.lrange(key, place, place)
+    return found
+
+
+class Recorder:
+    """Keeps each look of a controller, and a point of the series when it is time."""
+
+    def __init__(self, observations: Observations, tally: Tally, sides: Mapping[Side, SideWatch]) -> None:
+        """Write to `observations`; the first point is due at once unless there are points already."""
+        self._observations, self._tally, self._sides = observations, tally, sides
+        self._begun_at: float | None = None
+        self._last_at = 0.0
+        self._depths: dict[Side, Depths] = dict.fromkeys(Side)
+        self._depths_at = 0.0
+        self._before: dict[Side, Sample] = {}
+
+    def record(self, record: RolloutRecord, seen: Observed) -> None:
+        """Keep a look.
+
+        Raises:
+            StoreUnreachable: the store is unavailable.
+        """
+        now = self._tally.now()
+        judged = seen.judgement.findings if seen.judgement else ()
+        findings = tuple((one.criterion, str(one.verdict), one.reason) for one in judged)
+        self._observations.put(LastLook(now, record.generation, findings, seen.obstacles, seen.faults, seen.left))
+        if self._begun_at is None:
+            ends = self._observations.ends()
+            self._begun_at, self._last_at = (ends[0]["at"], ends[-1]["at"]) if ends else (now, 0.0)
+        if now - self._last_at >= max(_CLOSEST_S, (now - self._begun_at) / _SPREAD):
+            self._observations.add(self._point(now, record))
+            self._last_at = now
+
+    def _point(self, now: float, record: RolloutRecord) -> dict[str, Any]:
+        if now - self._depths_at >= _DEPTHS_S:
+            self._depths = {side: one.depths() for side, one in self._sides.items()}
+            self._depths_at = now
+        counts = {side: self._tally.counts(side) for side in Side}
+        samples = {side: sample_of(found, tasks_in(found)) for side, found in counts.items()}
+        sides = {str(side): figures(samples[side], self._before.get(side), self._depths[side]) for side in Side}
+        self._before = samples
+        return {"at": now, "phase": record.phase, "weight": record.weights.default, **sides}
+
+
+def figures(sample: Sample, before: Sample | None, depths: Depths) -> dict[str, Any]:
+    """Return the figures of one side: counts so far, durations since `before`, and its depth; None is unknown."""
+    since = sample - before if before is not None else sample
+    totals = [sum(column) for column in zip(*depths.values(), strict=True)] if depths else [None, None, None]
+    return {
+        "ready": totals[0],
+        "in_hand": totals[1],
+        "delayed": totals[2],
+        "sent": sample.sent,
+        "not_sent": sample.publish_failures,
+        "finished": sample.finished,
+        **{str(one): sample.count(one) for one in COUNTED},
+        **{f"cost_{kind}": amount for kind, amount in sample.costs.items()},
+        "runtime_p95_s": since.runtime.bound_of(_QUANTILE),
+        "queue_wait_p95_s": since.queue_wait.bound_of(_QUANTILE),
+    }

@@ -1,0 +1,73 @@
+"""What `repot init --rollout` writes for supervisord, run by supervisord."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from repot.chaos.instruments.journal import EFFECT, Journal
+from repot.testbed import free_port
+from repot.waiting import wait_until
+from support.rolled_out import DOTENV, await_the_end, rolled_out, sending, settings_of, with_rollout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from repot.testbed import Server
+
+
+def _is_ready(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
+    redis: Server, rabbitmq: Server, tmp_path: Path
+) -> None:
+    """Both workers are ready by their probes, one beat sends, and the controller leads to the end."""
+    made = rolled_out(tmp_path, "redis")
+    queue, ports = f"q-{uuid4()}", [str(free_port()) for _ in range(2)]
+    made.rewrite(
+        WORKER_BROKER_URL=redis.url,
+        WORKER_RESULT_BACKEND=redis.results_url,
+        WORKER_LEASE_PREFIX=queue,
+        WORKER_MANAGEMENT_URL=rabbitmq.management_url,
+        CELERY_QUEUE_NAMES=queue,
+        WORKER_DEAD_LETTER_QUEUE=f"{queue}-dead",
+        WORKER_JOURNAL=str(made.directory / "journal"),
+        WORKER_STATUS_DIR=str(made.directory / "status"),
+        HEALTHCHECK_PORT=ports[0],
+    )
+    made.rewrite(DOTENV, WORKER_ROLLOUT_TARGET=rabbitmq.url, TARGET_HEALTHCHECK_PORT=ports[1])
+    settings = settings_of(made)
+    with made.start(with_rollout("supervisord -c supervisord.rollout.conf")) as supervisord:
+        try:
+            for port in ports:
+                wait_until(partial(_is_ready, int(port)), within_s=90, what="a sidecar says ready", poll_s=0.5)
+            wait_until(
+                lambda: "this beat stands by" in supervisord.log_tail(1000), within_s=30, what="a beat stands by"
+            )
+            assert 1 == supervisord.log_tail(1000).count("this beat sends")
+            with sending(settings) as ids:
+                control = "supervisorctl -c supervisord.conf"
+                started = made.run(with_rollout(f"{control} start rollout"))
+                assert 0 == started.returncode, started.stdout
+                await_the_end(settings, supervisord)
+            shown = made.run(with_rollout("repot rollout status friday")).stdout
+            assert "sends the schedule: beat of the rollout 'friday', process" in shown
+        finally:
+            supervisord.signal(signal.SIGTERM)
+            wait_until(lambda: supervisord.exit_code is not None, within_s=60, what="supervisord leaves")
+    effects = [line for line in Journal(made.directory / "journal").read() if line.kind == EFFECT]
+    of_ours = [line for line in effects if line.task in set(ids)]
+    assert sorted(ids) == sorted(line.task for line in of_ours)
+    assert {"worker", "target"} == {line.worker.partition("@")[0] for line in of_ours}

@@ -1,0 +1,297 @@
+"""Commands to workers during a rollout: they reach both sides, and what is revoked stays so wherever it arrives."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from contextlib import closing
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from celery.app.control import Control
+from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from repot.chaos.runner.proxies import Proxy
+from repot.config import Role, child_environment
+from repot.healthcheck.queue_counts import QueueCounter
+from repot.routing.choice import Side
+from repot.testbed import LOOPBACK, free_port
+from repot.waiting import wait_until
+from repot.worker import status_file
+from repot.worker.configure import configure
+from support.rollouts import TASKS, Rollout, following
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from repot.testbed import Server
+
+SOURCE, TARGET = Side.SOURCE, Side.TARGET
+
+
+@pytest.fixture(scope="module", params=["redis to rabbitmq", "rabbitmq to redis"])
+def both(
+    request: pytest.FixtureRequest, redis: Server, rabbitmq: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rollout]:
+    """A rollout in each direction, with a worker on each side."""
+    addresses = [redis.url, rabbitmq.url]
+    source, target = addresses if request.param.startswith("redis") else reversed(addresses)
+    rollout = Rollout(source, target, redis, tmp_path_factory.mktemp("both"))
+    rollout.begin(0)
+    rollout.start_workers(1)
+    yield rollout
+    rollout.stop()
+
+
+@pytest.fixture
+def away(redis: Server, tmp_path: Path) -> Iterator[Rollout]:
+    """A rollout without its target."""
+    rollout = Rollout(
+        f"{redis.url.removesuffix('/0')}/5", f"amqp://me:planted@{LOOPBACK}:{free_port()}//", redis, tmp_path
+    )
+    rollout.begin(0)
+    yield rollout
+    rollout.stop()
+
+
+def node(rollout: Rollout, side: Side) -> str:
+    """The name of a side's worker."""
+    return f"celery@{side}-{list(Side).index(side)}-{rollout.token}"
+
+
+def celery(rollout: Rollout, *words: str, side: Side = SOURCE) -> subprocess.CompletedProcess[str]:
+    """Run Celery's own program."""
+    environment = child_environment(rollout.settings.replace(rollout_side=side.value))
+    return subprocess.run(
+        [sys.executable, "-m", "celery", "-A", TASKS, *words],
+        env=environment | {"PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def names(replies: list[dict[str, Any]] | None) -> set[str]:
+    return {name for reply in replies or () for name in reply}
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_the_program_celery_asks_the_workers_of_both_sides(both: Rollout, side: Side) -> None:
+    """A worker of the side that is not the program's own is named with its side."""
+    here, there = node(both, side), f"{node(both, side.other)}/{side.other}"
+    answer = celery(both, "inspect", "ping", "--json", side=side)
+    assert {here, there} == set(json.loads(answer.stdout or "{}")), answer.stderr
+    told = celery(both, "control", "rate_limit", f"{TASKS}.note", "0", "-t", "5", side=side)
+    assert f"{here}: OK" in told.stdout, told.stderr
+    assert f"{there}: OK" in told.stdout, told.stderr
+    assert "2 nodes online" in celery(both, "status", side=side).stdout
+
+
+def test_a_destination_reaches_the_node_of_that_name_or_of_one_side(both: Rollout) -> None:
+    control: Any = both.producer().control
+    here, there = node(both, SOURCE), node(both, TARGET)
+    assert {here} == names(control.ping(destination=[here]))
+    assert {there} == set(control.inspect(destination=[there]).ping()), "asked for by its plain name"
+    assert {f"{there}/target"} == names(control.ping(destination=[f"{there}/target"]))
+    assert [] == control.ping(destination=[f"{there}/source"])
+    assert {here, there} == names(control.ping(destination=[here, there]))
+    assert {here, f"{there}/target"} == names(control.ping(limit=2, timeout=20)), "ends with the second reply"
+    heard: list[dict[str, Any]] = []
+    assert control.ping(callback=heard.append) == heard
+
+
+def test_a_caller_s_connection_leads_to_its_broker(both: Rollout) -> None:
+    app = both.producer()
+    with Connection(both.addresses[SOURCE]) as connection:
+        assert {node(both, SOURCE)} == names(app.control.ping(connection=connection))
+
+
+def test_a_revoked_task_is_not_run_on_either_side(both: Rollout) -> None:
+    """It waits for its time, on the broker or in a worker."""
+    app = both.producer()
+    for side in Side:
+        label = uuid4().hex
+        both.change(weight=float(side is TARGET))
+        wait_until(lambda: _side_of_a_send(app) is side, within_s=10, what="the weight is followed")  # noqa: B023
+        revoked = app.send_task(f"{TASKS}.note", [f"{label}-revoked"], countdown=3)
+        app.send_task(f"{TASKS}.note", [f"{label}-other"], countdown=4)
+        revoked.revoke()
+        ran = both.await_ran([f"{label}-other"])
+        assert f"{label}-revoked" not in {line["label"] for line in ran}
+
+
+def _side_of_a_send(app: Any) -> Side:
+    """Where a task goes that is never run: it has expired."""
+    before = {side: app.repot.rollout.counters.of(side).sent for side in Side}
+    app.send_task(f"{TASKS}.note", ["never"], expires=-60)
+    return next(side for side in Side if app.repot.rollout.counters.of(side).sent > before[side])
+
+
+def _known(app: Any, command: str) -> str:
+    return json.dumps(getattr(app.control.inspect(timeout=2), command)())
+
+
+def test_a_worker_hears_what_was_revoked_on_the_other_side_alone(both: Rollout) -> None:
+    """The command reaches no worker of the target, only the store."""
+    app = both.producer()
+    revoked = uuid4().hex
+    app.control.revoke(revoked, destination=["none/source"])
+    wait_until(lambda: _known(app, "revoked").count(revoked) == len(Side), within_s=10, what="both workers know it")
+
+
+def test_an_argument_of_a_command_may_be_a_keyword_of_broadcast(both: Rollout) -> None:
+    """As Celery takes it; and a command without its argument is answered, not refused here."""
+    app = both.producer()
+    revoked = uuid4().hex
+    replies = app.control.broadcast("revoke", task_id=revoked, reply=True, limit=2, timeout=20)
+    assert {node(both, SOURCE), f"{node(both, TARGET)}/target"} == names(replies)
+    assert _known(app, "revoked").count(revoked) == len(Side)
+    assert {"error"} == {key for reply in app.control.broadcast("revoke", reply=True) for key in [*reply.values()][0]}
+
+
+def test_a_worker_that_starts_later_runs_nothing_that_was_revoked(
+    redis: Server, rabbitmq: Server, tmp_path: Path
+) -> None:
+    rollout = Rollout(redis.url, rabbitmq.url, redis, tmp_path)
+    try:
+        rollout.begin(1)
+        app = following(rollout.producer())
+        revoked = app.send_task(f"{TASKS}.note", ["revoked"])
+        revoked.revoke()
+        app.send_task(f"{TASKS}.note", ["other"])
+        rollout.start_worker(TARGET)
+        assert {"other"} == {line["label"] for line in rollout.await_ran(["other"])}
+        wait_until(lambda: not rollout.waiting(TARGET), within_s=10, what="nothing is left")
+    finally:
+        rollout.stop()
+
+
+def test_purge_empties_both_sides(redis: Server, rabbitmq: Server, tmp_path: Path) -> None:
+    rollout = Rollout(redis.url, rabbitmq.url, redis, tmp_path)
+    try:
+        rollout.begin(0.5)
+        app = rollout.producer()
+        for _ in range(40):
+            app.send_task(f"{TASKS}.note", ["never"])
+        assert 40 == app.control.purge()
+        assert [] == [*rollout.waiting(SOURCE), *rollout.waiting(TARGET)]
+        assert 0 == app.control.discard_all()
+    finally:
+        rollout.stop()
+
+
+def test_a_side_that_is_away_hides_nothing_of_the_other(away: Rollout) -> None:
+    worker = node(away, SOURCE)
+    away.start_worker(SOURCE, 1)
+    answer = celery(away, "inspect", "ping", "--json")
+    assert {worker} == set(json.loads(answer.stdout or "{}")), answer.stderr
+    assert "the target of the rollout shop did not take the command ping" in answer.stderr
+    assert "planted" not in answer.stdout + answer.stderr
+    # a command without answers
+    away.producer().control.broadcast("heartbeat")
+    with pytest.raises(OperationalError):
+        away.producer().control.purge()
+
+
+def test_the_other_side_answers_where_the_own_broker_is_away(away: Rollout) -> None:
+    """A program of the target, which is away."""
+    away.start_worker(SOURCE, 1)
+    answer = celery(away, "inspect", "ping", "--json", side=TARGET)
+    assert {f"{node(away, SOURCE)}/source"} == set(json.loads(answer.stdout or "{}")), answer.stderr
+    assert "the target of the rollout shop did not take the command ping" in answer.stderr
+    with pytest.raises(OperationalError):
+        away.producer(side=TARGET).control.broadcast("heartbeat")
+
+
+def test_both_brokers_are_away(redis: Server, tmp_path: Path) -> None:
+    urls = [f"amqp://me:planted@{LOOPBACK}:{free_port()}//" for _ in Side]
+    rollout = Rollout(urls[0], urls[1], redis, tmp_path)
+    try:
+        answer = celery(rollout, "inspect", "ping")
+        assert 0 != answer.returncode
+        assert "planted" not in answer.stdout + answer.stderr
+    finally:
+        rollout.stop()
+
+
+@pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
+def test_a_target_that_swallows_everything_costs_a_bounded_time(
+    request: pytest.FixtureRequest, kind: str, redis: Server, toxiproxy: Server, tmp_path: Path
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    proxy = Proxy.create(toxiproxy.url, f"target-{uuid4()}", server.port)
+    rollout = Rollout(f"{redis.url.removesuffix('/0')}/5", server.url_at(proxy.port), redis, tmp_path)
+    try:
+        rollout.begin(0)
+        rollout.start_worker(SOURCE, 1)
+        app = rollout.producer()
+        with proxy.with_toxic("timeout", ["downstream"], {"timeout": 0}):
+            begin = monotonic()
+            assert {node(rollout, SOURCE)} == names(app.control.ping())
+            assert monotonic() - begin < 1 + 5 + 1
+    finally:
+        rollout.stop()
+        proxy.delete()
+
+
+def test_a_revocation_is_not_lost_with_the_store(away: Rollout, caplog: pytest.LogCaptureFixture) -> None:
+    """The workers that run hear of it; the log says that others do not."""
+    away.start_worker(SOURCE, 1)
+    app = away.producer(lease_store=f"redis://{LOOPBACK}:{free_port()}/0")
+    revoked = uuid4().hex
+    app.control.revoke(revoked)
+    assert revoked in _known(app, "revoked")
+    assert "none that starts later" in caplog.text
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_the_sidecar_counts_both_sides_of_a_rollout(both: Rollout, rabbitmq: Server, side: Side) -> None:
+    directory = both.settings.status_dir
+    assert directory is not None
+    status = status_file.read(status_file.path_of(directory, node(both, side)))
+    settings = both.settings.replace(rollout_side=side.value, management_url=rabbitmq.management_url)
+    expected = {str(settings.broker_url), str(settings.rollout_target)}
+    with closing(QueueCounter(settings, 5)) as counter:
+        # RabbitMQ's statistics know a new queue after some seconds
+        wait_until(
+            lambda: expected == {one.broker for one in counter.count(status.link) if one.depth is not None},
+            within_s=20,
+            what="both sides are counted",
+        )
+
+
+class OwnControl(Control):
+    """An application's own class."""
+
+    def greet(self) -> Any:
+        """Ask."""
+        return self.ping(timeout=2)
+
+
+def test_an_application_s_own_class_is_kept(both: Rollout) -> None:
+    app = both.producer(Celery("own", control=OwnControl, set_as_current=False))
+    assert 2 == len(app.control.greet())
+    configure(app, both.settings.replace(rollout="", rollout_target=None), Role.CLIENT)
+    assert type(app.control) is OwnControl
+
+
+def test_without_the_rollout_control_is_celery_s(both: Rollout) -> None:
+    app = both.producer()
+    assert pickle.dumps(app)
+    configure(app, both.settings.replace(rollout="", rollout_target=None), Role.CLIENT)
+    assert type(app.control) is Control
+    assert {node(both, SOURCE)} == names(app.control.ping())
+
+
+def test_workers_elect_one_of_their_own_side(away: Rollout, caplog: pytest.LogCaptureFixture) -> None:
+    """The command is not sent to the other side, which would elect one as well."""
+    away.producer().control.election(uuid4().hex, "task")
+    assert "election" not in caplog.text

@@ -1,0 +1,125 @@
+"""The tutorial of a rollout, run as a reader does; and what it leaves when it is interrupted."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from repot.config import inherited_environment
+from repot.waiting import wait_until
+from support.commands import processes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+DEMO = "scripts/rollout_demo.py"
+PAGE = (ROOT / "docs" / "tutorial-rollout.md").read_text()
+
+#: Each run has a busy worker on each side, and a judge that compares durations.
+pytestmark = pytest.mark.xdist_group("tutorial")
+
+
+@contextmanager
+def running(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the demo in a directory, as `make rollout-demo` runs it."""
+    environment = {name: value for name, value in inherited_environment(without=()).items() if name == "PATH"}
+    environment |= {"TMPDIR": str(directory), "HOME": str(directory)}
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / DEMO), *arguments],
+        env=environment,
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def require_nothing_left(directory: Path, *files: str) -> None:
+    wait_until(lambda: not processes_of(directory), within_s=20, what="every process is gone")
+    left = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
+    assert sorted(files) == sorted(left)
+
+
+def typed_on(page: str) -> list[str]:
+    """Return the commands of a page's blocks, without the demo's own parser."""
+    found = re.findall(r"(?m)^```sh(?! file=)[^\n]*\n((?:(?!```).*\n)*)```$", page)
+    return [line for block in found for line in block.splitlines()]
+
+
+def test_the_tutorial_runs_as_written(own_directory: Path) -> None:
+    """A defect is taken back, its fix goes through, no id is lost, and no order is charged or shipped twice."""
+    with running(own_directory) as process:
+        shown, _ = process.communicate(timeout=150)
+    assert 0 == process.returncode, shown
+    assert typed_on(PAGE) == re.findall(r"(?m)^  (?:\[\w+\] )?\$ (.*)$", shown)
+
+    sent, orders = map(int, re.findall(r"task ids sent: (\d+), for (\d+) orders", shown)[0])
+    finished, on_redis, on_rabbitmq = map(
+        int, re.findall(r"finished: (\d+); on Redis (\d+), on RabbitMQ (\d+)", shown)[0]
+    )
+    assert sent == finished == on_redis + on_rabbitmq
+    assert sent > orders * 6  # some clicked twice
+    assert on_redis > 100
+    assert on_rabbitmq > 100
+    assert "\n  lost: 0\n" in shown
+    for effect in ("charged", "shipped"):
+        assert f"\n  orders {effect}: {orders}; missing 0, doubled 0\n" in shown
+    aborted, done = shown.index("aborted at 0%"), shown.index("done at 100%")
+    assert aborted < shown.index("the firewall lets the gateway through") < done
+
+    report = (own_directory / "repot-rollout-demo.html").read_text()
+    assert "the firewall lets the gateway through" in report
+    require_nothing_left(own_directory, "repot-rollout-demo.html")
+
+
+def test_make_runs_the_demo() -> None:
+    wanted = subprocess.run(
+        ["make", "--dry-run", "--silent", "rollout-demo"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert f".venv/bin/python {DEMO}" in wanted.stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGINT, r"\[target\] .* ready\."),
+        (signal.SIGTERM, "canary at 25%  by controller"),
+        (signal.SIGKILL, "canary at 25%  by controller"),
+    ],
+)
+def test_an_interrupted_tutorial_leaves_nothing(own_directory: Path, number: signal.Signals, moment: str) -> None:
+    """While workers start, and while the controller leads."""
+    with running(own_directory) as process:
+        assert process.stdout is not None
+        shown = ""
+        while not re.search(moment, shown):
+            line = process.stdout.readline()
+            assert line, shown
+            shown += line
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=60)
+    assert (-9 if number == signal.SIGKILL else 130) == process.returncode, rest
+    assert "Traceback" not in rest
+    require_nothing_left(own_directory)
+
+
+def test_a_worker_that_ends_by_itself_fails_the_tutorial(own_directory: Path) -> None:
+    """What is not as the page says is an error, and ends everything."""
+    page = own_directory / "page.md"
+    page.write_text(PAGE.replace("celery -A shop worker -n source@%h", "celery -A shop worker --no-such-option"))
+    with running(own_directory, str(page)) as process:
+        shown, _ = process.communicate(timeout=100)
+    assert 1 == process.returncode, shown
+    assert "error: this is not as the tutorial says: `celery -A shop worker --no-such-option" in shown
+    assert "No such option" in shown
+    require_nothing_left(own_directory, "page.md")
