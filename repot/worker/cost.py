@@ -50,5 +50,6 @@ class CostKind(StrEnum):
     #: Of runs that may have been paid for twice: the outcome of an earlier run is unknown; without a guard, the message
     #: was delivered before, or Celery sends it again as its process was killed.
     REPEATED = "repeated"
-    #: Of the runs that did not happen, because the effect had happened before; an estimate: the mean cost of those that did.
+    #: Of the runs that did not happen, because the effect had happened before; an estimate: the mean cost of those that
+    #: did.
     PREVENTED = "prevented"

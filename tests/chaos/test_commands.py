@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from repot.waiting import wait_until
 from support.commands import processes_of, start
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: One process runs all campaigns but the matrix: each uses every processor.
 pytestmark = pytest.mark.xdist_group("campaigns")

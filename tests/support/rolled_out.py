@@ -72,14 +72,18 @@ def sending(settings: WorkerSettings) -> Iterator[list[str]]:
 def await_the_end(settings: WorkerSettings, log: ReapedProcess | None = None) -> None:
     """Wait until the rollout is done."""
 
+    records = rollout_records(settings)
+
     def phase() -> str:
-        found = rollout_records(settings).read(NAME)
+        found = records.read(NAME)
         return found.phase if found else ""
 
     try:
         wait_until(lambda: phase() in ("done", "aborted"), within_s=180, what="the rollout is over", poll_s=0.5)
         assert "done" == phase()
     except Exception as error:
-        error.add_note(f"phase {phase()}")
-        error.add_note(log.log_tail(60) if log else "")
+        for one in records.history(NAME):
+            error.add_note(f"{one.updated_at:.1f} {one.phase} {one.weights.default} {one.why}")
+        said = log.log_tail(20_000).splitlines() if log else []
+        error.add_note("\n".join([*(line for line in said if "repot.run[" not in line), *said[-30:]]))
         raise
