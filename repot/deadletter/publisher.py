@@ -20,6 +20,7 @@ from repot.brokers.message import Message, publish
 from repot.config.masking import masked
 from repot.config.queues import DeadLetterQueue
 from repot.deadletter.dead_letter_events import dead_lettered
+from repot.forks import no_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +121,8 @@ class DeadLetterPublisher:
         refused_since: float | None = None
         while not self._closing.is_set():
             try:
-                self._publish(pending)
+                with no_fork():
+                    self._publish(pending)
             except Exception as error:  # noqa: BLE001 - of any type: it is logged, and counts as a refusal
                 self._disconnect(broken=True)
                 refused_since = self._refused_since(error, refused_since)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -91,29 +90,37 @@ class StoreConnection:
     #: The package whose directory `scripts` holds the scripts, and the script to prepend to each of them.
     package: ClassVar[str]
     prelude: ClassVar[str] = ""
+    _texts: ClassVar[dict[str, str]]
+
+    def __init_subclass__(cls) -> None:
+        """Read the scripts now: a process that is forked while a thread reads them waits for the thread's imports."""
+        scripts = [one for one in (files(cls.package) / "scripts").iterdir() if one.name.endswith(".lua")]
+        cls._texts = {one.name.removesuffix(".lua"): one.read_text() for one in scripts}
 
     def __init__(self, settings: WorkerSettings) -> None:
         """Use the store of the settings; connects on first use."""
         self._settings = settings
+        self._client: Client | None = None
         self._scripts: dict[str, Script] = {}
 
-    @cached_property
+    @property
     def client(self) -> Client:
         """The client; connects on first use."""
-        return open_client(self._settings)
+        if self._client is None:
+            self._client = open_client(self._settings)
+        return self._client
 
     def close(self) -> None:
         """Close the connections."""
-        if "client" in self.__dict__:
-            self.client.close()
-            del self.client
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
             self._scripts.clear()
 
     def _script(self, name: str) -> Script:
         if name not in self._scripts:
-            directory = files(self.package) / "scripts"
-            texts = [(directory / f"{one}.lua").read_text() for one in (self.prelude, name) if one]
-            self._scripts[name] = self.client.register_script("".join(texts))
+            text = self._texts.get(self.prelude, "") + self._texts[name]
+            self._scripts[name] = self.client.register_script(text)
         return self._scripts[name]
 
     def _ask(self, request: Callable[[], T]) -> T:

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from repot.errors import RepotError
+from repot.forks import no_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,8 +114,9 @@ class Renewer:
             now = monotonic()
             due = [lease for due_at, lease in self._due.values() if due_at <= now]
             unsent = [self._unsent.popleft() for _ in range(len(self._unsent))]
-        _each(self._renew, due)
-        _each(self._send, unsent)
+        with no_fork():
+            _each(self._renew, due)
+            _each(self._send, unsent)
         with self._changed:
             self._plan()
 

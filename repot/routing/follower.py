@@ -9,6 +9,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from repot.errors import RepotError
+from repot.forks import no_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,8 +78,9 @@ class Follower:
         spread = random.Random()  # noqa: S311 - no secret
         while not reading.stopped.is_set():
             try:
-                read = read or self._open_reader()
-                self._take(read())
+                with no_fork():
+                    read = read or self._open_reader()
+                    self._take(read())
                 if failed:
                     log.warning("the rollout %s is followed again", self._name, extra={"action": "rollout_followed"})
                 failed = False

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 
 from repot.config.masking import masked
+from repot.forks import no_fork
 from repot.upstream import worker_state
 from repot.upstream.consumer_hooks import wrap_task_handler
 from repot.worker.expiry_register import expiry_of, expiry_register_of
@@ -160,8 +161,9 @@ class ExpiryWatch:
     def _call(self, operation: Callable[[ExpiryRegister], Any]) -> Any:  # noqa: ANN401 - its result
         """Return the result of an operation on the register; None if it failed, which is logged once."""
         try:
-            register = expiry_register_of(self._app)
-            result = operation(register) if register is not None else (True, False)
+            with no_fork():
+                register = expiry_register_of(self._app)
+                result = operation(register) if register is not None else (True, False)
         except Exception as error:  # noqa: BLE001 - the thread's last frame
             if not self._is_unreachable:
                 log.warning(

@@ -14,6 +14,7 @@ from uuid import uuid4
 from celery import signals
 
 from repot.errors import RepotError, StatusFileUnreadable
+from repot.forks import no_fork
 from repot.routing.choice import Side
 from repot.routing.tally import Reporter, Tally, WorkerState
 from repot.worker import status_file
@@ -78,8 +79,10 @@ class WorkerReporter:
 
     def _report_on(self) -> None:
         while not self._stopped.wait(INTERVAL_S):
-            self._report()
-            self._revoked.take()
+            with no_fork():
+                self._report()
+            with no_fork():
+                self._revoked.take()
         self._report()
         self._revoked.close()
         self._store.close()

@@ -71,7 +71,6 @@ def sending(settings: WorkerSettings) -> Iterator[list[str]]:
 
 def await_the_end(settings: WorkerSettings, log: ReapedProcess | None = None) -> None:
     """Wait until the rollout is done."""
-
     records = rollout_records(settings)
 
     def phase() -> str:
