@@ -26,8 +26,10 @@ RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes -r r
       --require-hashes --only-binary :all: -r requirements-flower.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY repot repot
+# the version comes from a tag, and the repository is not here: --build-arg VERSION=0.1.0
+ARG VERSION=0.0.0
 # with byte code: each probe is a new process, and would compile Celery again. Without the tests of packages
-RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /build/wheel . \
+RUN SETUPTOOLS_SCM_PRETEND_VERSION_FOR_REPOT=$VERSION pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /build/wheel . \
  && for environment in worker flower; do \
       pip --python /opt/$environment/bin/python install --no-cache-dir --disable-pip-version-check \
         --no-deps --no-index /build/wheel/*.whl; \

@@ -6,7 +6,7 @@ SERVERS := tests/conformance tests/servers tests/upstream/test_bugs.py
 UNIT := tests/unit tests/upstream --ignore tests/upstream/test_bugs.py --numprocesses 2
 
 .NOTPARALLEL:
-.PHONY: help demo rollout-demo test check setup venv brokers browser prometheus lint workflows types contract unit coverage other-python oldest newest wheel together apps servers suite health chaos compose conformance lock docs site clean
+.PHONY: help demo rollout-demo test check setup venv brokers browser prometheus lint workflows types contract unit coverage other-python oldest newest wheel together apps servers suite health chaos compose conformance lock docs site pictures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -105,6 +105,9 @@ docs: venv ## Write docs/settings.md, docs/exit-codes.md, docs/rules/ and tables
 
 site: venv ## Build the docs site into site/; a broken link or anchor ends it
 	$(BIN)/mkdocs build --strict --quiet
+
+pictures: setup browser ## Make docs/pictures again: both demos, and a browser that looks at their pages
+	$(BIN)/python scripts/pictures.py
 
 clean: ## Remove .venv, .tools and caches
 	rm -rf .venv .tools site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -50,6 +50,11 @@ class Built:
     sdist: Path
     wheel: Path
 
+    @property
+    def version(self) -> str:
+        """What the wheel's name says."""
+        return self.wheel.name.split("-")[1]
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
@@ -68,7 +73,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def test_the_wheel_has_the_package_and_nothing_else(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         names = set(archive.namelist())
-    information = f"repot-{PROJECT['version']}.dist-info/"
+    information = f"repot-{built.version}.dist-info/"
     of_package = {name for name in names if not name.startswith(information)}
     here = {path.relative_to(ROOT).as_posix() for path in (ROOT / "repot").rglob("*") if path.is_file()}
     assert of_package == {name for name in here if "__pycache__" not in name}
@@ -133,9 +138,21 @@ def test_an_empty_environment_gets_no_package_of_an_extra(installed: Path) -> No
     assert set() == names & NOT_IN_CORE
 
 
-def test_the_commands_answer(installed: Path) -> None:
+def test_the_commands_answer(built: Built, installed: Path) -> None:
     assert "doctor" in checked([installed / "repot", "--help"], installed)
-    assert PROJECT["version"] in checked([installed / "repot", "--version"], installed)
+    assert f"repot, version {built.version}\n" == checked([installed / "repot", "--version"], installed)
+
+
+def test_the_version_comes_from_the_tag(tmp_path: Path) -> None:
+    """Files without their repository have no version that could be known."""
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    command: list[str | Path] = [sys.executable, "-m", "hatchling", "version"]
+    assert "0.0.0" == checked(command, tmp_path).strip()
+    git: list[str | Path] = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "tag.gpgSign=false"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"], ["tag", "-a", "v7.8.9", "-m", "7.8.9"]):
+        checked([*git, *words], tmp_path)
+    assert "7.8.9" == checked(command, tmp_path).strip()
 
 
 def test_a_worker_imports_what_it_needs(installed: Path) -> None:
@@ -150,7 +167,17 @@ def test_the_doctor_judges_an_application_that_does_not_use_repot(
     """The same findings as from this environment (`tests/apps`)."""
     shutil.copytree(APPS / "first_steps", tmp_path, dirs_exist_ok=True)
     program, *words = command.split()
-    found = run([installed / program, *words, "--format", "json"], tmp_path)
+    require_findings(run([installed / program, *words, "--format", "json"], tmp_path))
+
+
+def test_the_doctor_needs_no_install(built: Built, tmp_path: Path) -> None:
+    """As docs/doctor.md has it; `uvx` makes an environment of its own."""
+    shutil.copytree(APPS / "first_steps", tmp_path, dirs_exist_ok=True)
+    uvx = Path(sys.executable).with_name("uvx")
+    require_findings(run([uvx, "--from", built.wheel, "repot", "doctor", "-A", "tasks", "--format", "json"], tmp_path))
+
+
+def require_findings(found: subprocess.CompletedProcess[str]) -> None:
     assert found.returncode == 4, found.stderr
     (report,) = json.loads(found.stdout)["applications"]
     assert {"RPT103", "RPT203", "RPT301", "RPT302", "RPT308"} == {one["rule"] for one in report["findings"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -68,7 +69,7 @@ def test_a_command_is_imported_when_it_is_used() -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    assert "repot, version 0.1.0" == repot("--version").stdout.strip()
+    assert f"repot, version {version('repot')}" == repot("--version").stdout.strip()
 
 
 def test_config_show_gives_values_and_origins_and_no_password() -> None:
