@@ -57,14 +57,17 @@ coverage: unit ## Tests without servers, and how much of repot they run; not bel
 # not in `make check`: it costs half as much processor time again
 coverage test: COVERAGE = --cov --cov-report=
 
+AT_THE_BOUND = python=$$(scripts/environment $@) && set -x && "$$python" -m pytest $(UNIT) && \
+  "$$python" -m pytest tests/apps tests/conformance --numprocesses 2 --dist loadgroup
+
 other-python: venv ## Tests without servers on another supported Python, where one is installed
 	@python=$$(scripts/environment other-python) && if [ -n "$$python" ]; then set -x; "$$python" -m pytest $(UNIT); fi
 
-oldest: venv ## Tests without servers on the oldest allowed Celery, kombu, redis-py and other packages
-	@python=$$(scripts/environment oldest) && set -x && "$$python" -m pytest $(UNIT)
+oldest: setup suite ## Tests without servers, of projects, and of Celery's own, on the oldest allowed Celery, kombu, redis-py ...
+	@$(AT_THE_BOUND)
 
-newest: venv ## Tests without servers on the newest allowed ones, as of today
-	@python=$$(scripts/environment newest) && set -x && "$$python" -m pytest $(UNIT)
+newest: setup suite ## The same on the newest allowed ones, as of today
+	@$(AT_THE_BOUND)
 
 wheel: venv ## Build sdist and wheel, look into them, try the wheel in an empty environment
 	$(BIN)/pytest tests/distribution
