@@ -73,3 +73,19 @@ def test_a_page_fits_and_axe_finds_nothing_serious(
     found = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
     serious = [one for one in found["violations"] if one["impact"] in {"serious", "critical"}]
     assert [] == [(one["id"], len(one["nodes"]), one["nodes"][0]["html"]) for one in serious]
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_the_session_plays_to_its_end_and_stands_still_on_request(browser: Remote, address: str, motion: str) -> None:
+    reader = Reader(browser, f"{address}pictures/demo.svg")
+    reader.tells("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": motion}])
+    browser.get("about:blank")
+    browser.get(reader.address)
+    last = "getComputedStyle([...document.querySelectorAll('text')].at(-1)).opacity"
+    box = "[...document.querySelectorAll('text')].at(-1).getBoundingClientRect()"
+    if motion == "no-preference":
+        assert "0" == reader.asks(last)
+        # it is not waited for: its own time is moved
+        reader.asks("document.getAnimations().forEach((one) => one.finish())")
+    assert "1" == reader.asks(last)
+    assert reader.asks(f"{box}.bottom <= document.documentElement.getBoundingClientRect().bottom")
