@@ -22,7 +22,7 @@ from repot.errors import DeadlineExceeded
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.idempotency.records import Acquired
-from repot.testbed import LOOPBACK, ReapedProcess, free_port
+from repot.testbed import LOOPBACK, ReapedProcess, free_port, redis_server
 from repot.waiting import wait_until
 from support.leases import lease_request
 from support.leftovers import run_to_its_end
@@ -91,7 +91,7 @@ class Reader:
     """Types what a page says, in a directory of its own."""
 
     def __init__(self, directory: Path, source: Server, target: Realm) -> None:
-        self.directory, self.source, self.queue = directory, source, "shop-queue"
+        self.directory, self.source, self.target, self.queue = directory, source, target, "shop-queue"
         self._terminals: dict[str, ReapedProcess] = {}
         self._ends: dict[str, int] = {}
         self._printed = ""
@@ -112,7 +112,7 @@ class Reader:
         }
         outside = inherited_environment(without=("WORKER_", "CELERY_", "HEALTHCHECK_"))
         self._environment = outside | {
-            "PATH": f"{Path(sys.executable).parent}:{outside['PATH']}",
+            "PATH": f"{Path(sys.executable).parent}:{ROOT / '.tools'}:{outside['PATH']}",
             "HOME": str(directory),
             "TMPDIR": str(directory),
             "PYTHONUNBUFFERED": "1",
@@ -135,16 +135,14 @@ class Reader:
 
     def save(self, name: str, text: str) -> None:
         """Save a file."""
-        for there, here in self._in_place_of.items():
-            text = text.replace(there, here)
-        (self.directory / name).write_text(text)
+        (self.directory / name).write_text(self._here(text))
 
     def follow(self, block: Block) -> None:
         """Do what a block says."""
         if "file" in block.options:
             self.save(block.options["file"], block.text + "\n")
         elif "output" in block.options:
-            compare(block.text, self._printed, block.place)
+            compare(self._here(block.text), self._printed, block.place)
         elif not block.is_typed:
             return
         elif name := block.options.get("terminal"):
@@ -211,10 +209,14 @@ class Reader:
             process.stop()
 
     def _command(self, line: str) -> tuple[list[str], dict[str, str]]:
-        for there, here in self._in_place_of.items():
-            line = line.replace(there, here)
         state = f"[ ! -e {STATE} ] || . ./{STATE}\n"
-        return ["bash", "-o", "pipefail", "-c", state + line], self._environment
+        return ["bash", "-o", "pipefail", "-c", state + self._here(line)], self._environment
+
+    def _here(self, text: str) -> str:
+        """Return a text of the page with the addresses of the private servers."""
+        for there, here in self._in_place_of.items():
+            text = text.replace(there, here)
+        return text
 
 
 def dead_letters(reader: Reader) -> None:
@@ -245,9 +247,15 @@ def backlog(reader: Reader) -> None:
     reader.type('python -c "from shop.celery import pay; [pay.delay(number) for number in range(2000)]"')
 
 
-def both_sides(reader: Reader) -> None:
-    """Start a worker of the source; RabbitMQ's statistics know the target's queue after some seconds."""
+def counted_target(reader: Reader) -> None:
+    """Declare the target's queue, and wait until RabbitMQ's statistics know it, which takes some seconds."""
     backlog(reader)
+
+    def is_counted() -> bool:
+        queues = reader.target.ask("GET", f"queues/{reader.target.vhost}")
+        return any(queue["name"] == reader.queue and "messages_unacknowledged" in queue for queue in queues)
+
+    wait_until(is_counted, within_s=WITHIN_S, what="the target's queue is counted")
 
 
 PREPARED: dict[str, Callable[[Reader], None]] = {
@@ -255,19 +263,28 @@ PREPARED: dict[str, Callable[[Reader], None]] = {
     "dead-letters": dead_letters,
     "idempotency": unknown_outcomes,
     "move-a-backlog": backlog,
-    "rollout": both_sides,
+    "rollout": counted_target,
 }
 
 
 @pytest.fixture
-def reader(own: Server, rabbitmq: Server, tmp_path: Path) -> Iterator[Reader]:
-    found = Reader(tmp_path, own, Realm(rabbitmq))
-    yield found
-    found.stop()
+def reader(rabbitmq: Server, tmp_path: Path) -> Iterator[Reader]:
+    """Give each page a Redis and a virtual host of its own, so that pages run at the same time."""
+    with redis_server() as source:
+        found = Reader(tmp_path, source, Realm(rabbitmq))
+        yield found
+        found.stop()
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(block.is_typed for block in blocks(page))], ids=lambda page: page.stem
+    "page",
+    [
+        # one process runs all campaigns, as in tests/chaos
+        pytest.param(page, marks=pytest.mark.xdist_group("campaigns") if page.stem == "chaos-testing" else [])
+        for page in PAGES
+        if any(block.is_typed for block in blocks(page))
+    ],
+    ids=lambda page: page.stem,
 )
 def test_the_commands_of_a_page_run(page: Path, reader: Reader) -> None:
     if prepare := PREPARED.get(page.stem):

@@ -37,8 +37,8 @@ def place(block: Block) -> str:
 def test_there_are_blocks_of_each_kind() -> None:
     """An expression that finds no block would let every other test pass."""
     assert len(PAGES) > 25
-    fences = sum(len(re.findall(r"(?m)^ *```", page.read_text())) for page in PAGES)
-    assert fences == 2 * len(BLOCKS)
+    borders = sum(len(re.findall(r"(?m)^ *```", page.read_text())) for page in PAGES)
+    assert borders == 2 * len(BLOCKS)
     assert sum(block.is_typed for block in BLOCKS) > 20
     assert MARKED
     assert PYTHON
