@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
+CONTROL = "supervisorctl -c supervisord.conf"
+
 
 def _is_ready(port: int) -> bool:
     connection = HTTPConnection("127.0.0.1", port, timeout=5)
@@ -49,6 +51,12 @@ def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
     )
     made.rewrite(DOTENV, WORKER_ROLLOUT_TARGET=rabbitmq.url, TARGET_HEALTHCHECK_PORT=ports[1])
     settings = settings_of(made)
+
+    def run(line: str) -> str:
+        done = made.run(with_rollout(line))
+        assert 0 == done.returncode, done.stdout + done.stderr
+        return done.stdout
+
     with made.start(with_rollout("supervisord -c supervisord.rollout.conf")) as supervisord:
         try:
             for port in ports:
@@ -57,13 +65,20 @@ def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
                 lambda: "this beat stands by" in supervisord.log_tail(1000), within_s=30, what="a beat stands by"
             )
             assert 1 == supervisord.log_tail(1000).count("this beat sends")
+            # RabbitMQ's statistics know a new queue after some seconds
+            wait_until(
+                lambda: made.run(with_rollout("repot rollout plan friday")).returncode == 0,
+                within_s=30,
+                what="the plan lacks nothing",
+                poll_s=0.5,
+            )
             with sending(settings) as ids:
-                control = "supervisorctl -c supervisord.conf"
-                started = made.run(with_rollout(f"{control} start rollout"))
-                assert 0 == started.returncode, started.stdout
+                for act in ("start", "stop", "start"):
+                    run(f"{CONTROL} {act} rollout")
                 await_the_end(settings, supervisord)
-            shown = made.run(with_rollout("repot rollout status friday")).stdout
+            shown = run("repot rollout status friday")
             assert "sends the schedule: beat of the rollout 'friday', process" in shown
+            run(f"{CONTROL} shutdown")
         finally:
             supervisord.signal(signal.SIGTERM)
             wait_until(lambda: supervisord.exit_code is not None, within_s=60, what="supervisord leaves")
@@ -71,3 +86,7 @@ def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
     of_ours = [line for line in effects if line.task in set(ids)]
     assert sorted(ids) == sorted(line.task for line in of_ours)
     assert {"worker", "target"} == {line.worker.partition("@")[0] for line in of_ours}
+    with made.start("supervisord -c supervisord.conf") as supervisord:
+        wait_until(partial(_is_ready, int(ports[0])), within_s=90, what="it runs without the rollout", poll_s=0.5)
+        assert 0 == made.run(f"{CONTROL} shutdown").returncode
+        wait_until(lambda: supervisord.exit_code is not None, within_s=60, what="supervisord leaves")
