@@ -25,6 +25,8 @@ _GENERATED = ("CHANGELOG.md", "CONTRIBUTING.md")
 
 _LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 _BLOCK = re.compile(r"(?ms)^[ ]*```.*?^[ ]*```[ ]*$")
+#: What tests read in the first line of a block (tests/support/pages.py); the site would show all of that line.
+_OPTIONS = re.compile(r"(?<=\w) [^\n]*")
 _LOADED = re.compile(
     r"""<(?:script|img|iframe|source|link(?=[^>]*\brel=["']?(?:stylesheet|preconnect|preload|icon)))
     [^>]*?\b(?:src|href)=["']?(?P<address>(?:https?:)?//[^"'\s>]+)""",
@@ -44,13 +46,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite the links of a page that lead out of docs/; leave blocks of code as they are."""
+    """Rewrite the links of a page that lead out of docs/; of blocks of code leave out the options."""
     root = Path(config.docs_dir).parent
     known = {file.src_uri for file in files}
     source = next((name for name in _GENERATED if TOP[name] == page.file.src_uri), f"docs/{page.file.src_uri}")
     parts, end = [], 0
     for block in _BLOCK.finditer(markdown):
-        parts += [rewritten(markdown[end : block.start()], source, root, known), block[0]]
+        shown = _OPTIONS.sub("", block[0], count=1)
+        parts += [rewritten(markdown[end : block.start()], source, root, known), shown]
         end = block.end()
     return "".join([*parts, rewritten(markdown[end:], source, root, known)])
 

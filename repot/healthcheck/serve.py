@@ -22,7 +22,7 @@ _GRACE_S = 1
 
 
 def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `announce` is called once the socket is bound.
+    """Serve until SIGTERM or SIGINT; `announce` is called once clients can connect.
 
     Raises:
         AddressTaken: it cannot listen there.
@@ -47,7 +47,7 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
 
 
 def listen(host: str, port: int, who: str, settings: tuple[str, str]) -> socket.socket:
-    """Return a socket that is bound; `who` listens, by the settings of its host and port.
+    """Return a socket to which clients can connect; `who` listens, by the settings of its host and port.
 
     Raises:
         AddressTaken: it cannot listen there.
@@ -59,6 +59,8 @@ def listen(host: str, port: int, who: str, settings: tuple[str, str]) -> socket.
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        # from now on the kernel keeps connections until the server accepts them
+        listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         message = f"{who} cannot listen on {host}, port {port}: {error.strerror}"

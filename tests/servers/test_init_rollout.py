@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.testbed import Server
+    from support.deployment import Deployment
+
+CONTROL = "supervisorctl -c supervisord.conf"
 
 
 def _is_ready(port: int) -> bool:
@@ -30,12 +33,9 @@ def _is_ready(port: int) -> bool:
         connection.close()
 
 
-def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
-    redis: Server, rabbitmq: Server, tmp_path: Path
-) -> None:
-    """Both workers are ready by their probes, one beat sends, and the controller leads to the end."""
-    made = rolled_out(tmp_path, "redis")
-    queue, ports = f"q-{uuid4()}", [str(free_port()) for _ in range(2)]
+def _made(directory: Path, redis: Server, rabbitmq: Server, ports: list[str]) -> Deployment:
+    """What `repot init --rollout` writes, with the addresses of these servers and the ports of both sidecars."""
+    made, queue = rolled_out(directory, "redis"), f"q-{uuid4()}"
     made.rewrite(
         WORKER_BROKER_URL=redis.url,
         WORKER_RESULT_BACKEND=redis.results_url,
@@ -48,7 +48,22 @@ def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
         HEALTHCHECK_PORT=ports[0],
     )
     made.rewrite(DOTENV, WORKER_ROLLOUT_TARGET=rabbitmq.url, TARGET_HEALTHCHECK_PORT=ports[1])
+    return made
+
+
+def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
+    redis: Server, rabbitmq: Server, tmp_path: Path
+) -> None:
+    """Both workers are ready by their probes, one beat sends, and the controller leads to the end."""
+    ports = [str(free_port()) for _ in range(2)]
+    made = _made(tmp_path, redis, rabbitmq, ports)
     settings = settings_of(made)
+
+    def run(line: str) -> str:
+        done = made.run(with_rollout(line))
+        assert 0 == done.returncode, done.stdout + done.stderr
+        return done.stdout
+
     with made.start(with_rollout("supervisord -c supervisord.rollout.conf")) as supervisord:
         try:
             for port in ports:
@@ -57,13 +72,20 @@ def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
                 lambda: "this beat stands by" in supervisord.log_tail(1000), within_s=30, what="a beat stands by"
             )
             assert 1 == supervisord.log_tail(1000).count("this beat sends")
+            # RabbitMQ's statistics know a new queue after some seconds
+            wait_until(
+                lambda: made.run(with_rollout("repot rollout plan friday")).returncode == 0,
+                within_s=30,
+                what="the plan lacks nothing",
+                poll_s=0.5,
+            )
             with sending(settings) as ids:
-                control = "supervisorctl -c supervisord.conf"
-                started = made.run(with_rollout(f"{control} start rollout"))
-                assert 0 == started.returncode, started.stdout
+                for act in ("start", "stop", "start"):
+                    run(f"{CONTROL} {act} rollout")
                 await_the_end(settings, supervisord)
-            shown = made.run(with_rollout("repot rollout status friday")).stdout
+            shown = run("repot rollout status friday")
             assert "sends the schedule: beat of the rollout 'friday', process" in shown
+            run(f"{CONTROL} shutdown")
         finally:
             supervisord.signal(signal.SIGTERM)
             wait_until(lambda: supervisord.exit_code is not None, within_s=60, what="supervisord leaves")
@@ -71,3 +93,7 @@ def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
     of_ours = [line for line in effects if line.task in set(ids)]
     assert sorted(ids) == sorted(line.task for line in of_ours)
     assert {"worker", "target"} == {line.worker.partition("@")[0] for line in of_ours}
+    with made.start("supervisord -c supervisord.conf") as supervisord:
+        wait_until(partial(_is_ready, int(ports[0])), within_s=90, what="it runs without the rollout", poll_s=0.5)
+        assert 0 == made.run(f"{CONTROL} shutdown").returncode
+        wait_until(lambda: supervisord.exit_code is not None, within_s=60, what="supervisord leaves")

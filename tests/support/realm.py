@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rights.md").read_text()
 
+PASSWORD = "secret"
+
 
 class Realm:
     """A virtual host of a RabbitMQ, and users with the permissions of the page."""
@@ -34,13 +36,13 @@ class Realm:
         with build_opener(ProxyHandler({})).open(request, timeout=10) as response:
             return json.loads(response.read() or "null")
 
-    def user(self, name: str, given: tuple[str, str, str, str]) -> str:
+    def user(self, name: str, given: tuple[str, str, str, str], password: str = PASSWORD) -> str:
         """Make a user of a tag and of rights to configure, write and read; return the address."""
         user = f"{name}-{self.vhost}"
-        self.ask("PUT", f"users/{user}", {"password": "secret", "tags": given[0]})
+        self.ask("PUT", f"users/{user}", {"password": password, "tags": given[0]})
         rights = dict(zip(("configure", "write", "read"), given[1:], strict=True))
         self.ask("PUT", f"permissions/{self.vhost}/{user}", rights)
-        return f"amqp://{user}:secret@127.0.0.1:{self.server.port}/{self.vhost}"
+        return f"amqp://{user}:{password}@127.0.0.1:{self.server.port}/{self.vhost}"
 
     def of_page(self, name: str, tag: str = "") -> str:
         """Make a user with the permissions of the page."""

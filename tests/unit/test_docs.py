@@ -47,7 +47,7 @@ def test_every_exit_code_has_a_meaning_and_the_help_says_the_same() -> None:
 
 def test_the_ladder_on_the_page_is_the_contract() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    block = page.partition("\n## The ladder\n")[2].split("```")[1]
+    block = page.partition("\n## The ladder\n")[2].split("```text\n")[1].split("```")[0]
     shown = [re.split(r"\s{2,}", line)[0].strip() for line in block.splitlines() if line.strip("| ")]
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     assert next(one["layers"] for one in contracts if one["type"] == "layers") == shown

@@ -11,6 +11,12 @@ import pytest
 from repot.healthcheck.serve import listen
 
 
+def test_a_client_that_comes_before_the_server_accepts_waits() -> None:
+    """Its address is announced by then."""
+    with listen("127.0.0.1", 0, "the sidecar", ("HOST", "PORT")) as listening:
+        socket.create_connection(listening.getsockname(), timeout=5).close()
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_an_answer_does_not_wait_for_the_receipt_of_its_first_part(host: str) -> None:
     """Nagle's algorithm is off on a connection as asyncio serves it."""

@@ -17,6 +17,16 @@ and [what changed](../CHANGELOG.md).
 ```
 [untouched](../repot/errors.py)
 ```
+
+1. A step:
+
+    ```sh not-run="needs a cluster; \"quoted\"" exit=4
+    kubectl get pods
+    ```
+
+```sh terminal=one
+repot up
+```
 """
 OTHER = "# Another page\n\n## A heading\n"
 
@@ -61,6 +71,9 @@ def test_links_of_the_repository_become_links_of_the_site(tmp_path: Path) -> Non
         "[untouched](../repot/errors.py)",
     ):
         assert expected in html, expected
+    for option in ("```", "not-run", "exit=4", "terminal="):
+        assert option not in html
+    assert 2 == html.count('<div class="highlight"><pre>') - html.count("[untouched]")
     assert '<a href="../other/">A page</a>' in (tmp_path / "site" / "changelog" / "index.html").read_text()
     contributing = (tmp_path / "site" / "contributing" / "index.html").read_text()
     assert "The code (<code>repot/errors.py</code>)" in contributing

@@ -228,7 +228,7 @@ def serve(
     moves: tuple[str, ...],
     announce: Callable[[], None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `announce` is called once the socket is bound.
+    """Serve until SIGTERM or SIGINT; `announce` is called once clients can connect.
 
     Raises:
         AddressTaken: it cannot listen there.
