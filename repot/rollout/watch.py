@@ -11,6 +11,7 @@ from repot.rollout.phases import Observed, Phase
 from repot.rollout.samples import running_of, sample_of, tasks_in
 from repot.routing.choice import Side
 from repot.worker.status_file import WorkerPhase
+from repot.worker.task_outcomes import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -86,6 +87,9 @@ class Watch:
         counts = self.tally.counts(side)
         found = sample_of(counts, tasks_in(counts))
         account = f"{found.sent} messages sent there, {found.finished} tasks finished there"
+        # a task that waits for another run, or is retried, is one message more
+        if again := found.count(TaskOutcome.RETRIED, TaskOutcome.WAITED):
+            account = f"{account}, {again} sent again"
         if not self.plan.moves:
             return Observed(age_s, is_empty=is_empty, left=watched.left, account=account)
         if watched.has_waiting:

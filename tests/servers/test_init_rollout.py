@@ -51,6 +51,13 @@ def _made(directory: Path, redis: Server, rabbitmq: Server, ports: list[str]) ->
     return made
 
 
+def _require_runs_without_a_rollout(made: Deployment, port: str) -> None:
+    with made.start("supervisord -c supervisord.conf") as supervisord:
+        wait_until(partial(_is_ready, int(port)), within_s=90, what="it runs without the rollout", poll_s=0.5)
+        assert 0 == made.run(f"{CONTROL} shutdown").returncode
+        wait_until(lambda: supervisord.exit_code is not None, within_s=60, what="supervisord leaves")
+
+
 def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
     redis: Server, rabbitmq: Server, tmp_path: Path
 ) -> None:
@@ -93,7 +100,4 @@ def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
     of_ours = [line for line in effects if line.task in set(ids)]
     assert sorted(ids) == sorted(line.task for line in of_ours)
     assert {"worker", "target"} == {line.worker.partition("@")[0] for line in of_ours}
-    with made.start("supervisord -c supervisord.conf") as supervisord:
-        wait_until(partial(_is_ready, int(ports[0])), within_s=90, what="it runs without the rollout", poll_s=0.5)
-        assert 0 == made.run(f"{CONTROL} shutdown").returncode
-        wait_until(lambda: supervisord.exit_code is not None, within_s=60, what="supervisord leaves")
+    _require_runs_without_a_rollout(made, ports[0])
