@@ -6,7 +6,7 @@ SERVERS := tests/conformance tests/servers tests/upstream/test_bugs.py
 UNIT := tests/unit tests/upstream --ignore tests/upstream/test_bugs.py --numprocesses 2
 
 .NOTPARALLEL:
-.PHONY: help demo rollout-demo test check setup venv brokers browser prometheus lint workflows types contract unit coverage other-python oldest newest wheel together apps servers suite health chaos compose conformance lock docs site pictures clean
+.PHONY: help demo rollout-demo test check setup venv brokers browser prometheus lint workflows types contract unit processes coverage other-python oldest newest wheel together apps servers suite health chaos compose conformance lock docs site pictures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -17,7 +17,7 @@ demo: setup ## Show on both brokers how a task is run twice
 rollout-demo: setup ## Run docs/tutorial-rollout.md: a shop moves with a canary
 	@$(BIN)/python scripts/rollout_demo.py
 
-test: check wheel together compose ## Every check: lint, types, import contract, all tests
+test: check processes wheel together compose ## Every check: lint, types, import contract, all tests
 
 check: lint workflows types contract unit site ## The fast ones: no servers
 
@@ -52,16 +52,19 @@ contract: venv ## Which package may import which
 unit: venv ## Tests without servers
 	$(BIN)/pytest $(UNIT) $(COVERAGE)
 
+processes: venv ## Tests that start commands as processes, without servers
+	$(BIN)/pytest tests/processes --numprocesses 2
+
 coverage: unit ## Tests without servers, and how much of repot they run; not below the floor in pyproject.toml
 
 # not in `make check`: it costs half as much processor time again
 coverage test: COVERAGE = --cov --cov-report=
 
 AT_THE_BOUND = python=$$(scripts/environment $@) && set -x && "$$python" -m pytest $(UNIT) && \
-  "$$python" -m pytest tests/apps tests/conformance --numprocesses 2 --dist loadgroup
+  "$$python" -m pytest tests/processes tests/apps tests/conformance --numprocesses 2 --dist loadgroup
 
 other-python: venv ## Tests without servers on another supported Python, where one is installed
-	@python=$$(scripts/environment other-python) && if [ -n "$$python" ]; then set -x; "$$python" -m pytest $(UNIT); fi
+	@python=$$(scripts/environment other-python) && if [ -n "$$python" ]; then set -x; "$$python" -m pytest $(UNIT) tests/processes; fi
 
 oldest: setup suite ## Tests without servers, of projects, and of Celery's own, on the oldest allowed Celery, kombu, redis-py ...
 	@$(AT_THE_BOUND)

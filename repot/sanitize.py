@@ -19,6 +19,9 @@ _NONCHARACTER = 0xFFFE
 
 def sanitize(text: str, *, keep: str = "") -> str:
     r"""Escape the characters that control a terminal or are invisible, as `\n` or `\x1b`; those in `keep` stay."""
+    # almost every text; Python's printable characters are a part of those that stay
+    if text.isprintable():
+        return text
     return "".join(one if one in keep or _is_safe(one) else one.encode("unicode_escape").decode() for one in text)
 
 

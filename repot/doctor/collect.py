@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -163,12 +164,18 @@ def read_app(app: Celery, name: str, config: DoctorConfig, servers: tuple[Endpoi
         library_tasks=library,
         # last: routing creates missing queues
         queues=read_queues(app),
-        versions=Versions(*(version(name) for name in Versions._fields)),
+        versions=_installed(),
         overriding={key: name for key in _URLS if (name := overriding_variable(key))},
         deployment=read_deployment(config.root, config.worker),
         bounds=config.bounds,
         source=found,
     )
+
+
+@cache
+def _installed() -> Versions:
+    # read once: metadata is parsed as a message, which takes milliseconds for each library
+    return Versions(*(version(name) for name in Versions._fields))
 
 
 def _apply_target(app: Celery, target: str) -> None:

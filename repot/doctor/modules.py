@@ -67,12 +67,14 @@ def loaded_modules(app: Celery, tasks: Iterable[Any], root: Path) -> list[Module
         file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if not isinstance(file, str):
             continue
-        # a virtual environment may be inside the project's directory
-        installed = file.startswith(_LIBRARIES) or not _INSTALLED_DIRS.isdisjoint(file.split("/"))
-        of_project = file.startswith(ours) and not installed and name.partition(".")[0] != "repot"
-        if name in named or of_project:
+        if name in named or (file.startswith(ours) and not _is_installed(file) and name.partition(".")[0] != "repot"):
             found.append(module)
     return found
+
+
+def _is_installed(file: str) -> bool:
+    """Return whether a file belongs to a library; a virtual environment may be inside the project's directory."""
+    return file.startswith(_LIBRARIES) or not _INSTALLED_DIRS.isdisjoint(file.split("/"))
 
 
 def other_modules(root: Path, loaded: set[Path]) -> tuple[list[Path], bool]:

@@ -21,6 +21,7 @@ from repot.doctor.facts import Bounds, Deployment, Facts, StartCommand
 from repot.doctor.registry import own_rules
 from repot.doctor.rule import Location
 from repot.doctor.runner import run_rules
+from support.bill import bill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -130,11 +131,7 @@ def application(conf: Mapping[str, Any], **options: Any) -> Celery:
     app.conf.update(deepcopy(dict(conf)))
     known = {"app": app, "socket": socket, "ssl": ssl, "Queue": Queue, "Exchange": Exchange}
     exec(PASTED.get(), known)  # noqa: S102 - what the doctor itself says to write
-
-    @app.task(name="shop.bill", shared=False, **options)  # type: ignore[untyped-decorator,unused-ignore]
-    def bill() -> None:
-        """Send a bill."""
-
+    app.task(name="shop.bill", shared=False, **options)(bill)  # type: ignore[no-untyped-call,unused-ignore]
     return app
 
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -17,20 +17,11 @@ from repot.chaos.scenarios.profiles import PROFILES
 from repot.cli.main import main
 from repot.config import HealthcheckSettings, WorkerSettings, variable
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 PLANTED = "hunter2-s3cret"
 
 
 def repot(*arguments: str, **variables: str) -> Result:
     return CliRunner().invoke(main, arguments, env=variables)
-
-
-def repot_process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run in a process of its own, because the application is created on import."""
-    command = [sys.executable, "-m", "repot", *arguments]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
 def everything(command: Any = main, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -72,31 +63,6 @@ def test_the_version_is_that_of_the_package() -> None:
     assert f"repot, version {version('repot')}" == repot("--version").stdout.strip()
 
 
-def test_config_show_gives_values_and_origins_and_no_password() -> None:
-    url = f"amqp://user:{PLANTED}@host//"
-    for arguments in (["--json"], ["--all"], []):
-        found = repot_process(
-            "config", "show", *arguments, WORKER_BROKER_URL=url, WORKER_RESULT_BACKEND=f"redis://:{PLANTED}@host/1"
-        )
-        assert 0 == found.returncode, found.stderr
-        assert PLANTED not in found.stdout + found.stderr
-        assert "user:**@host" in found.stdout
-
-
-def test_config_show_names_variables_of_other_programs() -> None:
-    shown = repot_process("config", "show", "--json", WORKER_LOGLEVEL="info", HEALTHCHECK_INTERVAL="5s")
-    assert 0 == shown.returncode
-    assert "WORKER_LOGLEVEL is set, but is not a setting of repot" in shown.stderr
-    assert "HEALTHCHECK_INTERVAL is set" in shown.stderr
-
-
-def test_config_show_as_json_is_data() -> None:
-    lines = json.loads(repot_process("config", "show", "--json").stdout)["settings"]
-    assert {"value": 7200, "origin": "WORKER_VISIBILITY_TIMEOUT (repot's default)"} == lines[
-        "broker_transport_options.visibility_timeout"
-    ]
-
-
 def test_every_variable_is_listed() -> None:
     found = {line["name"] for line in json.loads(repot("config", "variables", "--json").stdout)}
     models = (WorkerSettings, HealthcheckSettings)
@@ -126,56 +92,6 @@ def test_wrong_settings_end_every_command_with_one_message(
     assert not found.stdout
 
 
-CONFIGURED = """
-from celery import Celery
-import repot
-app = Celery("shop", broker="redis://localhost:1/0")
-repot.configure(app)
-"""
-#: Celery keeps what a receiver of its signals raises to itself.
-LATER = """
-from celery import Celery
-import repot
-app = Celery("shop", broker="redis://localhost:1/0")
-@app.on_after_configure.connect
-def configured(sender, **_):
-    repot.configure(sender)
-"""
-BY_WORKER = ("celery", "-A", "shop", "worker", "--pool", "solo")
-BY_CELERY = ("celery", "-A", "shop", "repot", "doctor")
-
-
-@pytest.mark.parametrize(
-    ("text", "command"),
-    [(CONFIGURED, BY_CELERY), (CONFIGURED, BY_WORKER), (LATER, BY_CELERY), (LATER, BY_WORKER)],
-    ids=["doctor", "worker", "doctor, later", "worker, later"],
-)
-def test_a_refused_variable_is_one_message_of_celerys_command(
-    text: str, command: tuple[str, ...], tmp_path: Path
-) -> None:
-    found = beside(text, command, tmp_path, WORKER_BROKER_URL=f"amqp://user:{PLANTED}#@host//")
-    assert 2 == found.returncode
-    # Celery's worker may warn of its own
-    assert "\nerror: " in f"\n{found.stderr}"
-    assert "WORKER_BROKER_URL" in found.stderr
-    assert "hint: " in found.stderr
-    assert "Traceback" not in found.stderr
-    assert PLANTED not in found.stdout + found.stderr
-
-
-def test_findings_of_the_doctor_are_the_exit_code_of_celerys_command(tmp_path: Path) -> None:
-    found = beside(CONFIGURED, BY_CELERY, tmp_path, WORKER_BROKER_URL="amqp://", WORKER_PUBLISHER_CONFIRMS="0")
-    assert 4 == found.returncode, found.stderr
-    assert "RPT204" in found.stdout
-
-
-def beside(text: str, command: tuple[str, ...], directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a module as a command in the directory of an application."""
-    (directory / "shop.py").write_text(text)
-    whole = [sys.executable, "-m", *command]
-    return subprocess.run(whole, cwd=directory, env=variables, capture_output=True, text=True, check=False, timeout=60)
-
-
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
@@ -189,20 +105,6 @@ def test_a_profile_of_wrong_settings_is_refused(variables: dict[str, str], said:
     assert 2 == found.exit_code
     assert said in found.stderr
     assert PLANTED not in found.output
-
-
-def test_celerys_own_command_shows_the_same_message() -> None:
-    found = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "repot.worker.app", "worker"],
-        env={"WORKER_BROKER_URL": f"amqp://user:{PLANTED}#@host//"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert 2 == found.returncode
-    assert found.stderr.startswith("error: the environment is not a valid configuration")
-    assert "Traceback" not in found.stderr
-    assert PLANTED not in found.stdout + found.stderr
 
 
 def test_chaos_list_names_every_scenario() -> None:

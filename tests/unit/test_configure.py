@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ReferenceType, ref
@@ -281,32 +279,6 @@ def test_without_a_server_everything_about_a_broker_is_left_alone(
     assert line == f"{scheme}:// has no server and is for tests only; settings of a broker do not apply"
 
 
-def test_a_worker_runs_in_the_memory_of_a_test() -> None:
-    """As an application's own tests do it; with everything that `repot.configure` gives a worker."""
-    code = """
-from celery import Celery
-from celery.contrib.testing.worker import start_worker
-import repot
-
-app = Celery("shop", broker="memory://", backend="cache+memory://")
-repot.configure(app)
-
-@app.task
-def add(a, b):
-    return a + b
-
-@app.task
-def fail():
-    raise RuntimeError("on purpose")
-
-with start_worker(app, perform_ping_check=False, pool="solo"):
-    print(add.delay(2, 3).get(timeout=10), type(fail.delay().get(timeout=10, propagate=False)).__name__)
-"""
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert "5 RuntimeError" == found.stdout.strip(), found.stderr
-    assert "memory:// has no server and is for tests only" in found.stderr
-
-
 @pytest.mark.parametrize("given_timeout", [None, 1200])
 def test_all_three_visibility_timeouts_are_the_same(given_timeout: int | None) -> None:
     """Celery's manual asks for all of them; the one that kombu reads decides."""
@@ -365,41 +337,6 @@ def test_effective_values_know_their_origin_and_hide_secrets(monkeypatch: pytest
     assert CELERY_DEFAULT == found["enable_utc"].origin
     assert "amqp://user:**@host//" == found["broker_url"].masked_value
     assert PLANTED not in str(found)
-
-
-def project(directory: Path, text: str, package: str = "config") -> None:
-    (directory / package).mkdir()
-    (directory / package / "__init__.py").touch()
-    (directory / package / "celery.py").write_text(text)
-
-
-ADOPTED = """
-from celery import Celery
-from celery.local import Proxy
-import repot
-app = Celery("shop")
-repot.configure(app)
-@app.task
-def add(a, b):
-    return a + b
-"""
-
-
-def test_a_project_whose_package_is_called_config(tmp_path: Path) -> None:
-    """As many Django projects' is: `repot.config` must not be in its way, nor it in ours."""
-    project(tmp_path, ADOPTED)
-    for command in (["celery", "-A", "config", "report"], ["repot", "config", "show"]):
-        found = subprocess.run(
-            [sys.executable, "-m", *command],
-            cwd=tmp_path,
-            env={"WORKER_APP": "config", "WORKER_HEARTBEAT": "7", "WORKER_BROKER_URL": RABBIT.broker_url.reveal()},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert 0 == found.returncode, found.stderr
-        assert "broker_heartbeat" in found.stdout
-        assert PLANTED not in found.stdout + found.stderr
 
 
 @pytest.mark.parametrize(

@@ -408,7 +408,8 @@ class Slow(MemoryLeaseStore):
 
 def test_a_call_that_is_cancelled_while_it_acquires_leaves_no_key_taken() -> None:
     store = Slow()
-    guard, effects = Guard(store, ExplicitSettings()), []
+    # the key is given back when leases are renewed
+    guard, effects = Guard(store, ExplicitSettings(lease=3)), []
 
     @idempotent(guard)
     async def charge(order: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -414,35 +412,3 @@ def test_the_default_directory_belongs_to_one_application(monkeypatch: pytest.Mo
     assert isinstance(answer, ProbeResult)
     assert f"workers with other settings have theirs in {mine}" in answer.reason
     assert "no_worker" == answer.state
-
-
-_EMBEDDED = """
-import sys
-from pathlib import Path
-from threading import get_ident
-from celery import Celery
-from celery.contrib.testing.worker import start_worker
-from repot.config import ExplicitSettings
-from repot.worker.status_writer import StatusWriter
-from repot.worker.configure import configure
-
-app = Celery("embedded")
-addresses = {"broker_url": "memory://", "result_backend": "cache+memory://"}
-configure(app, ExplicitSettings(**addresses, status_dir=Path(sys.argv[1])))
-@app.task(name="nothing")
-def nothing():
-    pass
-written = []
-with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
-    StatusWriter.write = lambda _: written.append(get_ident())
-    nothing.apply()
-nothing.apply()
-print(written.count(get_ident()))
-"""
-
-
-def test_a_solo_worker_in_a_thread_writes_its_status_around_its_own_tasks_alone(tmp_path: Path) -> None:
-    """As in an application's own tests, which run tasks eagerly beside such a worker, and after it."""
-    command = [sys.executable, "-c", _EMBEDDED, str(tmp_path)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert "0" == found.stdout.strip(), found.stderr
