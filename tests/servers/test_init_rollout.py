@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.testbed import Server
+    from support.deployment import Deployment
 
 CONTROL = "supervisorctl -c supervisord.conf"
 
@@ -82,11 +83,16 @@ def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
         finally:
             supervisord.signal(signal.SIGTERM)
             wait_until(lambda: supervisord.exit_code is not None, within_s=60, what="supervisord leaves")
+    _run_without_the_rollout(made, int(ports[0]))
     effects = [line for line in Journal(made.directory / "journal").read() if line.kind == EFFECT]
     of_ours = [line for line in effects if line.task in set(ids)]
     assert sorted(ids) == sorted(line.task for line in of_ours)
     assert {"worker", "target"} == {line.worker.partition("@")[0] for line in of_ours}
+
+
+def _run_without_the_rollout(made: Deployment, port: int) -> None:
+    """As the page has it, when the rollout is over."""
     with made.start("supervisord -c supervisord.conf") as supervisord:
-        wait_until(partial(_is_ready, int(ports[0])), within_s=90, what="it runs without the rollout", poll_s=0.5)
+        wait_until(partial(_is_ready, port), within_s=90, what="the sidecar says ready", poll_s=0.5)
         assert 0 == made.run(f"{CONTROL} shutdown").returncode
         wait_until(lambda: supervisord.exit_code is not None, within_s=60, what="supervisord leaves")
