@@ -112,7 +112,7 @@ class Reader:
         }
         outside = inherited_environment(without=("WORKER_", "CELERY_", "HEALTHCHECK_"))
         self._environment = outside | {
-            "PATH": f"{Path(sys.executable).parent}:{ROOT / '.tools'}:{outside['PATH']}",
+            "PATH": f"{Path(sys.executable).parent}:{outside['PATH']}",
             "HOME": str(directory),
             "TMPDIR": str(directory),
             "PYTHONUNBUFFERED": "1",
@@ -221,11 +221,16 @@ class Reader:
 
 def dead_letters(reader: Reader) -> None:
     """Let three tasks fail: one whose id the page names, an old one, and one whose process is killed."""
-    reader.open("worker", "celery -A shop.celery:app worker")
+    worker(reader)
     send = "pay.apply_async(['order-7'], task_id='3fa85f64-5717-4562-b3fc-2c963f66afa6'), old.delay(), render.delay()"
     reader.type(f'python -c "from shop.celery import old, pay, render; {send}"')
     with Redis.from_url(reader.source.url) as client:
         wait_until(lambda: client.llen(f"{reader.queue}.dead") == 3, within_s=WITHIN_S, what="three dead letters")
+
+
+def worker(reader: Reader) -> None:
+    """Start the worker that the page asks."""
+    reader.open("worker", "celery -A shop.celery:app worker")
 
 
 def unknown_outcomes(reader: Reader) -> None:
@@ -261,6 +266,7 @@ def counted_target(reader: Reader) -> None:
 PREPARED: dict[str, Callable[[Reader], None]] = {
     "chaos-testing": stock_shop,
     "dead-letters": dead_letters,
+    "in-flight": worker,
     "idempotency": unknown_outcomes,
     "move-a-backlog": backlog,
     "rollout": counted_target,
