@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "examples/django/README.md": "example-django.md",
+    "examples/fastapi/README.md": "example-fastapi.md",
     "examples/script/README.md": "example-script.md",
 }
 PAGES = OUTSIDE | {"README.md": "index.md"}
