@@ -6,7 +6,7 @@ SERVERS := tests/conformance tests/servers tests/upstream/test_bugs.py
 UNIT := tests/unit tests/upstream --ignore tests/upstream/test_bugs.py --numprocesses 2
 
 .NOTPARALLEL:
-.PHONY: help demo rollout-demo test check setup venv brokers browser prometheus lint workflows types contract unit processes coverage other-python oldest newest wheel together apps servers suite health chaos compose conformance lock docs site pictures clean
+.PHONY: help demo rollout-demo examples test check setup venv brokers browser prometheus lint workflows types contract unit processes coverage other-python oldest newest wheel together apps servers suite health chaos compose conformance lock docs site pictures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -15,7 +15,10 @@ demo: setup ## Show on both brokers how a task is run twice
 	@$(BIN)/repot demo
 
 rollout-demo: setup ## Run docs/tutorial-rollout.md: a shop moves with a canary
-	@$(BIN)/python scripts/rollout_demo.py
+	@$(BIN)/python scripts/run_page.py
+
+examples: setup ## Run the README of each directory of examples/ on private servers
+	@for page in examples/*/README.md; do $(BIN)/python scripts/run_page.py $$page || exit; done
 
 test: check processes wheel together compose ## Every check: lint, types, import contract, all tests
 

@@ -179,7 +179,7 @@ def main() -> None:
         lines = recorded([str(REPOT), "demo", "--html", "report.html"], there)
         (into / "demo.svg").write_text(session("repot demo", lines))
         shoot(there / "report.html", into / "report.png", 900)
-        tutorial = [sys.executable, str(ROOT / "scripts" / "rollout_demo.py"), "--html", "rollout.html"]
+        tutorial = [sys.executable, str(ROOT / "scripts" / "run_page.py"), "--html", "rollout.html"]
         subprocess.run(tutorial, cwd=there, check=True, stdout=subprocess.DEVNULL)
         shoot(there / "rollout.html", into / "rollout.png", 1500)
 

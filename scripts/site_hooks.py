@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-#: Pages of the site that stand at the top of the repository.
-TOP = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
-_GENERATED = ("CHANGELOG.md", "CONTRIBUTING.md")
+#: Files outside docs/ and their pages; docs/index.md is the page of README.md.
+OUTSIDE = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "examples/django/README.md": "example-django.md",
+    "examples/fastapi/README.md": "example-fastapi.md",
+    "examples/script/README.md": "example-script.md",
+}
+PAGES = OUTSIDE | {"README.md": "index.md"}
 
 _LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 _BLOCK = re.compile(r"(?ms)^[ ]*```.*?^[ ]*```[ ]*$")
@@ -38,10 +44,10 @@ _log = logging.getLogger("mkdocs.hooks.site")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that stand at the top of the repository."""
+    """Add the pages that stand outside docs/."""
     root = Path(config.docs_dir).parent
-    for name in _GENERATED:
-        files.append(File.generated(config, TOP[name], content=(root / name).read_text()))
+    for name, page in OUTSIDE.items():
+        files.append(File.generated(config, page, content=(root / name).read_text()))
     return files
 
 
@@ -49,7 +55,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Rewrite the links of a page that lead out of docs/; of blocks of code leave out the options."""
     root = Path(config.docs_dir).parent
     known = {file.src_uri for file in files}
-    source = next((name for name in _GENERATED if TOP[name] == page.file.src_uri), f"docs/{page.file.src_uri}")
+    source = next((name for name, uri in OUTSIDE.items() if uri == page.file.src_uri), f"docs/{page.file.src_uri}")
     parts, end = [], 0
     for block in _BLOCK.finditer(markdown):
         shown = _OPTIONS.sub("", block[0], count=1)
@@ -67,7 +73,7 @@ def rewritten(text: str, source: str, root: Path, known: set[str]) -> str:
         if "://" in target:
             return match[0]
         path = posixpath.normpath(posixpath.join(here, target))
-        page = TOP.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
+        page = PAGES.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
         if page in known:
             start = posixpath.dirname(source.removeprefix("docs/")) if source.startswith("docs/") else "."
             return f"[{words}]({posixpath.relpath(page, start or '.')}{anchor})"

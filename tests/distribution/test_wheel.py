@@ -89,6 +89,7 @@ def test_the_sdist_has_no_tools_no_environment_and_no_passwords(built: Built) ->
         "repot",
         "tests",
         "docs",
+        "examples",
         "README.md",
         "CHANGELOG.md",
         "LICENSE",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,8 @@ and [what changed](../CHANGELOG.md).
 repot up
 ```
 """
+#: Files outside docs/ and their pages.
+EXTRA = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))["OUTSIDE"]
 OTHER = "# Another page\n\n## A heading\n"
 
 
@@ -39,7 +42,7 @@ def build(
     config = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[0]
     assert "scripts/site_hooks.py" in config
     config = config.replace("scripts/site_hooks.py", str(ROOT / "scripts" / "site_hooks.py"))
-    entries = "".join(f"  - {page}\n" for page in (*nav, "changelog.md", "contributing.md"))
+    entries = "".join(f"  - {page}\n" for page in (*nav, *EXTRA.values()))
     (directory / "mkdocs.yml").write_text(f"{config}\nnav:\n{entries}")
     (directory / "docs").mkdir()
     (directory / "docs" / "site.css").touch()
@@ -47,6 +50,9 @@ def build(
     (directory / "docs" / "other.md").write_text(OTHER)
     (directory / "repot").mkdir()
     (directory / "repot" / "errors.py").touch()
+    for name in EXTRA:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("# A page\n\n")
     (directory / "CHANGELOG.md").write_text("# Changelog\n\n[A page](docs/other.md)\n")
     (directory / "CONTRIBUTING.md").write_text("# Contributing\n\n[The code](repot/errors.py)\n")
     return subprocess.run(

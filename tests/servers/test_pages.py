@@ -84,7 +84,7 @@ def charge(order):
         ledger.write(order + "\\n")
 """
 
-compare: Callable[[str, str, str], None] = runpy.run_path(str(ROOT / "scripts" / "rollout_demo.py"))["require_printed"]
+compare: Callable[[str, str, str], None] = runpy.run_path(str(ROOT / "scripts" / "run_page.py"))["require_printed"]
 
 
 class Reader:

@@ -5,55 +5,19 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from repot.config import inherited_environment
-from repot.waiting import wait_until
-from support.commands import processes_of
+from support.page_programs import ROOT, SCRIPT, require_nothing_left, running, typed_by, typed_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-DEMO = "scripts/rollout_demo.py"
 PAGE = (ROOT / "docs" / "tutorial-rollout.md").read_text()
 
 #: Each run has a busy worker on each side, and a judge that compares durations.
 pytestmark = pytest.mark.xdist_group("tutorial")
-
-
-@contextmanager
-def running(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the demo in a directory, as `make rollout-demo` runs it."""
-    environment = {name: value for name, value in inherited_environment(without=()).items() if name == "PATH"}
-    environment |= {"TMPDIR": str(directory), "HOME": str(directory)}
-    with subprocess.Popen(
-        [sys.executable, str(ROOT / DEMO), *arguments],
-        env=environment,
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        yield process
-        process.kill()
-
-
-def require_nothing_left(directory: Path, *files: str) -> None:
-    wait_until(lambda: not processes_of(directory), within_s=20, what="every process is gone")
-    left = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
-    assert sorted(files) == sorted(left)
-
-
-def typed_on(page: str) -> list[str]:
-    """Return the commands of a page's blocks, without the demo's own parser."""
-    found = re.findall(r"(?m)^```sh(?! file=)[^\n]*\n((?:(?!```).*\n)*)```$", page)
-    return [line for block in found for line in block.splitlines()]
 
 
 def test_the_tutorial_runs_as_written(own_directory: Path) -> None:
@@ -61,7 +25,7 @@ def test_the_tutorial_runs_as_written(own_directory: Path) -> None:
     with running(own_directory) as process:
         shown, _ = process.communicate(timeout=150)
     assert 0 == process.returncode, shown
-    assert typed_on(PAGE) == re.findall(r"(?m)^  (?:\[\w+\] )?\$ (.*)$", shown)
+    assert typed_on(PAGE) == typed_by(shown)
 
     sent, orders = map(int, re.findall(r"task ids sent: (\d+), for (\d+) orders", shown)[0])
     finished, on_redis, on_rabbitmq = map(
@@ -86,7 +50,7 @@ def test_make_runs_the_demo() -> None:
     wanted = subprocess.run(
         ["make", "--dry-run", "--silent", "rollout-demo"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert f".venv/bin/python {DEMO}" in wanted.stdout
+    assert f".venv/bin/python {SCRIPT}" in wanted.stdout
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ The first line of a block names its language. Blocks of commands are `sh`, or `c
     text output=compared      what the block before it prints; `...` stands for anything, a number for any number
     python file=NAME          a file that the reader saves
 
-The tutorial docs/tutorial-rollout.md has a program of its own, `scripts/rollout_demo.py`.
+The tutorial docs/tutorial-rollout.md has a program of its own, `scripts/run_page.py`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from repot.doctor.registry import own_rules
 from repot.errors import RepotError
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md")])
 
 
 def in_force(page: Path) -> str:
@@ -67,7 +67,7 @@ def typed(page: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_in_the_documents_exists(page: Path) -> None:
     for line in typed(page):
         words = re.match(r"(?:[a-z]+ ?){1,2}", line)
@@ -92,7 +92,9 @@ def _command(words: list[str]) -> tuple[click.Command, list[str]]:
     return command, words
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "compose" / "prometheus" / "alerts.yml"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "compose" / "prometheus" / "alerts.yml"], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_every_option_of_a_command_in_the_documents_exists(page: Path) -> None:
     for line in typed(page):
         # a quoted argument is another program's
@@ -109,13 +111,13 @@ def test_every_option_of_a_command_in_the_documents_exists(page: Path) -> None:
 EXAMPLES = {"docs/adr/7.md", "repot/chaos/faults/pool_frozen.py"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_in_the_documents_exists(page: Path) -> None:
     named = re.findall(r"(?<![\w/.-])(?:repot|tests|benchmarks|scripts|docs)/[\w/.-]+\.[a-z]+", in_force(page))
     assert [] == [name for name in named if name not in EXAMPLES and not (ROOT / name).exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_variable_in_the_documents_exists(page: Path) -> None:
     known = {variable(name, one) for one in (WorkerSettings, HealthcheckSettings) for name in one.model_fields}
     found = set(re.findall(r"(?<![A-Z_])(?:WORKER|HEALTHCHECK)_[A-Z_]+[A-Z]\b", in_force(page)))
@@ -135,7 +137,7 @@ def test_the_matrix_has_every_scenario_of_the_table() -> None:
     assert [] == [name for name in SCENARIOS if name not in text]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
@@ -153,12 +155,12 @@ def test_the_rule_pages_are_made_from_the_rules() -> None:
     assert pages == {path.name: path.read_text() for path in (ROOT / "docs" / "rules").glob("*.md")}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_rule_in_the_documents_exists(page: Path) -> None:
     assert set(re.findall(r"\bRPT\d{3}\b", page.read_text())) <= set(own_rules())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_test_in_the_documents_exists(page: Path) -> None:
     known = {
         name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)\(", path.read_text())
@@ -166,3 +168,17 @@ def test_every_test_in_the_documents_exists(page: Path) -> None:
     # repot/testbed/test_broker.py is a module of repot
     known |= {path.stem for path in (ROOT / "repot").rglob("test_*.py")}
     assert set(re.findall(r"`(test_\w+)`", page.read_text())) <= known
+
+
+EXAMPLE_DIRECTORIES = sorted(path.parent for path in ROOT.glob("examples/*/README.md"))
+
+
+def test_every_example_has_a_readme_that_the_documents_lead_to() -> None:
+    assert EXAMPLE_DIRECTORIES == sorted(path for path in (ROOT / "examples").iterdir() if path.is_dir())
+    readme = (ROOT / "README.md").read_text()
+    pages = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))["OUTSIDE"]
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for directory in EXAMPLE_DIRECTORIES:
+        name = f"examples/{directory.name}/README.md"
+        assert f"]({name})" in readme
+        assert f": {pages[name]}\n" in navigation

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Run the tutorial docs/tutorial-rollout.md as a reader would, on private servers; `make rollout-demo`.
+"""Run a tutorial as a reader would, on private servers: docs/tutorial-rollout.md, or PAGE.
 
-Usage: scripts/rollout_demo.py [--html FILE] [PAGE]. The page is the program: this script saves its files, types its
-commands, and compares what they print with what the page shows. Exit codes: 0 if everything is as the page says, 1 if
-something is not, 130 after Ctrl-C or SIGTERM. It leaves no process and no file but the report.
+Usage: scripts/run_page.py [--html FILE] [PAGE]. The page is the program: this script saves its files, types its
+commands, and compares what they print with what the page shows. A README.md works in a copy of its directory, any
+other page in an empty one. Exit codes: 0 if everything is as the page says, 1 if something is not, 130 after Ctrl-C or
+SIGTERM. It leaves no process and no file but the report, for a page that makes one.
 
 The first line of a code block says what it is:
 
     python file=NAME         a file that the reader saves; `sh file=NAME` as well
+    diff file=NAME           a change that the reader makes: ` ` and `-` are lines of the file, `+` new ones; `...`
+                             stands between two places
     sh                       commands that the reader types, one after the other; `exit=N` is the code of the last one
     sh terminal=NAME         a command that goes on in a terminal of its own; Ctrl-C ends the one before in it
+    sh ends=NAME             a command that ends what runs in that terminal
     text                     what the commands before it print
     text terminal=NAME       what appears in a terminal; with `after=ctrl-c` when Ctrl-C has been pressed there
 
@@ -147,6 +151,22 @@ def require_printed(expected: str, printed: str, what: str) -> None:
     raise NotAsWritten(message)
 
 
+def changed(text: str, change: str, name: str) -> str:
+    """Return a file's text with the changes of a diff.
+
+    Raises:
+        NotAsWritten: lines that the diff names are not in the file exactly once.
+    """
+    for place in change.split(f"\n{ANYTHING}\n"):
+        lines = place.splitlines()
+        before, after = ("".join(f"{line[1:]}\n" for line in lines if line[:1] != other) for other in "+-")
+        if f"\n{text}".count(f"\n{before}") != 1:
+            message = f"{name} should have these lines once:\n{_indented(before)}"
+            raise NotAsWritten(message)
+        text = f"\n{text}".replace(f"\n{before}", f"\n{after}")[1:]
+    return text
+
+
 class Terminal:
     """A terminal: what runs in it, and what it shows."""
 
@@ -204,17 +224,16 @@ class Reader:
                 say(f"\n{bold(block.text)}\n")
             case "prose", _:
                 say(textwrap.fill(" ".join(block.text.split()), WIDTH) + "\n")
-            case _, {"file": name}:
-                (self._home.path / name).write_text(block.text + "\n", encoding="utf-8")
-                self._show_file(name, block.text.splitlines())
+            case kind, {"file": name}:
+                self._save(name, block.text, is_change=kind == "diff")
             case "text", {"terminal": name}:
                 self._await_text(block.text, name, after_end=block.options.get("after") == "ctrl-c")
             case "text", _:
                 require_printed(block.text, self._typed[1], f"`{self._typed[0]}`")
             case "sh", {"terminal": name}:
                 self._open(name, *commands(block.text))
-            case "sh", _:
-                self._type(commands(block.text), int(block.options.get("exit", 0)))
+            case "sh", options:
+                self._type(commands(block.text), int(options.get("exit", 0)), ends=options.get("ends"))
             case _:
                 message = f"a code block of the page is of no known kind: {block.kind} {block.options}"
                 raise NotAsWritten(message)
@@ -234,6 +253,13 @@ class Reader:
         if len(lines) <= SHORT_FILE:
             show([f"  {line}" for line in lines])
         say("")
+
+    def _save(self, name: str, text: str, *, is_change: bool) -> None:
+        """Save a file, or change one as a diff says, and show what the page has."""
+        path = self._home.path / name
+        new = changed(path.read_text(encoding="utf-8"), text, name) if is_change else f"{text}\n"
+        path.write_text(new, encoding="utf-8")
+        self._show_file(name, text.splitlines())
 
     def _start(self, name: str, command: str) -> Terminal:
         self._starts += 1
@@ -258,13 +284,15 @@ class Reader:
 
     def _open(self, name: str, command: str) -> None:
         """Run a command in a terminal of its own."""
-        if name in self.terminals:
+        if name in self.terminals and not self.terminals[name].is_closed:
             self._press_ctrl_c(name)
         say(f"  [{name}] $ {bold(command)}")
         self.terminals[name] = self._start(name, command)
 
-    def _type(self, typed: list[str], exit_code: int) -> None:
-        """Run commands one after the other, and show what they print."""
+    def _type(self, typed: list[str], exit_code: int, *, ends: str | None) -> None:
+        """Run commands one after the other, and show what they print; `ends` names the terminal that they end."""
+        if ends:
+            self.terminals[ends].is_closed = True
         printed = ""
         for number, command in enumerate(typed, 1):
             say(f"  $ {bold(command)}")
@@ -282,6 +310,9 @@ class Reader:
             if code:
                 say(f"    (exit code {code})")
         self._typed = (typed[-1], printed)
+        if ends:
+            self.terminals[ends].await_end(self._stop)
+            self.terminals[ends].process.stop()
         say("")
 
     def _show_until_it_ends(self, terminal: Terminal) -> None:
@@ -366,20 +397,22 @@ def _indented(text: str) -> str:
     return textwrap.indent(text, "    ")
 
 
-def _read_page(page: Path, html: Path, stop: Event) -> None:
+def _read_page(page: Path, text: str, html: Path | None, stop: Event) -> None:
     """Follow a page from its beginning to its end, and keep the report."""
     with ExitStack() as stack:
         home = stack.enter_context(ReapedDirectory("repot-tutorial-"))
+        if page.name == "README.md":
+            shutil.copytree(page.parent, home.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         reader = Reader(home, stop)
         stack.callback(reader.close)
-        text = page.read_text(encoding="utf-8")
         title, intro, *_ = text.split("\n\n")
         say(f"{bold(title.removeprefix('# '))}\n\n{textwrap.fill(' '.join(intro.split()), WIDTH)}\n")
         say(f"{page.name} is the page that you can type yourself. $ is what you type, [name] a terminal of its own.")
         try:
             for block in blocks(text):
                 reader.follow(block)
-            shutil.copy(home.path / REPORT, html)
+            if html:
+                shutil.copy(home.path / REPORT, html)
         except (NotAsWritten, DeadlineExceeded):
             for name, terminal in reader.terminals.items():
                 say(f"\nthe last lines of [{name}] $ {terminal.command}\n{_indented(terminal.process.log_tail(10))}")
@@ -387,16 +420,19 @@ def _read_page(page: Path, html: Path, stop: Event) -> None:
 
 
 def main() -> int:
-    """Run the tutorial; return the exit code."""
-    parser = argparse.ArgumentParser(description="Run the tutorial of a rollout on private servers.")
+    """Run a page; return the exit code."""
+    parser = argparse.ArgumentParser(description="Run a tutorial on private servers.")
     parser.add_argument("page", nargs="?", type=Path, default=PAGE)
     parser.add_argument("--html", type=Path, default=Path("repot-rollout-demo.html"), help="where the report goes")
     given = parser.parse_args()
     stop, begun = Event(), monotonic()
+    text = given.page.read_text(encoding="utf-8")
+    html = given.html if REPORT in text else None
     try:
-        require_writable(given.html)
+        if html:
+            require_writable(html)
         with stop_on_signal(stop):
-            _read_page(given.page, given.html, stop)
+            _read_page(given.page, text, html, stop)
     except Interrupted:
         print("interrupted; everything that was started has ended", file=sys.stderr)
         return Interrupted.exit_code
@@ -405,7 +441,8 @@ def main() -> int:
         return 1
     took_s = monotonic() - begun
     say(f"Everything was as {given.page.name} says. All servers and workers have ended, after {took_s:.0f} s.")
-    say(f"The report of the rollout is in {given.html.resolve()}: open it in a browser.")
+    if html:
+        say(f"The report of the rollout is in {html.resolve()}: open it in a browser.")
     return 0
 
 

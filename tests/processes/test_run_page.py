@@ -1,4 +1,4 @@
-"""How `make rollout-demo` follows a page; `tests/servers/test_rollout_tutorial.py` runs the tutorial."""
+"""How `scripts/run_page.py` follows a page; `tests/servers/` runs the tutorials and the examples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-DEMO = Path(__file__).parents[2] / "scripts" / "rollout_demo.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "run_page.py"
 
 
 def follow(directory: Path, page: str) -> subprocess.CompletedProcess[str]:
@@ -16,7 +16,7 @@ def follow(directory: Path, page: str) -> subprocess.CompletedProcess[str]:
     path = directory / "page.md"
     path.write_text(f"# A page\n\n## 1. Do it\n\n{page}\n\n```sh\ntouch friday.html\n```\n")
     return subprocess.run(
-        [sys.executable, str(DEMO), str(path), "--html", str(directory / "report.html")],
+        [sys.executable, str(SCRIPT), str(path), "--html", str(directory / "report.html")],
         capture_output=True,
         text=True,
         timeout=60,
@@ -106,3 +106,54 @@ def test_a_terminal_that_ends_by_itself_fails(tmp_path: Path) -> None:
     found = follow(tmp_path, page)
     assert 1 == found.returncode
     assert "`true` in the terminal [one] ended by itself with 0" in found.stderr
+
+
+FILE = block("python file=x.py", "import a", "", "one()", "two()", "print(3)")
+
+
+def test_a_diff_changes_a_file(tmp_path: Path) -> None:
+    change = block("diff file=x.py", " import a", "+import b", "...", "-one()", "-two()", "+print(1)")
+    page = "\n".join(
+        [FILE, change, block("sh", "cat x.py"), block("text", "import a", "import b", "", "print(1)", "print(3)")]
+    )
+    found = follow(tmp_path, page)
+    assert 0 == found.returncode, found.stderr
+    assert "  x.py, 6 lines:\n     import a\n    +import b\n    ...\n" in found.stdout
+
+
+@pytest.mark.parametrize("lines", [["-one(2)"], ["-ne()"], [" import a", "-one()"]])
+def test_a_diff_of_other_lines_fails(tmp_path: Path, lines: list[str]) -> None:
+    found = follow(tmp_path, FILE + "\n" + block("diff file=x.py", *lines))
+    assert 1 == found.returncode
+    assert "x.py should have these lines once:" in found.stderr
+
+
+def test_a_command_may_end_a_terminal(tmp_path: Path) -> None:
+    page = "\n".join(
+        [
+            block("sh file=waits.sh", "echo $$ > pid", "echo begun", "exec sleep 60"),
+            block("sh terminal=one", "bash waits.sh"),
+            block("text terminal=one", "begun"),
+            block("sh ends=one", "bash -c 'kill -9 $(cat pid)'"),
+            block("sh terminal=one", "bash waits.sh"),
+        ]
+    )
+    found = follow(tmp_path, page)
+    assert 0 == found.returncode, found.stderr
+    assert "^C" not in found.stdout
+
+
+def test_a_readme_works_in_a_copy_of_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "shop.txt").write_text("one\n")
+    page = tmp_path / "README.md"
+    page.write_text(
+        "# A page\n\nIt.\n\n## 1. Do it\n\n"
+        + block("sh", "sed -i s/one/two/ shop.txt", "cat shop.txt")
+        + block("text", "two")
+    )
+    found = subprocess.run(
+        [sys.executable, str(SCRIPT), str(page)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert 0 == found.returncode, found.stderr
+    assert "one\n" == (tmp_path / "shop.txt").read_text()
+    assert {"README.md", "shop.txt"} == {path.name for path in tmp_path.iterdir()}

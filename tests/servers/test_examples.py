@@ -1,0 +1,31 @@
+"""The examples, each run as its README says, on private servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.page_programs import ROOT, require_nothing_left, running, typed_by, typed_on
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGES = sorted((ROOT / "examples").glob("*/README.md"))
+
+#: Each page has a judge that compares durations.
+pytestmark = pytest.mark.xdist_group("examples")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_an_example_runs_as_its_readme_says(own_directory: Path, page: Path) -> None:
+    """Adopted, flipped, moved by canary, and one effect although a worker was killed."""
+    before = sorted(page.parent.rglob("*"))
+    with running(own_directory, str(page)) as process:
+        shown, _ = process.communicate(timeout=240)
+    assert 0 == process.returncode, shown
+    assert typed_on(page.read_text()) == typed_by(shown)
+    assert "kill -9" in shown
+    assert "done at 100%" in shown
+    assert before == sorted(page.parent.rglob("*"))
+    require_nothing_left(own_directory)
