@@ -6,7 +6,7 @@ The first line of a block names its language. Blocks of commands are `sh`, or `c
     sh after=NAME             is typed when the command in that terminal has ended
     sh terminal=NAME          each command goes on in a terminal of its own, until it is ready and the next one follows;
                               with `exit=N` the last one ends by itself with N before the page does
-    sh run-by="FILES"         is not typed: these tests run it, or its commands one by one
+    sh run-by="FILES"         is not typed: these tests do the same, command by command
     sh not-run="REASON"       is not run, and why
     text output=compared      what the block before it prints; `...` stands for anything, a number for any number
     python file=NAME          a file that the reader saves

@@ -61,7 +61,10 @@ class ManagementApi:
                 message = f"no trusted TLS connection to RabbitMQ's management API at {self.address}: {error}"
                 raise TlsFailed(message, hint=TLS_HINT) from error
             message = f"RabbitMQ's management API at {self.address} did not answer: {error}"
-            hint = "Is the plugin rabbitmq_management enabled? WORKER_MANAGEMENT_URL says where it listens."
+            hint = (
+                "Is the plugin rabbitmq_management enabled? WORKER_MANAGEMENT_URL says where it listens; for `repot move`, "
+                "--from-management and --to-management do."
+            )
             raise ManagementUnreachable(message, hint=hint) from error
 
     def _refusal(self, error: HTTPError, path: str) -> Any:  # noqa: ANN401 - JSON
