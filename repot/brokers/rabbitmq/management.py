@@ -62,8 +62,8 @@ class ManagementApi:
                 raise TlsFailed(message, hint=TLS_HINT) from error
             message = f"RabbitMQ's management API at {self.address} did not answer: {error}"
             hint = (
-                "Is the plugin rabbitmq_management enabled? WORKER_MANAGEMENT_URL says where it listens; for `repot move`, "
-                "--from-management and --to-management do."
+                "Is the plugin rabbitmq_management enabled? WORKER_MANAGEMENT_URL says where it listens; "
+                "for `repot move`, --from-management and --to-management do."
             )
             raise ManagementUnreachable(message, hint=hint) from error
 
