@@ -1,6 +1,8 @@
 # `make` lists the targets. Each sets up what it needs; a second run finds it done.
 .DEFAULT_GOAL := help
 SHELL := bash
+# images of Python set it; each process would compile repot, Celery and the tests again
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 SERVERS := tests/conformance tests/servers tests/upstream/test_bugs.py
 UNIT := tests/unit tests/upstream --ignore tests/upstream/test_bugs.py --numprocesses 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ def as_html(campaign: Campaign) -> str:
     )
 
 
+@cache  # it keeps the compiled template
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
