@@ -97,7 +97,7 @@ def _read(terminal: int) -> bytes:
 def session(typed: str, lines: list[Line]) -> str:
     """Return the SVG of a terminal in which a command is typed, and its lines appear."""
     shown = [Line(0.0, Text(f"$ {typed}")), *_wrapped(lines)]
-    times, at, before = [], 1.0, 0.0
+    times, at, before = [], 0.0, 0.0
     for line in shown:
         at += max(_SHORTEST_PAUSE_S, min(line.at - before, _LONGEST_PAUSE_S))
         before = line.at

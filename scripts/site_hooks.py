@@ -32,7 +32,7 @@ PAGES = OUTSIDE | {"README.md": "index.md"}
 _LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 _BLOCK = re.compile(r"(?ms)^[ ]*```.*?^[ ]*```[ ]*$")
 #: What tests read in the first line of a block (tests/support/pages.py); the site would show all of that line.
-_OPTIONS = re.compile(r"(?<=\w) [^\n]*")
+_OPTIONS = re.compile(r"\A(?P<fence>[ ]*```\w*)[^\n]*")
 _LOADED = re.compile(
     r"""<(?:script|img|iframe|source|link(?=[^>]*\brel=["']?(?:stylesheet|preconnect|preload|icon)))
     [^>]*?\b(?:src|href)=["']?(?P<address>(?:https?:)?//[^"'\s>]+)""",
@@ -58,7 +58,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     source = next((name for name, uri in OUTSIDE.items() if uri == page.file.src_uri), f"docs/{page.file.src_uri}")
     parts, end = [], 0
     for block in _BLOCK.finditer(markdown):
-        shown = _OPTIONS.sub("", block[0], count=1)
+        shown = _OPTIONS.sub(r"\g<fence>", block[0])
         parts += [rewritten(markdown[end : block.start()], source, root, known), shown]
         end = block.end()
     return "".join([*parts, rewritten(markdown[end:], source, root, known)])

@@ -28,6 +28,10 @@ and [what changed](../CHANGELOG.md).
 ```sh terminal=one
 repot up
 ```
+
+```text
+the first line is whole
+```
 """
 #: Files outside docs/ and their pages.
 EXTRA = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))["OUTSIDE"]
@@ -75,11 +79,12 @@ def test_links_of_the_repository_become_links_of_the_site(tmp_path: Path) -> Non
         ", <code>repot/errors.py</code>, the code (<code>repot/errors.py</code>), all (<code>repot</code>)",
         '<a href="changelog/">what changed</a>',
         "[untouched](../repot/errors.py)",
+        "the first line is whole",
     ):
         assert expected in html, expected
     for option in ("```", "not-run", "exit=4", "terminal="):
         assert option not in html
-    assert 2 == html.count('<div class="highlight"><pre>') - html.count("[untouched]")
+    assert 3 == html.count('<div class="highlight"><pre>') - html.count("[untouched]")
     assert '<a href="../other/">A page</a>' in (tmp_path / "site" / "changelog" / "index.html").read_text()
     contributing = (tmp_path / "site" / "contributing" / "index.html").read_text()
     assert "The code (<code>repot/errors.py</code>)" in contributing
