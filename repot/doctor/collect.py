@@ -91,7 +91,10 @@ def collect_from(app: Celery, request: DoctorRequest, config: DoctorConfig) -> F
         # an unknown broker of today does not prevent judging another
         with suppress(ValueError):
             today = tuple(one for one in endpoints(address) if one.kind)
-        facts = replace(facts, moved_from=today[0].kind if today else None)
+        # not where the application names the broker of today
+        broker_url = replace(facts.settings["broker_url"], origin="--target", location=None)
+        settings = {**facts.settings, "broker_url": broker_url}
+        facts = replace(facts, settings=settings, moved_from=today[0].kind if today else None)
     if request.live:
         # an application that repot configured leaves a server that is not the primary
         configured = configured_with(app) is not None

@@ -174,6 +174,12 @@ def test_a_broker_that_repot_does_not_know_is_judged_on_one_it_does(tmp_path: Pa
     assert "shop on RabbitMQ" in doctor(tmp_path, "--target", "amqp://shop:pw@localhost//").stdout
 
 
+def test_what_is_wrong_with_the_target_is_not_on_a_line_of_the_application(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    found = doctor(tmp_path, "--target", "amqp://guest:guest@localhost//").stdout
+    assert "broker_url: amqp://guest:**@localhost// logs in with well-known credentials  (--target)" in found
+
+
 @pytest.mark.parametrize("text", ["tool = 3\n", "[tool.repot]\ndoctor = 'x'\n"])
 def test_a_section_that_is_no_table(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
