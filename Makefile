@@ -22,7 +22,7 @@ rollout-demo: setup ## Run docs/tutorial-rollout.md: a shop moves with a canary
 examples: setup ## Run the README of each directory of examples/ on private servers
 	@for page in examples/*/README.md; do $(BIN)/python scripts/run_page.py $$page || exit; done
 
-test: check processes wheel together compose ## Every check: lint, types, import contract, all tests
+test: check other-python processes wheel together compose ## Every check: lint, types, import contract, all tests
 
 check: lint workflows types contract unit site ## The fast ones: no servers
 
@@ -69,7 +69,7 @@ AT_THE_BOUND = python=$$(scripts/environment $@) && set -x && "$$python" -m pyte
   "$$python" -m pytest tests/processes tests/apps tests/conformance --numprocesses 2 --dist loadgroup
 
 other-python: venv ## Tests without servers on another supported Python, where one is installed
-	@python=$$(scripts/environment other-python) && if [ -n "$$python" ]; then set -x; "$$python" -m pytest $(UNIT) tests/processes; fi
+	@python=$$(scripts/environment other-python) && if [ -n "$$python" ]; then set -x; "$$python" -m pytest $(UNIT); fi
 
 oldest: setup suite ## Tests without servers, of projects, and of Celery's own, on the oldest allowed Celery, kombu, redis-py ...
 	@$(AT_THE_BOUND)
