@@ -533,7 +533,7 @@ def test_an_error_with_broken_characters_ends_its_job(store: JobStore) -> None:
 
 
 def test_the_reaper_frees_what_is_stuck_and_nothing_that_lives(store: JobStore) -> None:
-    dead, alive = submission(lease_s=SOON_S), submission(scope=digest("alive"))
+    dead, alive = submission(lease_s=SOON_S), submission(scope=digest("alive"), lease_s=60)
     elsewhere = submission(tenant=digest("another"), lease_s=SOON_S)
     for one in (dead, alive, elsewhere):
         store.submit(one)
