@@ -30,7 +30,7 @@ from repot.idempotency.records import (
     RunOutcome,
     State,
 )
-from repot.idempotency.renewal import Renewer
+from repot.renewal import Renewer
 from repot.upstream.app_state import state_of
 
 if TYPE_CHECKING:

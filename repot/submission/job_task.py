@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from celery.canvas import Signature
 
-    from repot.idempotency.renewal import Renewer
+    from repot.renewal import Renewer
     from repot.submission.job_store import JobStore
 
 log = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from celery import Celery, Task
 
-    from repot.idempotency.renewal import Renewer
+    from repot.renewal import Renewer
     from repot.submission.job import Audit, Job
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from repot.idempotency.error_text import error_description
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.memory_store import MemoryLeaseStore, guarded_by
 from repot.idempotency.records import Acquired, State
-from repot.idempotency.renewal import Renewer
+from repot.renewal import Renewer
 from repot.upstream.app_state import state_of
 from repot.waiting import wait_until
 

@@ -17,7 +17,7 @@ from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.guard import Lease
 from repot.idempotency.memory_store import MemoryLeaseStore
 from repot.idempotency.records import RunOutcome, State
-from repot.idempotency.renewal import Renewer
+from repot.renewal import Renewer
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
