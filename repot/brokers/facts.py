@@ -52,6 +52,7 @@ class RedisFacts:
         clock_ahead_s: how far the server's clock is ahead of this machine's.
         exchanges: kombu's exchanges with queues in this database.
         largest_message_bytes: of the queues that were measured.
+        claims_refused: the commands of claims that the server refuses; empty if it refuses none.
     """
 
     product: str
@@ -61,6 +62,7 @@ class RedisFacts:
     clock_ahead_s: float | Unknown
     exchanges: frozenset[str] | Unknown
     largest_message_bytes: int | Unknown
+    claims_refused: str | Unknown = ""
 
     @property
     def is_replica(self) -> bool:

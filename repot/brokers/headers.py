@@ -23,6 +23,11 @@ MAYBE_TWICE_HEADER = "repot_maybe_twice"
 ROLLOUT_HEADER = "repot_rollout"
 
 
+#: In a message's properties on Redis: how many workers gave no sign of life any more while they held it. Celery carries
+#: headers through retries, and no properties.
+DEATHS_PROPERTY = "repot_deaths"
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutStamp:
     """The value of `ROLLOUT_HEADER`."""

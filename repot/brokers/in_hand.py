@@ -25,9 +25,12 @@ class Delivery:
         tag: the delivery's name on the broker.
         task_id: the task's id; empty if the message cannot be read.
         queues: those that the broker would put the message back into.
-        delivered_at: by the worker's clock, in seconds since 1970; None if the broker does not know it.
+        delivered_at: by the worker's clock, a claim by Redis' clock, in seconds since 1970; None if the broker does not
+            know it.
         again_at: when the broker may deliver it again.
         problem: why the message cannot be read; empty if it can.
+        worker: who holds it, if the broker knows: the holder of a claim on Redis, which has to renew it.
+        lives: whether that worker has renewed its claim in time. Then `again_at` moves on with each renewal.
     """
 
     tag: str
@@ -37,6 +40,8 @@ class Delivery:
     delivered_at: float | None = None
     again_at: float | None = None
     problem: str = ""
+    worker: str = ""
+    lives: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,8 @@ class GiveBack(Enum):
     DONE = "given back"
     #: It was acknowledged, restored or delivered again meanwhile.
     GONE = "it was acknowledged or restored meanwhile"
+    #: It is a claim, and is renewed.
+    LIVES = "its worker lives"
     #: The key of its queue holds something else.
     NO_QUEUE = "the key of its queue holds no list"
     #: Its message is not one of kombu's.

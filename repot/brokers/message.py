@@ -18,6 +18,7 @@ from kombu.compression import compress
 from kombu.utils import json
 from pydantic_core import from_json, to_json
 
+from repot.brokers.headers import DEATHS_PROPERTY
 from repot.errors import Unroutable
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _PLAIN = frozenset((str, int, bool, float, type(None)))
 _NO_ROUTE = 312
 
 #: Properties of one delivery on one broker, not of the message.
-_OF_THE_BROKER = ("delivery_tag", "delivery_info", "body_encoding", "redelivered")
+_OF_THE_BROKER = ("delivery_tag", "delivery_info", "body_encoding", "redelivered", DEATHS_PROPERTY)
 
 #: AMQP's properties except those that have a field of their own; RabbitMQ keeps no others (amqp/basic_message.py).
 _AMQP_PROPERTIES = (

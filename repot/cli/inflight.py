@@ -69,7 +69,8 @@ def list_(*, queues: tuple[str, ...], app: str | None, wait: float, as_json: boo
 
     The broker is that of WORKER_BROKER_URL, or of the application. State `unknown`: no
     worker that answered holds it. State `acknowledged`: it runs, and the broker has
-    forgotten it.
+    forgotten it. On Redis, of a worker that did not answer: `claimed` while it renews
+    its claim, `lapsed` once it does not.
     """
     from repot.migrate.in_hand import list_in_hand
 

@@ -71,8 +71,8 @@ def capabilities_of(kind: BrokerKind | None) -> Capabilities:
 def _redis_transport_options() -> frozenset[str]:
     from kombu.transport.redis import Channel, SentinelChannel
 
-    # read beside the list: kombu/transport/redis.py, Transport and Channel._connparams
-    more = {"polling_interval", "reauth_check_interval"}
+    # read beside the list: kombu/transport/redis.py, Transport and Channel._connparams; and by repot's transport
+    more = {"polling_interval", "reauth_check_interval", "claim", "claim_lease"}
     return frozenset(SentinelChannel.from_transport_options) | frozenset(Channel.from_transport_options) | more
 
 

@@ -91,9 +91,9 @@ def _tasks(settings: WorkerSettings) -> Iterator[Entry]:
         if getattr(settings, limit) is not None:
             yield entry(limit, getattr(settings, limit), limit)
     yield entry("task_retry_on_worker_lost", settings.retry_lost_workers, "retry_lost_workers")
-    yield entry(
-        "worker_deduplicate_successful_tasks", settings.deduplicate_successful_tasks, "deduplicate_successful_tasks"
-    )
+    # without stored results Celery's look at them fails each task that is delivered again
+    deduplicates = settings.deduplicate_successful_tasks and settings.result_backend.scheme != "disabled"
+    yield entry("worker_deduplicate_successful_tasks", deduplicates, "deduplicate_successful_tasks")
     yield entry(
         "worker_cancel_long_running_tasks_on_connection_loss",
         settings.cancel_tasks_on_connection_loss,

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 Address = TypeVar("Address", bound="ServiceUrl")
 
+#: The value of `redis_claim` by which a message is taken and recorded in one step; with the other, BRPOP takes it.
+ATOMIC_CLAIM = "atomic"
+
+#: Seconds after which what a worker holds that gives no sign of life is handed out again.
+DEFAULT_CLAIM_LEASE_S = 15.0
+
 #: The end of the name that repot's probes have in CLIENT LIST: they consume replies, and never a task.
 PROBE_CLIENT = "-probe"
 
@@ -48,6 +54,8 @@ def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
     # process scans for that long. A scan takes far less than an interval, and two at once do no harm: each message is
     # restored in a transaction that watches the hash
     yield transport_option("unacked_mutex_expire", _SCANS_MISSED * settings.restore_interval, "restore_interval")
+    yield transport_option("claim", settings.redis_claim, "redis_claim")
+    yield transport_option("claim_lease", settings.redis_claim_lease, "redis_claim_lease")
     # kombu passes None for a missing option, which turns redis-py's default off
     yield transport_option("socket_timeout", settings.socket_timeout, "socket_timeout")
     yield transport_option("socket_connect_timeout", settings.socket_connect_timeout, "socket_connect_timeout")

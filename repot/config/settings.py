@@ -247,6 +247,19 @@ class WorkerSettings(EnvironmentSettings):
         10,
         description="Redis: interval of the sweep for messages beyond the visibility timeout (Celery's default: 100).",
     )
+    redis_claim: Literal["atomic", "brpop"] = Field(
+        "atomic",
+        description="Redis: how a worker takes a message. `atomic`: in one step with the record that it holds it, and "
+        "what a dead worker held returns after `WORKER_REDIS_CLAIM_LEASE`. `brpop`: as stock Celery, which loses a "
+        "message that is taken when its worker dies.",
+    )
+    redis_claim_lease: float = Field(
+        15,
+        ge=1,
+        le=3600,
+        description="Redis, with `atomic`: hand out again what a worker holds that has given no sign of life for this "
+        "long. It gives three in that time, however long its tasks run.",
+    )
     health_check_interval: PositiveInt = Field(
         10, description="Redis: check a connection before use if it was idle for this long."
     )

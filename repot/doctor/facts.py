@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known, release_of
 from repot.config.capabilities import Capabilities, capabilities_of
+from repot.config.redis import ATOMIC_CLAIM, DEFAULT_CLAIM_LEASE_S
 from repot.doctor.durations import seconds
 from repot.errors import FactUnknown
 from repot.worker.effective_config import CELERY_DEFAULT
@@ -245,6 +246,16 @@ class Facts:
         found = self.settings.get(f"broker_transport_options.{name}")
         return found.value if found else KOMBU_REDIS_DEFAULTS.get(name)
 
+    @property
+    def claims_messages(self) -> bool:
+        """Return whether workers take messages from Redis by claims, which they renew while a task runs or waits."""
+        return self.broker.uses_visibility_timeout and self.option("claim") == ATOMIC_CLAIM
+
+    @property
+    def claim_lease_s(self) -> float:
+        """Return how long a worker that claims messages may give no sign of life."""
+        return self.option_number("claim_lease") or DEFAULT_CLAIM_LEASE_S
+
     def options(self) -> dict[str, Any]:
         """Return every transport option that is set."""
         prefix = "broker_transport_options."
@@ -394,6 +405,8 @@ class Facts:
     def redelivery_horizon_s(self) -> float:
         """Return how long after it was sent a message can be delivered again."""
         waits = self.option_number("visibility_timeout") if self.broker.uses_visibility_timeout else 0.0
+        if self.claims_messages:
+            waits = min(waits, self.claim_lease_s)
         return max(waits, self.longest_run_s) + self.longest_countdown_s()
 
     @cached_property

@@ -27,11 +27,13 @@ class TaskInHand:
 
     Attributes:
         queues: those that it may belong to.
-        worker: empty if no worker that answered holds it.
-        state: scheduled, reserved, active; `unknown` if no worker said; `acknowledged` if the broker has forgotten it.
+        worker: the one that said so, or the holder of its claim on Redis; empty if neither is known.
+        state: scheduled, reserved, active; `acknowledged` if the broker has forgotten it. If no worker said: `claimed`
+            while its worker renews its claim, `lapsed` once that is overdue, `unknown` without a claim.
         since: of its delivery, or of the start of its run where the broker does not know the delivery.
         again_at: when the broker may deliver it again while it is not acknowledged.
         problem: why its message cannot be read.
+        claimed_by: the worker that holds its claim; empty without a claim.
     """
 
     id: str
@@ -42,6 +44,7 @@ class TaskInHand:
     since: float | None = None
     again_at: float | None = None
     problem: str = ""
+    claimed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +108,21 @@ def _by_broker(deliveries: Collection[Delivery], answers: Answers) -> list[TaskI
                 one.task_id,
                 one.task,
                 one.queues,
-                ", ".join(sorted({each.worker for each in by})),
-                ", ".join(sorted({each.state for each in by})) or "unknown",
+                ", ".join(sorted({each.worker for each in by})) or one.worker,
+                ", ".join(sorted({each.state for each in by})) or _state_without_answer(one),
                 one.delivered_at,
                 one.again_at,
                 one.problem,
+                one.worker,
             )
         )
     return found
+
+
+def _state_without_answer(delivery: Delivery) -> str:
+    if not delivery.worker:
+        return "unknown"
+    return "claimed" if delivery.lives else "lapsed"
 
 
 def _by_worker(held: HeldTask, answers: Answers) -> TaskInHand:

@@ -1,6 +1,7 @@
 """Find and give back messages that no living worker holds.
 
-kombu's Redis transport does not write down who holds a delivery, so it has to be proved that no living worker does:
+A claim (`brokers/redis/claims.py`) is left while its worker renews it. Beside that, kombu's Redis transport does not
+write down who holds a delivery, so it has to be proved that no living worker does:
 
 1. The deliveries are read first. What a worker takes up later is not among them.
 2. All workers are asked what they hold. Redis says how many clients received the question, and each has to answer: one
@@ -152,6 +153,7 @@ def _own_reason(delivery: Delivery, selection: Selection, now: float) -> str:
     reasons = (
         (bool(delivery.problem), delivery.problem),
         (not delivery.task_id, "it has no task id"),
+        (delivery.lives, GiveBack.LIVES.value),
         (delivery.delivered_at is None, "the broker does not know when it was delivered"),
         (not delivery.queues, "no queue is bound to its key"),
         (len(delivery.queues) > 1, f"it may belong to several queues: {', '.join(delivery.queues)}"),

@@ -3,7 +3,7 @@
 Bug of kombu: its Redis transport takes a message off the count after the broker has answered the ACK (`QoS.ack` in
 `kombu/transport/redis.py`), and Celery only logs an ACK that failed. The message counts as held for as long as the
 connection lives, and a worker with a prefetch of one takes nothing more
-(`repot chaos run half-open@before-ack --profile redis-hardened` shows it).
+(`repot chaos run half-open@before-ack --profile redis-brpop` shows it).
 """
 
 from __future__ import annotations

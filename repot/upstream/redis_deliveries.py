@@ -91,8 +91,8 @@ def _matches(bound_key: str, pattern: str, key: str) -> bool:
         return True
 
 
-def restored(value: str) -> str:
-    """Return what kombu pushes when it restores a value of the hash.
+def restored(value: str, counted: str = "") -> str:
+    """Return what kombu pushes when it restores a value of the hash, with one more in the property `counted`.
 
     Raises:
         ValueError: it is not a value of kombu's.
@@ -102,6 +102,8 @@ def restored(value: str) -> str:
         properties: Any = payload["properties"]
         payload["headers"]["redelivered"] = True
         properties["delivery_info"]["redelivered"] = True
+        if counted:
+            properties[counted] = int(properties.get(counted) or 0) + 1
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         message = "this is not a delivery of kombu's"
         raise ValueError(message) from error

@@ -11,6 +11,7 @@ from celery import signals
 from kombu.utils.url import as_url
 from pydantic import ValidationError
 
+from repot.brokers.claiming import claim_messages
 from repot.brokers.primary import follow_the_primary, store_on_the_primary
 from repot.config import Role, entries, explain, load, refuse_overriding
 from repot.config.celery import fold
@@ -51,6 +52,7 @@ _STEPS = (
     "repot.worker.expiry_watch:ExpiryStep",
     "repot.worker.moved_messages:MovedMessagesStep",
     "repot.worker.prefetch:PrefetchStep",
+    "repot.worker.claims:ClaimStep",
     "repot.worker.partial_results:PartialResultsStep",
     "repot.worker.cold_shutdown:ColdShutdownStep",
 )
@@ -149,6 +151,7 @@ def _derive(app: Celery, settings: WorkerSettings, role: Role) -> WorkerSettings
     state_of(app).applied = {entry.key: (entry, given & set(entry.fields)) for entry in applied}
     for url in {settings.read_url, settings.write_url}:
         follow_the_primary(url)
+        claim_messages(url)
     return settings
 
 

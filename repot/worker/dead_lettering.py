@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
+from repot.brokers.claiming import still_in_hand
 from repot.brokers.message import from_kombu
 from repot.deadletter import dead_letter
 from repot.deadletter.publisher import REFUSED_FOR_S, DeadLetterPublisher, PendingDeadLetter
@@ -63,10 +64,14 @@ class DeadLettering:
         return self._deliveries.beyond(message)
 
     def track_returns(self) -> None:
-        """Note what goes back to the broker: after a lost connection everything, in a shutdown what does not run."""
+        """Note what goes back to the broker.
+
+        After a lost connection all but what stays in hand; in a shutdown what does not run.
+        """
 
         def on_connection_lost() -> None:
-            self.note_returned({*unacknowledged_requests(), *active_requests()})
+            returned = {*unacknowledged_requests(), *active_requests()}
+            self.note_returned(one for one in returned if not still_in_hand(one.message))
 
         def on_shutdown() -> None:
             self.note_returned({*unacknowledged_requests()} - {*active_requests()})

@@ -1,9 +1,10 @@
 """Count the deliveries of a message to workers that died with it; neither broker counts them for every queue.
 
 RabbitMQ counts deliveries of quorum queues, graceful restarts of workers included, and
-not those of classic queues; Redis says only that a message is not delivered for the
-first time. So the lease store counts: one more for each delivery marked as redelivered,
-one less for each message that a living worker returned. A message that is delivered
+not those of classic queues. Redis says only that a message is not delivered for the first
+time; the recovery of a claim counts itself in the message. So the lease store counts, if
+there is one: one more for each delivery marked as redelivered, one less for each message
+that a living worker returned. A message that is delivered
 once costs nothing. The store keeps one number for each message, for a time that each
 delivery prolongs.
 """
@@ -15,6 +16,7 @@ from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from repot.brokers.claiming import deaths_of
 from repot.brokers.headers import REPLAY_HEADER
 from repot.errors import RepotError
 from repot.idempotency.connection import open_client
@@ -40,9 +42,10 @@ class Deliveries:
     """Counts the deliveries of one worker's messages; belongs to its event loop."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        """Count if there is a limit and a store; connects with the first redelivery."""
+        """Count if there is a limit; connects to the store, if there is one, with the first redelivery."""
         self._settings = settings
-        self._limited = bool(settings.max_deliveries and settings.store_url)
+        self._limited = bool(settings.max_deliveries)
+        self._stores = bool(settings.max_deliveries and settings.store_url)
         self._retention_s = int(_RETENTION_S + 2 * settings.visibility_timeout)
         self._away_until = 0.0
         self._returned: list[str] = []
@@ -57,16 +60,21 @@ class Deliveries:
 
     def beyond(self, message: Any) -> int:  # noqa: ANN401
         """Count a redelivery; return by how many the limit is exceeded, 0 if it is not or the count is unknown."""
+        deliveries = max(self._counted(message), deaths_of(message)) + 1
+        # the first delivery was not counted
+        return max(deliveries - self._settings.max_deliveries, 0)
+
+    def _counted(self, message: Any) -> int:  # noqa: ANN401
+        """Return the number of redeliveries by the store, 0 if it is unknown."""
         name = self._name(message)
-        if not name or monotonic() < self._away_until:
+        if not self._stores or not name or monotonic() < self._away_until:
             return 0
         found = self._run(("incr", name), ("expire", name, self._retention_s))
-        # the first delivery was not counted
-        return max(found[0] + 1 - self._settings.max_deliveries, 0) if found else 0
+        return int(found[0]) if found else 0
 
     def note_returned(self, messages: Iterable[Any]) -> None:
         """Note messages that this worker returns alive; `record_returned` stores them."""
-        if self._limited:
+        if self._stores:
             self._returned += filter(None, map(self._name, messages))
 
     def record_returned(self) -> None:

@@ -30,7 +30,7 @@ INSTANCE = Shape("settings_instance", "main.celery")
 CONF_UPDATE = Shape("flask_conf_update", "webapp.celery")
 
 #: Findings of every application that uses a broker with its defaults.
-ON_REDIS = {"RPT203", "RPT301", "RPT302", "RPT308"}
+ON_REDIS = {"RPT203", "RPT219", "RPT301", "RPT302", "RPT308"}
 ON_RABBITMQ = {"RPT112", "RPT116", "RPT203", "RPT204", "RPT306", "RPT308", "RPT401"}
 
 #: What is found in each as it stands, and nothing else.
@@ -908,7 +908,8 @@ def test_enough_mistakes_are_planted() -> None:
 def test_a_good_configuration_is_silent(judged: Judge, variant: Variant) -> None:
     found = judged(variant)
     assert 0 == found.exit_code, found.stderr
-    assert [] == found.findings
+    # what only a worker that repot configures can change
+    assert [] == [one for one in found.findings if one["rule"] != "RPT219"]
     assert [] == [
         one for one in found.report["not_judged"] if one["remedy"] != "Add --live." and "worker" not in one["reason"]
     ]

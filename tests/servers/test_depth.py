@@ -23,11 +23,12 @@ from repot.testbed import LOOPBACK, ReapedProcess, free_port
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from repot.brokers import Broker
     from repot.testbed import Server
+    from support.shop import Shop
 
 PLANTED = "hunter2-s3cret"
 QUORUM = {"x-queue-type": "quorum"}
@@ -82,6 +83,21 @@ def test_what_waits_and_what_is_out_are_counted(server: Server, broker: Broker, 
         fetch(queue).ack()
     eventually(broker, queue.name, 0, 0)
     assert broker.depth(queue.name).is_drained
+
+
+def test_a_message_that_a_worker_has_claimed_is_counted(
+    own: Server, redis: Server, opened: Callable[..., Shop]
+) -> None:
+    """By the queue that it came from; and no more once it is settled."""
+    shop = opened(own, redis, app="support.held_app", dead_letter_queue="")
+    shop.start(1)
+    shop.send("hold", "task", str(shop.directory / "go"))
+    shop.await_effects("begun task")
+    with closing(own.open()) as broker:
+        assert Depth(0, 1) == broker.depth(shop.name)
+        assert Depth(0, 0) == broker.depth("another")
+        (shop.directory / "go").touch()
+        eventually(broker, shop.name, 0, 0)
 
 
 def test_what_is_delayed_is_still_to_come(rabbitmq: Server) -> None:

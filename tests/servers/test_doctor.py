@@ -204,7 +204,8 @@ def test_a_live_run_changes_nothing_on_redis(database: redis_py.Redis, redis: Se
     assert {"info", "config|get"} <= sent.keys()
     flags = database.command()
     reading = {name for name in sent if "readonly" in flags.get(name, {}).get("flags", [])}
-    # of the rest, what is about the connection or the server; EVAL_RO cannot write
+    # of the rest, what is about the connection or the server; EVAL_RO cannot write; EVALSHA of no script, and an EVAL
+    # that returns a number, meet the rights
     assert sent.keys() - reading <= {
         "hello",
         "client|setinfo",
@@ -214,6 +215,9 @@ def test_a_live_run_changes_nothing_on_redis(database: redis_py.Redis, redis: Se
         "config|get",
         "time",
         "eval_ro",
+        "client|tracking",
+        "evalsha",
+        "eval",
     }
 
 
@@ -269,6 +273,19 @@ def test_what_is_wrong_with_a_redis(
     assert [] == redis_findings(redis, rule)
     database.config_set(option, value)
     assert redis_findings(redis, rule)
+
+
+@pytest.mark.parametrize("right", ["client|tracking", "evalsha", "eval"])
+def test_a_user_of_redis_that_cannot_claim(database: redis_py.Redis, redis: Server, right: str) -> None:
+    database.acl_setuser(
+        "shop", enabled=True, passwords=[f"+{PASSWORD}"], commands=["+@all", f"-{right}"], keys=["*"], channels=["*"]
+    )
+    url = redis.url.replace("redis://", f"redis://shop:{PASSWORD}@")
+    found = doctor("--live", "--format=json", "--select=RPT714", WORKER_BROKER_URL=url)
+    (one,) = json.loads(found.stdout)["applications"][0]["findings"]
+    assert one["message"].startswith(f"it refuses {right.upper().replace('|', ' ')} (")
+    fallback = doctor("--live", "--format=json", "--select=RPT714", WORKER_BROKER_URL=url, WORKER_REDIS_CLAIM="brpop")
+    assert [] == json.loads(fallback.stdout)["applications"][0]["findings"]
 
 
 def test_another_application_in_the_same_database(database: redis_py.Redis, redis: Server) -> None:
@@ -384,9 +401,9 @@ def test_a_user_of_redis_that_may_ask_nothing(database: redis_py.Redis, redis: S
     assert 0 == found.returncode, found.stderr
     assert [] == report["findings"]
     missing = {one["rule"]: one["remedy"] for one in report["not_judged"]}
-    assert {"RPT701", "RPT702", "RPT703", "RPT704", "RPT705", "RPT706", "RPT707", "RPT709", "RPT710", "RPT711"} == set(
-        missing
-    )
+    assert {"RPT701", "RPT702", "RPT703", "RPT704", "RPT705", "RPT706", "RPT707", "RPT709", "RPT710", "RPT711"} | {
+        "RPT714"
+    } == set(missing)
     assert "ACL SETUSER shop +info" in missing["RPT706"]
 
 

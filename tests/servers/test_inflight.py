@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from contextlib import closing
+from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -21,7 +25,6 @@ from support.commands import start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from click.testing import Result
 
@@ -98,12 +101,60 @@ def consumer(shop: Shop) -> Any:
 
 
 def test_the_broker_says_when_it_delivers_again(own: Server, redis: Server, opened: Callable[..., Shop]) -> None:
-    shop = opened(own, redis, prefetch_multiplier=1)
+    shop = opened(own, redis, prefetch_multiplier=1, redis_claim="brpop")
     shop.start(1)
     shop.send("hold", "late", "/nowhere", countdown=3000)
     wait_until(lambda: states(listed(shop)) == ["scheduled"], within_s=60, what="it is in hand")
     (task,) = listed(shop)["tasks"]
     assert task["again_at"] == pytest.approx(task["since"] + 3600)
+    assert "" == task["claimed_by"]
+
+
+def test_a_claim_says_who_holds_it_since_when_and_until_when(
+    own: Server, redis: Server, opened: Callable[..., Shop]
+) -> None:
+    """Also when the worker does not answer; its time moves on with each renewal, and stops when the worker dies."""
+    shop = opened(own, redis, prefetch_multiplier=1, redis_claim_lease=3)
+    sent_at = time()
+    worker = shop.start(1)
+    shop.send("hold", "task", str(shop.directory / "go"))
+    shop.await_effects("begun task")
+    (first,) = listed(shop)["tasks"]
+    name = f"celery@w0-{shop.name}"
+    assert (name, name, "active") == (first["worker"], first["claimed_by"], first["state"])
+    assert sent_at - 1 < first["since"] < time()
+    wait_until(lambda: held(shop)["again_at"] > first["again_at"], within_s=30, what="it is renewed")
+    assert first["since"] == held(shop)["since"]
+    worker.stop()
+    one = held(shop)
+    assert (name, "claimed") == (one["worker"], one["state"])
+    wait_until(lambda: held(shop)["state"] == "lapsed", within_s=30, what="its lease is over")
+    assert one["again_at"] == held(shop)["again_at"] <= time()
+
+
+def test_the_commands_of_the_page_show_a_claim(own: Server, redis: Server, opened: Callable[..., Shop]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "redis-claims.md").read_text()
+    lines = re.findall(r"^redis-cli (.*)$", page, re.MULTILINE)
+    shop = opened(own, redis, prefetch_multiplier=1)
+    shop.start(1)
+    shop.send("hold", "task", str(shop.directory / "go"))
+    shop.await_effects("begun task")
+    with Redis.from_url(own.url, decode_responses=True) as client:
+        (tag,) = client.hkeys("unacked")
+        found = [client.execute_command(*shlex.split(line.replace("$TAG", tag))) for line in lines]
+    assert re.fullmatch(rf"repot/15/[0-9]{{13}}/[0-9a-f]+-[0-9]+/celery@w0-{shop.name}", tag)
+    tags, index, score, value, now, unreadable = found
+    assert [tag] == tags
+    assert tag in str(index)
+    assert float(score) <= now[0] + 1
+    assert ["", shop.name] == json.loads(value)[1:]
+    assert [] == unreadable
+
+
+def held(shop: Shop) -> Any:
+    """The only task in hand."""
+    (found,) = listed(shop, "--wait", "0.2s")["tasks"]
+    return found
 
 
 def test_an_application_names_the_broker_the_prefix_and_the_mailbox(own: Server, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from kombu import Connection, Exchange, Queue
 from redis import Redis
 
 from repot.brokers import open_broker
-from repot.brokers.in_hand import GiveBack
+from repot.brokers.in_hand import GiveBack, KeepsDeliveries
 from repot.cli.main import main
 from repot.config import BrokerUrl
 from repot.errors import HoldersUnknown
@@ -41,7 +41,13 @@ if TYPE_CHECKING:
     from repot.testbed import ReapedProcess, Server
     from support.shop import Shop
 
-SHOP = {"app": "support.held_app", "visibility_timeout": 3600, "prefetch_multiplier": 2, "dead_letter_queue": ""}
+SHOP = {
+    "app": "support.held_app",
+    "visibility_timeout": 3600,
+    "prefetch_multiplier": 2,
+    "dead_letter_queue": "",
+    "redis_claim": "brpop",
+}
 #: Also deliveries of this moment.
 ALL = Selection(older_than_s=0)
 
@@ -114,6 +120,59 @@ def test_what_a_killed_worker_held_is_given_back_and_runs_once(shop: Shop) -> No
         shop.await_effects(value)
     await_in_hand(shop, 0)
     assert [1, 1] == [len(shop.effects(value)) for value in ("task", "task-next")]
+
+
+LEASE_S = 3
+CLAIM: dict[str, Any] = {"redis_claim": "atomic", "redis_claim_lease": LEASE_S}
+
+
+def test_a_claim_is_left_until_its_lease_is_over(own: Server, redis: Server, opened: Callable[..., Shop]) -> None:
+    """Given back, it counts the worker's death; and another worker runs it once."""
+    shop = opened(own, redis, **CLAIM)
+    started(shop, "task").stop()
+    assert {"left: its worker lives"} == set(kept(requeue(shop, "--execute", "--json")).values())
+    await_in_hand(shop, 2)
+    wait_until(lambda: "2 would be given back" in requeue(shop).stderr, within_s=30, what="the lease is over")
+    assert {"given back"} == set(kept(requeue(shop, "--execute", "--json")).values())
+    await_in_hand(shop, 0)
+    with Redis.from_url(shop.settings.broker_url.reveal()) as client:
+        returned = [json.loads(one) for one in client.lrange(shop.name, 0, -1)]
+    assert [1, 1] == [one["properties"]["repot_deaths"] for one in returned]
+    let_go(shop)
+    shop.start(1)
+    for value in ("task", "task-next"):
+        shop.await_effects(value)
+    assert [1, 1] == [len(shop.effects(value)) for value in ("task", "task-next")]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_claim_of_a_living_worker_stays_although_it_cannot_answer(
+    own: Server, redis: Server, opened: Callable[..., Shop], pool: str
+) -> None:
+    """Renewed again and again, from a thread."""
+    shop = opened(own, redis, **CLAIM)
+    started(shop, "task", "--pool", pool, count=1 if pool == "solo" else 2)
+    found = open_broker(BrokerUrl.parse(own.url))
+    with closing(found) as broker:
+        assert isinstance(broker, KeepsDeliveries)
+        before = {one.tag: one for one in broker.deliveries()}
+        assert 1 == len(broker.consuming_clients())
+        Event().wait(2 * LEASE_S)
+        # what was read before may be outdated; what counts is whether the worker lives now
+        assert {GiveBack.LIVES} == {broker.give_back(one) for one in before.values()}
+        assert dict.fromkeys(before, True) == {one.tag: one.lives for one in broker.deliveries()}
+
+
+def test_idle_workers_that_claim_are_seen_to_consume(own: Server, redis: Server, opened: Callable[..., Shop]) -> None:
+    """One waits to be told of a message, and the other for its turn."""
+    shop = opened(own, redis, **CLAIM)
+    for _ in range(2):
+        shop.start(1)
+    broker: Any
+    with closing(open_broker(BrokerUrl.parse(own.url))) as broker:
+        wait_until(lambda: 2 == len(broker.consuming_clients()), within_s=30, what="both consume")
+        consumers = broker.conditions().traffic([shop.name])[shop.name].consumers
+    assert 2 == len(consumers)
 
 
 def test_a_young_delivery_is_left(shop: Shop) -> None:

@@ -9,6 +9,7 @@ import redis
 
 from repot.brokers.conditions import QueueLimits, Room, Traffic
 from repot.brokers.facts import Unknown
+from repot.brokers.redis.clients import consumes
 from repot.brokers.redis.lists import lists_of
 from repot.waiting import wait_until
 
@@ -51,7 +52,7 @@ class RedisConditions:
         )
 
     def traffic(self, queues: Sequence[str]) -> Mapping[str, Traffic]:
-        """List who waits in BRPOP on this database, and count the queues twice."""
+        """List who consumes on this database, and count the queues twice."""
         begun_at, before = monotonic(), [self._length(queue) for queue in queues]
         clients = self._allowed(self._client.client_list, "CLIENT LIST", "+client|list")
         consumers = clients if isinstance(clients, Unknown) else self._waiting(clients)
@@ -91,10 +92,8 @@ class RedisConditions:
         return found if isinstance(found, Unknown) else sum(found.values())
 
     def _waiting(self, clients: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-        database = str(self._client.get_connection_kwargs().get("db", 0))
-        return tuple(
-            _client(one) for one in clients if one.get("cmd", "").lower() == "brpop" and one.get("db") == database
-        )
+        database = int(self._client.get_connection_kwargs().get("db", 0))
+        return tuple(_client(one) for one in clients if consumes(one, database))
 
     def _allowed(self, question: Callable[[], Any], command: str, right: str) -> Any:  # noqa: ANN401 - an answer of redis-py
         """Return an answer; `Unknown`, with the missing right, where the server refuses it."""

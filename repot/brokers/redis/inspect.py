@@ -111,6 +111,7 @@ def _inspect_one(
             clock_ahead_s=_asked(lambda: _clock_ahead_s(client), "TIME", server),
             exchanges=_exchanges(client, prefix),
             largest_message_bytes=_largest(client, [f"{prefix}{queue}" for queue in options.queues]),
+            claims_refused=_refused(client),
         )
 
 
@@ -143,6 +144,20 @@ def _config(client: redis.Redis, server: Endpoint) -> dict[str, str] | Unknown:
             f"ACL SETUSER {who} +config|get would allow it; a managed Redis shows its parameters elsewhere.",
         )
     return found
+
+
+def _refused(client: redis.Redis) -> str:
+    """Return the commands of claims that the server refuses, by those that change nothing."""
+    found = []
+    for command in (("CLIENT", "TRACKING", "OFF"), ("EVALSHA", "0" * 40, 0), ("EVAL", "return 1", 0)):
+        try:
+            client.execute_command(*command)  # type: ignore[no-untyped-call]
+        except redis.exceptions.NoScriptError:
+            # a script that does not exist, which the user might run
+            continue
+        except redis.ResponseError as error:
+            found.append(f"{' '.join(map(str, command[: 2 if command[0] == 'CLIENT' else 1]))} ({error})")
+    return ", ".join(found)
 
 
 def _exchanges(client: redis.Redis, prefix: str) -> frozenset[str] | Unknown:

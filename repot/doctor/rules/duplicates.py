@@ -42,8 +42,11 @@ def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
     """Redis delivers a message again if it stays unacknowledged for the visibility timeout.
 
     The clock starts at delivery, so the time a task waits behind others or for its countdown counts. The second run
-    overlaps the first.
+    overlaps the first. A worker that repot configures claims its messages and renews the claims, so the timeout does
+    not limit its tasks (WORKER_REDIS_CLAIM=atomic).
     """
+    if facts.claims_messages:
+        return
     timeout = facts.option_number("visibility_timeout")
     held_s = {task.name: held for task in facts.tasks if (held := facts.held_s(task)) is not None}
     needed = max(
@@ -80,8 +83,11 @@ def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
 def countdown_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
     """A worker receives a delayed task at once and holds it unacknowledged until it is due.
 
-    Redis delivers another copy each time the visibility timeout passes, and every copy runs.
+    Redis delivers another copy each time the visibility timeout passes, and every copy runs. A worker that repot
+    configures claims its messages and renews the claims until they are due (WORKER_REDIS_CLAIM=atomic).
     """
+    if facts.claims_messages:
+        return
     timeout = facts.option_number("visibility_timeout")
     held = max((facts.held_s(task) or 0 for task in facts.tasks), default=0)
     fix = f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(facts.longest_countdown_s() + held)}}}"
@@ -109,7 +115,8 @@ def countdown_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
 def no_time_limit(facts: Facts) -> Iterator[Finding]:
     """Redis delivers a task again after its visibility timeout, RabbitMQ after its consumer timeout.
 
-    Without a hard time limit no run is certain to end before that.
+    Without a hard time limit no run is certain to end before that. A worker that claims messages on Redis keeps them as
+    long as it lives, so a task that hangs is not run again at all.
     """
     for task in facts.tasks:
         if facts.run_s(task) is None and not (facts.limit_s(task) and facts.limits_are_ignored()):
@@ -130,16 +137,17 @@ def no_time_limit(facts: Facts) -> Iterator[Finding]:
 def visibility_timeouts_differ(facts: Facts) -> Iterator[Finding]:
     """The visibility timeout is not stored in Redis: the process that sweeps applies its own to the messages of all.
 
-    The process with the shortest timeout makes the tasks of the others run a second time.
+    The process with the shortest timeout makes the tasks of the others run a second time. Claims are renewed, so no
+    timeout above their lease concerns them (WORKER_REDIS_CLAIM=atomic).
     """
     mine = facts.option_number("visibility_timeout")
     for other in facts.siblings:
         theirs = other.option_number("visibility_timeout")
-        if _share_keys(facts, other) and theirs != mine:
+        if _share_keys(facts, other) and theirs != mine and not _renews_in_time(facts, other):
             yield Finding(f"{facts.app} uses {mine:g} s, {other.app} uses {theirs:g} s", setting=_VISIBILITY)
     results = facts["result_backend_transport_options.visibility_timeout"]
     shared = {_database(server) for server in facts.result_servers} & {_database(server) for server in facts.servers}
-    if shared and results is not None and seconds(results) != mine:
+    if shared and not facts.claims_messages and results is not None and seconds(results) != mine:
         yield Finding(
             f"the broker has {mine:g} s, the result backend on the same database {results} s",
             setting=_VISIBILITY,
@@ -472,8 +480,11 @@ def heartbeat_in_url(facts: Facts) -> Iterator[Finding]:
 def restore_sweep_too_rare(facts: Facts) -> Iterator[Finding]:
     """Kombu looks for overdue messages every interval times throttle seconds, by default 100.
 
-    With a short visibility timeout, that is most of the time until the tasks of a lost worker run again.
+    With a short visibility timeout, that is most of the time until the tasks of a lost worker run again. Claims return
+    after their lease instead (WORKER_REDIS_CLAIM=atomic).
     """
+    if facts.claims_messages:
+        return
     timeout = facts.option_number("visibility_timeout")
     sweep = facts.option_number("unacked_restore_interval") * facts.option_number("unacked_restore_throttle")
     if timeout < 10 * sweep:
@@ -626,6 +637,29 @@ def queues_share_a_key(facts: Facts) -> Iterator[Finding]:
                 )
 
 
+@rule(
+    "RPT125",
+    "The visibility timeout is not above the lease of claims",
+    WARNING,
+    brokers=REDIS,
+    fix="app.conf.broker_transport_options |= {'visibility_timeout': 7200}  # above WORKER_REDIS_CLAIM_LEASE",
+    evidence=("kombu/transport/redis.py: QoS.restore_visible", "docs/redis-claims.md"),
+)
+def lease_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
+    """Every worker on that Redis, also one without repot, restores what was not renewed for the visibility timeout.
+
+    If that is not above the lease, it takes a claim from a worker that is slow to renew it, although the lease still
+    runs, and the task runs twice. The timeout costs nothing: what dead workers claimed returns after the lease.
+    """
+    timeout, lease = facts.option_number("visibility_timeout"), facts.claim_lease_s
+    if facts.claims_messages and timeout <= lease:
+        yield Finding(
+            f"is {timeout:g} s; the lease of claims is {lease:g} s",
+            setting=_VISIBILITY,
+            fix=f"app.conf.broker_transport_options |= {{'visibility_timeout': {max(7200, _above(lease))}}}",
+        )
+
+
 _VISIBILITY = "broker_transport_options.visibility_timeout"
 
 
@@ -653,6 +687,12 @@ def _share_keys(facts: Facts, other: Facts) -> bool:
     mine = {_database(server) for server in facts.servers}
     same = other.kind is facts.kind and bool(mine & {_database(server) for server in other.servers})
     return same and facts.option("global_keyprefix") == other.option("global_keyprefix")
+
+
+def _renews_in_time(facts: Facts, other: Facts) -> bool:
+    """Return whether the shorter visibility timeout of two applications concerns no message of the other one."""
+    shorter, longer = sorted((facts, other), key=lambda one: one.option_number("visibility_timeout"))
+    return longer.claims_messages and shorter.option_number("visibility_timeout") > longer.claim_lease_s
 
 
 def _counts_deliveries(facts: Facts, task: TaskFacts) -> bool:

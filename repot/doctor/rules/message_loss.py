@@ -440,6 +440,35 @@ def periodic_task_is_the_same_each_time(facts: Facts) -> Iterator[Finding]:
             yield Finding(f"{name!r} in beat_schedule sends it with the same arguments each time", task=task)
 
 
+@rule(
+    "RPT219",
+    "A message is lost if its worker dies while it takes it",
+    WARNING,
+    brokers=REDIS,
+    fix="""
+    import repot
+    repot.configure(app)  # in every worker; WORKER_REDIS_CLAIM=atomic is the default
+    """,
+    evidence=(
+        "kombu/transport/redis.py: Channel._brpop_read, QoS.append",
+        "docs/redis-claims.md",
+    ),
+)
+def taken_by_brpop(facts: Facts) -> Iterator[Finding]:
+    """A stock worker pops a message with BRPOP and records it in `unacked` afterwards.
+
+    If the worker or its link dies in between, the message is in neither place, and late acks do not help. repot's
+    workers pop and record in one step.
+    """
+    if not facts.claims_messages:
+        how = facts.option("claim")
+        yield Finding(
+            "workers take messages with BRPOP" + (f": claim is {how!r}" if how else ""),
+            setting="broker_transport_options.claim",
+            fix="WORKER_REDIS_CLAIM=atomic" if how else "",
+        )
+
+
 def _has_dead_letters(facts: Facts, queue: QueueFacts) -> bool:
     """Return whether a queue's arguments or its known policies name a dead-letter target."""
     return queue.has_dead_letter_target or bool(facts.set_by_known_policy(queue, "dead-letter-exchange"))

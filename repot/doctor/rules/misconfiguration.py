@@ -30,6 +30,7 @@ _KINDS: dict[Any, tuple[type, ...]] = {
 #: Transport options that kombu and redis-py calculate with.
 _NUMERIC_OPTIONS = frozenset(
     {
+        "claim_lease",
         "health_check_interval",
         "max_connections",
         "polling_interval",

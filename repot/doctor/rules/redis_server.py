@@ -270,11 +270,43 @@ def cluster(facts: Facts) -> Iterator[Finding]:
 def clocks_apart(facts: Facts) -> Iterator[Finding]:
     """A worker stamps a delivery with its own clock, and another worker compares the stamp with its own.
 
-    If the clocks differ, the visibility timeout is that much shorter or longer.
+    If the clocks differ, the visibility timeout is that much shorter or longer. Claims have the time of Redis
+    (WORKER_REDIS_CLAIM=atomic).
     """
+    if facts.claims_messages:
+        return
     apart = known(facts.redis.clock_ahead_s)
     if abs(apart) > _CLOCK_APART_S:
         yield Finding(f"Redis' clock is {abs(apart):.0f} s {'ahead' if apart > 0 else 'behind'}")
+
+
+@rule(
+    "RPT714",
+    "Redis cannot do what claims need",
+    WARNING,
+    brokers=REDIS,
+    live=True,
+    fix="ACL SETUSER worker +evalsha +eval +client|tracking  # and Redis 6 or newer, or Valkey",
+    evidence=(
+        "https://redis.io/docs/latest/commands/client-tracking/",
+        "docs/redis-claims.md",
+    ),
+)
+def claims_impossible(facts: Facts) -> Iterator[Finding]:
+    """A worker claims messages by a script and waits for them with CLIENT TRACKING, which Redis has from 6.0 on.
+
+    Where the server refuses one of them the worker falls back to BRPOP: it logs a warning (`claim_unavailable`), and a
+    message that it takes when it dies is lost.
+    """
+    if not facts.claims_messages:
+        return
+    known(facts.redis.info)
+    if release_of(facts.redis.version) < _OLDEST:
+        yield Finding(f"it is Redis {facts.redis.version}")
+        return
+    refused = known(facts.redis.claims_refused)
+    if refused:
+        yield Finding(f"it refuses {refused}")
 
 
 @rule(

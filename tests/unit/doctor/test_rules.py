@@ -45,6 +45,8 @@ from support.judging import (
     rabbitmq,
     redis,
     redis_options,
+    stock,
+    stock_options,
     worker,
 )
 
@@ -60,6 +62,10 @@ REMOTE_AMQP = "amqp://shop:a-good-password@rabbit.example.com//"
 
 def sibling(**changes: object) -> tuple[Facts, ...]:
     return (replace(facts(redis_options(**changes)), app="billing"),)
+
+
+def stock_sibling(**changes: object) -> tuple[Facts, ...]:
+    return (replace(facts(stock_options(**changes)), app="billing"),)
 
 
 def says(**changes: object) -> RedisFacts:
@@ -78,6 +84,10 @@ def rabbit_says(**changes: object) -> RabbitFacts:
 
 def on_redis(**changes: object) -> Facts:
     return facts(GOOD_REDIS, **changes)  # type: ignore[arg-type]
+
+
+def on_stock(**changes: object) -> Facts:
+    return facts(stock(), **changes)  # type: ignore[arg-type]
 
 
 def on_rabbitmq(**changes: object) -> Facts:
@@ -172,34 +182,34 @@ CASES = [
     # what runs twice
     Case(
         "RPT101",
-        lambda: facts(redis(task_time_limit=7200)),
-        lambda: facts(redis(task_time_limit=7100)),
+        lambda: facts(stock(task_time_limit=7200)),
+        lambda: facts(stock(task_time_limit=7100)),
         "may run 7200 s",
     ),
     Case(
         "RPT101",
-        lambda: facts(redis(task_time_limit=2400, worker_prefetch_multiplier=3)),
-        lambda: facts(redis(task_time_limit=2300, worker_prefetch_multiplier=3)),
+        lambda: facts(stock(task_time_limit=2400, worker_prefetch_multiplier=3)),
+        lambda: facts(stock(task_time_limit=2300, worker_prefetch_multiplier=3)),
         "waits up to 4800 s behind others",
         "prefetch",
     ),
     Case(
         "RPT101",
-        lambda: on_redis(bounds=Bounds(longest_countdown_s=6700)),
-        lambda: on_redis(bounds=Bounds(longest_countdown_s=6500)),
+        lambda: on_stock(bounds=Bounds(longest_countdown_s=6700)),
+        lambda: on_stock(bounds=Bounds(longest_countdown_s=6500)),
         "is delayed up to 6700 s",
         "countdown",
     ),
     Case(
         "RPT102",
-        lambda: on_redis(bounds=Bounds(longest_countdown_s=7200)),
-        lambda: on_redis(bounds=Bounds(longest_countdown_s=6000)),
+        lambda: on_stock(bounds=Bounds(longest_countdown_s=7200)),
+        lambda: on_stock(bounds=Bounds(longest_countdown_s=6000)),
         "delays reach 7200 s; the visibility timeout",
     ),
     Case(
         "RPT102",
-        lambda: on_redis(source=sends(countdown_s=7200.0)),
-        lambda: on_redis(source=sends(countdown_s=60.0)),
+        lambda: on_stock(source=sends(countdown_s=7200.0)),
+        lambda: on_stock(source=sends(countdown_s=60.0)),
         "a task is sent",
         "call",
     ),
@@ -218,18 +228,18 @@ CASES = [
     ),
     Case(
         "RPT104",
-        lambda: on_redis(siblings=sibling(visibility_timeout=3600)),
-        lambda: on_redis(siblings=sibling()),
+        lambda: on_stock(siblings=stock_sibling(visibility_timeout=3600)),
+        lambda: on_stock(siblings=stock_sibling()),
         "billing uses 3600 s",
     ),
     Case(
         "RPT104",
         lambda: facts(
-            redis(
+            stock(
                 result_backend="redis://localhost:6379/0", result_backend_transport_options={"visibility_timeout": 60}
             )
         ),
-        lambda: facts(redis(result_backend_transport_options={"visibility_timeout": 60})),
+        lambda: facts(stock(result_backend_transport_options={"visibility_timeout": 60})),
         "the broker has 7200 s, the result",
         "results",
     ),
@@ -280,8 +290,8 @@ CASES = [
     ),
     Case(
         "RPT109",
-        lambda: facts(redis(result_expires=3600)),
-        lambda: facts(redis(result_expires=timedelta(hours=2))),
+        lambda: facts(stock(result_expires=3600)),
+        lambda: facts(stock(result_expires=timedelta(hours=2))),
         "results expire after 3600 s, a redelivery",
     ),
     Case(
@@ -373,8 +383,8 @@ CASES = [
     ),
     Case(
         "RPT118",
-        lambda: facts(redis_options(visibility_timeout=900, unacked_restore_throttle=None)),
-        lambda: facts(redis_options(visibility_timeout=900)),
+        lambda: facts(stock_options(visibility_timeout=900, unacked_restore_throttle=None)),
+        lambda: facts(stock_options(visibility_timeout=900)),
         "every 100 s",
     ),
     Case(
@@ -426,8 +436,8 @@ CASES = [
     ),
     Case(
         "RPT101",
-        lambda: facts(redis(task_acks_late=False, task_time_limit=7200)),
-        lambda: facts(redis(task_acks_late=False, task_time_limit=7100)),
+        lambda: facts(stock(task_acks_late=False, task_time_limit=7200)),
+        lambda: facts(stock(task_acks_late=False, task_time_limit=7100)),
         "waits up to 7200 s behind others; the visibility",
         "early ack",
     ),
@@ -440,8 +450,8 @@ CASES = [
     ),
     Case(
         "RPT104",
-        lambda: on_redis(siblings=sibling(visibility_timeout="3600")),
-        lambda: on_redis(siblings=sibling(visibility_timeout=3600, global_keyprefix="billing:")),
+        lambda: on_stock(siblings=stock_sibling(visibility_timeout="3600")),
+        lambda: on_stock(siblings=stock_sibling(visibility_timeout=3600, global_keyprefix="billing:")),
         "billing uses 3600 s",
         "prefix",
     ),
@@ -508,8 +518,8 @@ CASES = [
     ),
     Case(
         "RPT118",
-        lambda: facts(redis_options(visibility_timeout=3600, unacked_restore_throttle=360)),
-        lambda: facts(redis_options(visibility_timeout=None, unacked_restore_throttle=None)),
+        lambda: facts(stock_options(visibility_timeout=3600, unacked_restore_throttle=360)),
+        lambda: facts(stock_options(visibility_timeout=None, unacked_restore_throttle=None)),
         "every 3600 s",
         "default",
     ),
@@ -519,6 +529,75 @@ CASES = [
         lambda: facts(rabbitmq(task_acks_on_timeout=False)),
         "is requeued each time it reaches 600",
         "delivery limit",
+    ),
+    Case(
+        "RPT101",
+        lambda: facts(stock(task_time_limit=7200)),
+        lambda: facts(redis(task_time_limit=7200)),
+        "may run 7200 s",
+        "claims",
+    ),
+    Case(
+        "RPT102",
+        lambda: on_stock(source=sends(countdown_s=7200.0)),
+        lambda: on_redis(source=sends(countdown_s=7200.0)),
+        "a task is sent",
+        "claims",
+    ),
+    # a timeout above the lease takes no claim, and a sweep of claims takes the messages of a stock worker
+    Case(
+        "RPT104",
+        lambda: on_redis(siblings=stock_sibling(visibility_timeout=9000)),
+        lambda: on_redis(siblings=stock_sibling(visibility_timeout=3600)),
+        "billing uses 9000 s",
+        "claims beside a stock worker",
+    ),
+    Case(
+        "RPT104",
+        lambda: on_redis(siblings=sibling(visibility_timeout=15)),
+        lambda: on_redis(siblings=sibling(visibility_timeout=16)),
+        "billing uses 15 s",
+        "claims",
+    ),
+    Case(
+        "RPT109",
+        lambda: facts(stock(result_expires=3600)),
+        lambda: facts(redis(result_expires=3600)),
+        "a redelivery can come after 7200 s",
+        "claims",
+    ),
+    Case(
+        "RPT118",
+        lambda: facts(stock_options(visibility_timeout=900, unacked_restore_throttle=None)),
+        lambda: facts(redis_options(visibility_timeout=900, unacked_restore_throttle=None)),
+        "every 100 s",
+        "claims",
+    ),
+    Case(
+        "RPT125",
+        lambda: facts(redis_options(visibility_timeout=60, claim_lease=60)),
+        lambda: facts(redis_options(visibility_timeout=61, claim_lease=60)),
+        "is 60 s; the lease of claims is 60 s",
+    ),
+    Case(
+        "RPT125",
+        lambda: facts(redis_options(visibility_timeout=10, claim_lease=None)),
+        lambda: facts(stock_options(visibility_timeout=10)),
+        "is 10 s; the lease of claims is 15 s",
+        "default",
+    ),
+    Case(
+        "RPT219",
+        on_stock,
+        on_redis,
+        "workers take messages with BRPOP",
+    ),
+    Case(
+        "RPT219",
+        lambda: facts(redis_options(claim="brpop")),
+        on_rabbitmq,
+        "claim is 'brpop'",
+        "switched off",
     ),
     # what is lost
     Case(
@@ -1380,8 +1459,8 @@ CASES = [
     ),
     Case(
         "RPT712",
-        lambda: on_redis(live=says(clock_ahead_s=-30.0)),
-        lambda: on_redis(live=says(clock_ahead_s=2.0)),
+        lambda: on_stock(live=says(clock_ahead_s=-30.0)),
+        lambda: on_stock(live=says(clock_ahead_s=2.0)),
         "30 s behind",
     ),
     Case(
@@ -1389,6 +1468,26 @@ CASES = [
         lambda: on_rabbitmq(live=QUORUM_4, store_is_replica=True),
         lambda: on_rabbitmq(live=QUORUM_4, store_is_replica=False),
         "replica",
+    ),
+    Case(
+        "RPT712",
+        lambda: on_stock(live=says(clock_ahead_s=-30.0)),
+        lambda: on_redis(live=says(clock_ahead_s=-30.0)),
+        "30 s behind",
+        "claims",
+    ),
+    Case(
+        "RPT714",
+        lambda: on_redis(live=says(version="5.0.14")),
+        lambda: on_stock(live=says(version="5.0.14")),
+        "it is Redis 5.0.14",
+    ),
+    Case(
+        "RPT714",
+        lambda: on_redis(live=says(claims_refused="EVAL (NOPERM)")),
+        lambda: on_redis(live=REDIS_SAYS),
+        "it refuses EVAL (NOPERM)",
+        "rights",
     ),
     # the RabbitMQ itself
     Case(

@@ -15,7 +15,7 @@ from repot.doctor.deployment import read_deployment
 from repot.doctor.rule import Finding, Location
 from repot.doctor.runner import run_rules
 from repot.errors import ConfigInvalid
-from support.judging import GOOD_REDIS, RULES
+from support.judging import RULES, stock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ def project(tmp_path: Path) -> Iterator[Callable[[str], Facts]]:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        module.__dict__["CONF"] = GOOD_REDIS
+        module.__dict__["CONF"] = stock()
         sys.modules[name] = module
         spec.loader.exec_module(module)
         app: Celery = module.app

@@ -1,0 +1,44 @@
+"""Let workers take messages from Redis so that none is lost with them; other brokers do so by themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from repot.brokers.headers import DEATHS_PROPERTY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from repot.config import BrokerUrl
+
+_TRANSPORTS = "repot.brokers.redis.transport"
+
+
+def claim_messages(url: BrokerUrl) -> None:
+    """Let kombu use repot's transport for Redis in this process; its options say how it takes messages."""
+    if url.is_redis:
+        from repot.upstream.redis_transport import use_transports
+
+        use_transports(f"{_TRANSPORTS}:Transport", f"{_TRANSPORTS}:SentinelTransport")
+
+
+def keep_running(channel: Any, worker: str, is_running: Callable[[Any], bool]) -> None:  # noqa: ANN401 - kombu's channel
+    """Name the worker whose channel this is, and the messages that it keeps when the channel's connection is lost.
+
+    Does nothing on a broker that takes messages back with their connection.
+    """
+    serve = getattr(channel, "serve_worker", None)
+    if serve is not None:
+        serve(worker, is_running)
+
+
+def still_in_hand(message: Any) -> bool:  # noqa: ANN401 - kombu's Message
+    """Return whether a message stayed with its worker when the worker lost its connection."""
+    claims = getattr(message.channel, "claims", None)
+    return claims is not None and claims.holds(message.delivery_tag)
+
+
+def deaths_of(message: Any) -> int:  # noqa: ANN401 - kombu's Message
+    """Return how many workers died with a message, where the message says so; else 0."""
+    deaths = (message.properties or {}).get(DEATHS_PROPERTY)
+    return deaths if isinstance(deaths, int) else 0

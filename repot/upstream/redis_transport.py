@@ -1,0 +1,382 @@
+"""kombu's Redis transport, with hooks where it takes messages and settles them.
+
+kombu pops a message and writes it to `unacked` afterwards (`Channel._brpop_read`, `QoS.append`): a worker that dies in
+between takes it along. It names no owner of a delivery, so a channel that loses its link gives back all that its worker
+runs (`QoS.restore_unacked`), and the tag of a message is the same at each delivery: a late ACK removes the next one
+(`QoS.ack`). None of this can be configured. The classes here leave the taking to a `Source`, and tags that are not
+kombu's to the hooks of `ClaimingQoS`.
+"""
+
+from __future__ import annotations
+
+import logging
+from queue import Empty
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kombu import transport as transports
+from kombu.transport import redis, virtual
+from kombu.utils.json import loads
+
+from repot.upstream.point import Failure, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+log = logging.getLogger(__name__)
+
+_STOPS = "A worker on Redis takes no messages."
+_LOSES = "A worker on Redis takes messages with BRPOP, and one that dies then loses its message."
+_TWICE = "A worker on Redis gives back what it runs when its link is reset."
+
+POINTS = (
+    Point("kombu.transport:TRANSPORT_ALIASES", Failure.LOUD, _LOSES),
+    Point("kombu.transport:_transport_cache", Failure.LOUD, _LOSES),
+    Point(
+        "kombu.transport.redis:MultiChannelPoller._register_BRPOP",
+        Failure.SILENT,
+        _STOPS,
+        "(self, channel)",
+        ("if not channel._in_poll: # send BRPOP channel._brpop_start()",),
+    ),
+    Point(
+        "kombu.transport.redis:MultiChannelPoller.on_readable",
+        Failure.SILENT,
+        _STOPS,
+        contains=("chan.handlers[type]()",),
+    ),
+    Point("kombu.transport.redis:MultiChannelPoller.on_poll_start", Failure.SILENT, _STOPS, "(self)"),
+    Point(
+        "kombu.transport.redis:MultiChannelPoller.maybe_check_brpop_health",
+        Failure.SILENT,
+        "A worker on a dead link to Redis does not connect again.",
+        contains=("waited = now - channel._brpop_sent_at",),
+    ),
+    Point(
+        "kombu.transport.redis:Channel._brpop_start",
+        Failure.SILENT,
+        _LOSES,
+        contains=("queues = self._queue_cycle.consume(len(self.active_queues))", "for pri in self.priority_steps"),
+    ),
+    Point(
+        "kombu.transport.redis:Channel._brpop_read",
+        Failure.SILENT,
+        _LOSES,
+        contains=("self._queue_cycle.rotate(dest)", "self.connection._deliver(loads(bytes_to_str(item)), dest)"),
+    ),
+    Point("kombu.transport.redis:Channel._get_pool", Failure.LOUD, _LOSES, "(self, asynchronous=False)"),
+    Point(
+        "kombu.transport.redis:Channel.close",
+        Failure.SILENT,
+        "A worker on Redis waits for a message before it ends.",
+        contains=("if self._in_poll:", "self._brpop_read()"),
+    ),
+    Point(
+        "kombu.transport.redis:Transport.__init__",
+        Failure.SILENT,
+        _STOPS,
+        contains=("self.cycle = MultiChannelPoller()",),
+    ),
+    Point(
+        "redis._parsers.base:PushNotificationsParser.handle_push_response",
+        Failure.SILENT,
+        "A worker on Redis waits up to a second for each message.",
+        contains=("return self.invalidation_push_handler_func(response)",),
+    ),
+    Point(
+        "redis._parsers.resp3:_RESP3Parser._read_response",
+        Failure.SILENT,
+        "A worker on Redis waits for its turn without doing anything else.",
+        contains=("if push_request: return response",),
+    ),
+    Point("kombu.transport.redis:QoS.restore_unacked", Failure.SILENT, _TWICE, "(self, client=None)"),
+    Point(
+        "kombu.transport.virtual.base:QoS.restore_unacked_once",
+        Failure.SILENT,
+        _TWICE,
+        contains=("unrestored = self.restore_unacked()",),
+    ),
+    Point(
+        "kombu.transport.virtual.base:Channel.basic_consume",
+        Failure.SILENT,
+        _LOSES,
+        contains=("if not no_ack: self.qos.append(message, message.delivery_tag)",),
+    ),
+    Point("kombu.transport.virtual.base:Transport._deliver", Failure.SILENT, _STOPS, "(self, message, queue)"),
+)
+
+#: Seconds between two looks of a channel that waits to be told of a message.
+_LOOK_EVERY_S = 1.0
+
+
+#: What `next_answer` returns for a notice that a list has changed.
+NOTICE = object()
+
+
+def mark_notices(connection: Any) -> None:
+    """Let `next_answer` tell notices from answers on a new link of redis-py's."""
+    connection._parser.set_invalidation_push_handler(lambda _: NOTICE)
+
+
+def next_answer(connection: Any) -> Any:
+    """Read the next answer, or NOTICE; None also for a notice of another kind, which redis-py handles.
+
+    Without `push_request` redis-py passes over notices, and waits for the answer behind them.
+    """
+    return connection.read_response(disable_decoding=True, push_request=True)
+
+
+class Source(Protocol):
+    """Takes messages for one channel, in place of BRPOP. One request is on its way at most."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Return whether an answer or a notice is awaited, so nothing may be asked."""
+        ...
+
+    def ask(self, connection: Any, link: object) -> None:
+        """Ask for a message of the queues that the channel consumes; `link` is another one when it was lost."""
+        ...
+
+    def ask_again(self) -> None:
+        """Ask again if only a notice is awaited, which may have been lost, or of a queue that was added since."""
+        ...
+
+    def read(self) -> tuple[str, str, bytes] | None:
+        """Read what has come: a queue, a delivery tag and a message; None if there is no message yet."""
+        ...
+
+    def set_aside(self, tag: str, problem: Exception) -> None:
+        """Put a message that cannot be read where no consumer finds it."""
+        ...
+
+    def stop(self) -> None:
+        """Ask no more, because the channel closes."""
+        ...
+
+
+def use_transports(redis_transport: str, sentinel_transport: str) -> None:
+    """Let kombu use these transports (`module:class`) for Redis in this process, from the next connection on."""
+    names = {"redis": redis_transport, "rediss": redis_transport, "sentinel": sentinel_transport}
+    transports.TRANSPORT_ALIASES.update(names)
+    cache: Any = transports._transport_cache  # type: ignore[attr-defined]
+    for name in names:
+        cache.pop(name, None)
+
+
+class ClaimingChannel:
+    """Stands before a channel class of kombu's."""
+
+    _source: Source | None = None
+    _has_decided = False
+
+    def make_source(self) -> Source | None:
+        """Hook: return what takes messages on this channel; None for BRPOP."""
+        return None
+
+    def lasting_pool(self) -> Any:
+        """Return a pool of connections to this channel's server that is not closed with the channel."""
+        channel: Any = self
+        manager = channel._sentinel_manager
+        pool = channel._get_pool()
+        channel._sentinel_manager = manager
+        return pool
+
+    def queues_now(self) -> list[str]:
+        """Return the queues that the channel consumes at present, in the order in which kombu reads them."""
+        channel: Any = self
+        return list(channel._queue_cycle.consume(len(channel.active_queues)))
+
+    def lists_of(self, queues: Sequence[str]) -> list[str]:
+        """Return the keys of these queues' lists, with the prefix, in the order in which kombu reads them."""
+        channel: Any = self
+        return [
+            f"{channel.global_keyprefix}{channel._q_for_pri(queue, step)}"
+            for step in channel.priority_steps
+            for queue in queues
+        ]
+
+    def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
+        params = super()._connparams(asynchronous)  # type: ignore[misc]
+        if asynchronous:
+            # in which Redis sends notices; the default of redis-py since 8
+            params.setdefault("protocol", 3)
+        return params
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Open the channel."""
+        self._unacknowledged: set[str] = set()
+        super().__init__(*arguments, **options)
+
+    def basic_consume(self, queue: str, no_ack: bool, *arguments: Any, **options: Any) -> Any:  # noqa: FBT001 - kombu's
+        """Consume, and note whether messages are acknowledged."""
+        (self._unacknowledged.add if no_ack else self._unacknowledged.discard)(queue)
+        return super().basic_consume(queue, no_ack, *arguments, **options)  # type: ignore[misc]
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        channel: Any = self
+        # what needs no ACK is not recorded, so BRPOP takes it: the replies that a starting worker waits for
+        if not channel.ack_emulation or not self._unacknowledged.isdisjoint(channel.active_queues):
+            super()._brpop_start(timeout)  # type: ignore[misc]
+            return
+        if not self._has_decided:
+            self._source = self.make_source()
+            self._has_decided = True
+        if self._source is None:
+            super()._brpop_start(timeout)  # type: ignore[misc]
+            return
+        if self.queues_now():
+            channel._in_poll = channel.client.connection
+            channel._brpop_sent_at = monotonic()
+            connection = channel._in_poll
+            self._source.ask(connection, connection._sock)
+
+    def _brpop_read(self, **options: Any) -> Any:
+        channel: Any = self
+        source = self._source
+        if source is None or not source.is_asking:
+            return super()._brpop_read(**options)  # type: ignore[misc]
+        try:
+            try:
+                found = source.read()
+            except channel.connection_errors:
+                channel.client.connection.disconnect()
+                raise
+            if found is None:
+                raise Empty
+            queue, tag, item = found
+            channel._queue_cycle.rotate(queue)
+            try:
+                payload = loads(item.decode())
+                payload["properties"]["delivery_tag"] = tag
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                source.set_aside(tag, error)
+                raise Empty from error
+            channel.connection._deliver(payload, queue)
+            return True
+        finally:
+            if not source.is_asking:
+                channel._in_poll = None
+                channel._flush_brpop_reauth()
+
+    def ask_again(self) -> None:
+        """Ask for a message once a second while a notice is awaited."""
+        channel: Any = self
+        source = self._source
+        if source is None or not channel._in_poll or not source.is_asking:
+            return
+        now = monotonic()
+        if now - channel._brpop_sent_at >= _LOOK_EVERY_S and channel.qos.can_consume():
+            channel._brpop_sent_at = now
+            source.ask_again()
+
+    def close(self) -> None:
+        """Close; a notice that is awaited will not be read."""
+        channel: Any = self
+        if self._source is not None:
+            self._source.stop()
+            if not self._source.is_asking:
+                channel._in_poll = None
+        super().close()  # type: ignore[misc]
+
+
+class ClaimingQoS(redis.QoS):
+    """What a channel holds; tags that `is_claim` knows are settled by the hooks."""
+
+    def is_claim(self, tag: str) -> bool:
+        """Hook: return whether a tag is not one of kombu's."""
+        raise NotImplementedError
+
+    def settle(self, tag: str) -> None:
+        """Hook: remove a message for good."""
+        raise NotImplementedError
+
+    def give_back(self, tag: str, *, first: bool) -> None:
+        """Hook: put a message back, to be taken next or last."""
+        raise NotImplementedError
+
+    def is_kept(self, message: Any) -> bool:
+        """Hook: return whether a message stays in hand although its channel closes."""
+        raise NotImplementedError
+
+    def recover(self) -> None:
+        """Hook: put back what others held and will not settle."""
+        raise NotImplementedError
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Count a message; one with a tag that `is_claim` knows is recorded already."""
+        if self.is_claim(delivery_tag):
+            virtual.QoS.append(self, message, delivery_tag)
+        else:
+            super().append(message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        """Settle a message."""
+        if self.is_claim(delivery_tag):
+            self.settle(delivery_tag)
+            virtual.QoS.ack(self, delivery_tag)
+        else:
+            super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
+        """Settle a message, or put it back."""
+        if not self.is_claim(delivery_tag):
+            super().reject(delivery_tag, requeue=requeue)
+            return
+        if requeue:
+            # as kombu, which puts a requeued message behind the others
+            self.give_back(delivery_tag, first=False)
+        else:
+            self.settle(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
+
+    def restore_unacked(self, client: Any = None) -> None:
+        """Put back what the channel holds, but for messages that are kept."""
+        delivered: Any = self._delivered
+        # the oldest last, to be taken first
+        for tag, message in reversed(list(delivered.items())):
+            if self.is_claim(tag):
+                del delivered[tag]
+                if not self.is_kept(message):
+                    self.give_back(tag, first=True)
+        if delivered:
+            super().restore_unacked(client)
+
+
+class ClaimingPoller(redis.MultiChannelPoller):
+    """kombu's poller, for channels that wait for notices as well."""
+
+    def on_poll_start(self) -> None:
+        """Let channels ask again, and put back what others held."""
+        super().on_poll_start()
+        channels: Any = self._channels  # type: ignore[attr-defined]
+        for channel in channels:
+            channel.ask_again()
+            if channel.active_queues:
+                try:
+                    channel.qos.recover()
+                except channel.connection_errors:
+                    # as kombu does after its own scan: the channel's connection finds out by itself
+                    log.debug("claims were not recovered", exc_info=True)
+
+
+class ClaimingTransport:
+    """Stands before a transport class of kombu's."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Use the poller."""
+        super().__init__(*arguments, **options)
+        self.cycle = ClaimingPoller()
+
+
+def transports_with(part: type[ClaimingChannel], options: Sequence[str]) -> tuple[type, type]:
+    """Return kombu's transports for Redis, direct and by Sentinel, whose channels have a part before them.
+
+    `options` are further transport options, which become attributes of a channel.
+    """
+    found = []
+    for transport, channel in ((redis.Transport, redis.Channel), (redis.SentinelTransport, redis.SentinelChannel)):
+        read = (*channel.from_transport_options, *options)
+        claiming = type(channel.__name__, (part, channel), {"from_transport_options": read})
+        found.append(type(transport.__name__, (ClaimingTransport, transport), {"Channel": claiming}))
+    return found[0], found[1]

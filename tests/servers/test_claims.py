@@ -1,0 +1,338 @@
+"""A claim: a message is taken and recorded in one step, returns when its owner is dead, and stays while it lives."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from kombu import Connection, Consumer, Producer, Queue
+from kombu.transport.redis import Transport as StockTransport
+from redis import Redis
+
+from repot.brokers.claiming import deaths_of, keep_running, still_in_hand
+from repot.brokers.redis.claims import Claim, Claims
+from repot.brokers.redis.transport import ClaimSource, Transport
+from repot.chaos.runner.proxies import Proxy
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kombu import Message
+
+    from repot.testbed import Server
+
+_LEASE_S = 1.5
+
+
+class Taker:
+    """A consumer of queues, in the test's thread; `host` tells the owners of one process apart."""
+
+    def __init__(self, url: str, queues: Sequence[str], *, prefetch: int = 1, **options: Any) -> None:
+        given = {"claim": "atomic", "claim_lease": _LEASE_S, "visibility_timeout": 3600, "unacked_restore_interval": 1}
+        self.connection = Connection(url, transport=Transport, transport_options={**given, **options})
+        self.channel: Any = self.connection.default_channel
+        self.taken: list[Message] = []
+        declared = [Queue(name, routing_key=name) for name in queues]
+        Consumer(self.channel, declared, on_message=self.taken.append, prefetch_count=prefetch).consume()
+
+    def take(self, within_s: float = 10) -> Any:
+        """Wait for the next message."""
+        before = len(self.taken)
+        deadline = monotonic() + within_s
+        while len(self.taken) == before:
+            self.serve(max(0.01, min(0.2, deadline - monotonic())))
+        return self.taken[-1]
+
+    def serve(self, for_s: float) -> None:
+        """Do what an event loop does, for so long or until a message comes."""
+        try:
+            self.connection.drain_events(timeout=for_s)
+        except TimeoutError:
+            if for_s < 0.05:
+                raise
+
+
+@contextmanager
+def _taker(server: Server, queues: Sequence[str], host: str = "127.0.0.1", **options: Any) -> Iterator[Taker]:
+    found = Taker(server.url.replace("127.0.0.1", host), queues, **options)
+    try:
+        yield found
+    finally:
+        found.connection.close()
+
+
+def _send(server: Server, queue: str, body: str = "a task", **options: Any) -> None:
+    with Connection(server.url, transport=StockTransport) as connection:
+        Producer(connection.default_channel).publish(body, routing_key=queue, serializer="json", **options)
+
+
+def _dead(server: Server, queue: str, lease_s: float = 1) -> str:
+    """Let an owner that never renews take a message; return its tag."""
+    client = _client(server)
+    claims = Claims(client.connection_pool, _keys(), lease_s, "dead@host")
+    pool = Redis.from_url(server.url, protocol=3).connection_pool
+    connection = pool.get_connection()
+    ClaimSource(claims, lambda: [queue], list).ask(connection, object())
+    # the answer is never read
+    wait_until(lambda: client.llen(queue) == 0, within_s=5, what="the script has run")
+    return next(str(tag.decode()) for tag in client.hkeys("unacked") if b"dead@host" in tag)
+
+
+def _client(server: Server) -> Any:
+    """Return redis-py's client, whose types also say what only its asynchronous one returns."""
+    return Redis.from_url(server.url)
+
+
+def _keys() -> dict[str, Any]:
+    return {
+        "global_keyprefix": "",
+        "sep": "\x06\x16",
+        "priority_steps": [0, 3, 6, 9],
+        "unacked_key": "unacked",
+        "unacked_index_key": "unacked_index",
+        "visibility_timeout": 3600,
+    }
+
+
+@pytest.fixture
+def queue(redis: Server) -> Iterator[str]:
+    """A queue; what a test holds of other queues is gone."""
+    client = _client(redis)
+    client.flushdb()
+    yield f"q-{uuid4()}"
+    client.flushdb()
+
+
+def test_a_message_is_recorded_as_it_is_taken_and_in_kombus_form(redis: Server, queue: str) -> None:
+    client = _client(redis)
+    _send(redis, queue)
+    sent = client.lindex(queue, 0)
+    with _taker(redis, [queue]) as taker:
+        keep_running(taker.channel, "w1@host", lambda _: False)
+        message = taker.take()
+        claim = Claim.of(message.delivery_tag)
+        assert claim
+        assert (claim.worker, claim.lease_s) == ("w1@host", _LEASE_S)
+        assert abs(claim.claimed_at - client.time()[0]) <= 2
+        (value,) = client.hvals("unacked")
+        assert value == b"[" + sent + f', "", "{queue}"]'.encode()
+        assert client.zrange("unacked_index", 0, -1) == [message.delivery_tag.encode()]
+        depth = redis.open().depth(queue)
+        assert (depth.ready, depth.unacked) == (0, 1)
+        message.ack()
+        assert client.exists("unacked", "unacked_index") == 0
+
+
+def test_lists_are_read_by_priority_and_from_the_old_end(redis: Server, queue: str) -> None:
+    for body, priority in (("c", 6), ("a", 0), ("d", 9), ("b", 0)):
+        _send(redis, queue, body, priority=priority)
+    with _taker(redis, [queue], prefetch=0) as taker:
+        assert [taker.take().payload for _ in range(4)] == ["a", "b", "c", "d"]
+
+
+def test_an_idle_taker_is_told_of_a_message(redis: Server, queue: str) -> None:
+    with _taker(redis, [queue]) as taker:
+        taker.serve(1.2)
+        watching = [one for one in _client(redis).client_list() if "t" in one["flags"]]
+        assert [one["cmd"] for one in watching] == ["exists"]
+        _send(redis, queue)
+        began = monotonic()
+        taker.take()
+        # a look once a second would find it as well
+        assert monotonic() - began < 0.5
+
+
+def test_takers_take_turns_and_one_that_is_gone_is_not_waited_for(redis: Server, queue: str) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(_taker(redis, [queue], prefetch=0))
+        second = stack.enter_context(_taker(redis, [queue], "localhost", prefetch=0))
+        for _ in range(3):
+            first.serve(0.3)
+            second.serve(0.3)
+            _send(redis, queue)
+            deadline = monotonic() + 5
+            while _ready(redis, queue) and monotonic() < deadline:
+                first.serve(0.1)
+                second.serve(0.1)
+        assert len(first.taken) + len(second.taken) == 3
+        assert first.taken
+        assert second.taken
+        for taker in (first, second):
+            # an end that tells the server nothing
+            taker.channel.client.connection.disconnect()
+        third = stack.enter_context(_taker(redis, [queue], "LOCALHOST"))
+        _send(redis, queue)
+        third.take(within_s=8)
+
+
+def _ready(server: Server, queue: str) -> int:
+    return server.open().depth(queue).ready
+
+
+def test_what_was_on_its_way_to_a_dead_worker_returns_after_its_lease(redis: Server, queue: str) -> None:
+    _send(redis, queue)
+    tag = _dead(redis, queue)
+    with _taker(redis, [queue]) as taker:
+        message = taker.take()
+        assert message.payload == "a task"
+        assert message.delivery_info["redelivered"]
+        assert message.delivery_tag != tag
+        assert deaths_of(message) == 1
+        message.ack()
+    assert redis.open().depth(queue).is_drained
+
+
+def _recovers_one(claims: Claims) -> bool:
+    return claims.recover(0.1) == 1
+
+
+def test_each_death_counts(redis: Server, queue: str) -> None:
+    _send(redis, queue)
+    for _ in range(3):
+        _dead(redis, queue)
+        claims = Claims(_client(redis).connection_pool, _keys(), 1, "w")
+        wait_until(partial(_recovers_one, claims), within_s=5, what="the claim is recovered")
+    with _taker(redis, [queue]) as taker:
+        assert deaths_of(taker.take()) == 3
+
+
+def test_a_living_owner_keeps_its_message_beyond_lease_and_visibility_timeout(redis: Server, queue: str) -> None:
+    _send(redis, queue)
+    options = {"visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    with (
+        _taker(redis, [queue]) as taker,
+        Connection(redis.url, transport=StockTransport, transport_options=options) as stock,
+    ):
+        tag = taker.take().delivery_tag
+        sweeper: Any = stock.default_channel
+        until = monotonic() + 3 * _LEASE_S
+        while monotonic() < until:
+            sweeper.qos.restore_visible(interval=1)
+            taker.channel.claims.recover(0.1)
+        assert _client(redis).hkeys("unacked") == [tag.encode()]
+
+
+def test_a_stock_worker_restores_what_a_dead_worker_claimed(redis: Server, queue: str) -> None:
+    _send(redis, queue, priority=6)
+    sent = json.loads(_client(redis).lindex(f"{queue}\x06\x166", 0))
+    client = _client(redis)
+    claims = Claims(client.connection_pool, _keys(), 1, "dead@host")
+    connection = Redis.from_url(redis.url, protocol=3).connection_pool.get_connection()
+    ClaimSource(claims, lambda: [queue], lambda _: [f"{queue}\x06\x166"]).ask(connection, object())
+    wait_until(lambda: client.hlen("unacked") == 1, within_s=5, what="the script has run")
+    options = {"visibility_timeout": 1}
+    with Connection(redis.url, transport=StockTransport, transport_options=options) as stock:
+        sweeper: Any = stock.default_channel
+
+        def restored() -> bool:
+            sweeper.qos.restore_visible(interval=1)
+            return bool(client.llen(f"{queue}\x06\x166"))
+
+        wait_until(restored, within_s=5, what="the stock worker restores it")
+    found = json.loads(client.lindex(f"{queue}\x06\x166", 0))
+    assert found["headers"].pop("redelivered")
+    assert found["properties"]["delivery_info"].pop("redelivered")
+    assert found == sent
+
+
+def test_an_owner_that_slept_touches_nothing_that_was_handed_out_again(redis: Server, queue: str) -> None:
+    client = _client(redis)
+    _send(redis, queue)
+    sleeper = Claims(client.connection_pool, _keys(), 1, "sleeper@host")
+    tag = _dead(redis, queue)
+    with _taker(redis, [queue]) as taker:
+        again = taker.take().delivery_tag
+        sleeper.settle(tag)
+        sleeper.give_back(tag, first=True)
+        assert not sleeper.still_holds(tag)
+        assert client.hkeys("unacked") == [again.encode()]
+        assert client.zrange("unacked_index", 0, -1) == [again.encode()]
+        assert client.llen(queue) == 0
+
+
+def test_a_channel_gives_back_what_it_holds_but_for_what_runs(redis: Server, queue: str) -> None:
+    client = _client(redis)
+    for body in "abc":
+        _send(redis, queue, body)
+    with _taker(redis, [queue], prefetch=3) as taker:
+        running, *_ = [taker.take() for _ in range(3)]
+        keep_running(taker.channel, "w1@host", lambda message: message is running)
+        taker.connection.close()
+        assert still_in_hand(running)
+        assert not still_in_hand(taker.taken[1])
+        bodies = [json.loads(one)["body"] for one in client.lrange(queue, 0, -1)]
+        assert len(bodies) == 2
+        assert client.hkeys("unacked") == [running.delivery_tag.encode()]
+        # by a connection of the process, after its channel has closed
+        running.ack()
+        assert client.hlen("unacked") == 0
+    with _taker(redis, [queue], prefetch=2) as taker:
+        assert [taker.take().payload for _ in range(2)] == ["b", "c"]
+
+
+def test_an_ack_that_does_not_arrive_is_sent_again(redis: Server, toxiproxy: Server, queue: str) -> None:
+    link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", redis.port)
+    _send(redis, queue)
+    with ExitStack() as stack:
+        stack.callback(link.delete)
+        taker = Taker(f"redis://127.0.0.1:{link.port}/{redis.url.rpartition('/')[2]}", [queue], socket_timeout=1)
+        message = taker.take()
+        with link.closed():
+            message.ack()
+            assert _client(redis).hlen("unacked") == 1
+        wait_until(lambda: _client(redis).hlen("unacked") == 0, within_s=10, what="the ACK is sent again")
+        taker.connection.close()
+
+
+@pytest.mark.parametrize("element", ["no JSON", "[]", '{"properties": 1}'])
+def test_what_is_no_message_is_set_aside(
+    redis: Server, queue: str, element: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = _client(redis)
+    client.lpush(queue, element)
+    _send(redis, queue)
+    with _taker(redis, [queue]) as taker:
+        assert taker.take().payload == "a task"
+        assert element.encode() in client.lindex("unacked_unreadable", 0)
+        assert client.hlen("unacked") == 1
+    assert "unacked_unreadable" in caplog.text
+
+
+@pytest.mark.parametrize("missing", ["-evalsha", "-client|tracking", "-hset"])
+def test_a_user_without_the_rights_uses_brpop_and_says_so(
+    redis: Server, queue: str, missing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = _client(redis)
+    client.execute_command("ACL", "SETUSER", "few", "on", ">secret", "~*", "&*", "+@all", missing)  # type: ignore[no-untyped-call]
+    try:
+        caplog.set_level(logging.WARNING)
+        _send(redis, queue)
+        url = redis.url.replace("redis://", "redis://few:secret@")
+        taker = Taker(url, [queue])
+        if missing == "-hset":
+            taker.channel.qos.append = lambda *_: None
+        taker.take()
+        assert "BRPOP" in caplog.text
+        assert "secret" not in caplog.text
+    finally:
+        client.execute_command("ACL", "DELUSER", "few")  # type: ignore[no-untyped-call]
+
+
+def test_a_full_redis_is_emptied(redis: Server, queue: str) -> None:
+    client = _client(redis)
+    _send(redis, queue, "x" * 1000)
+    with _taker(redis, [queue]) as taker:
+        client.config_set("maxmemory", 1)
+        try:
+            message = taker.take()
+            message.ack()
+        finally:
+            client.config_set("maxmemory", 0)
+    assert redis.open().depth(queue).is_drained
