@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _DEFAULTS = {
     "visibility_timeout": "7200 s",
     "restore_interval": "10 s",
+    "redis_claim_lease": "15 s",
     "heartbeat": "10 s",
     "socket_timeout": "15 s",
     "socket_connect_timeout": "5 s",

@@ -27,20 +27,26 @@ MOVED = "What waits is moved"
 #: Celery with late acks, as tutorials advise, and repot's settings, in each half.
 _LATE = ("redis-late", "amqp-late")
 _HARDENED = ("redis-hardened", "amqp-quorum")
+#: repot's settings where a worker's messages go back with its connection.
+_RETURNING = ("redis-brpop", "amqp-quorum")
+#: Redis alone: repot's settings with claims, which outlive a connection.
+_CLAIMING = ("connection-reset", "redis-hardened", False)
 
 #: Scenario, settings, and whether the guard is on.
 _CASES = (
     ("dropped-ack", _LATE, False),
     ("dropped-ack", _HARDENED, False),
     ("visibility-timeout", _LATE, False),
-    ("connection-reset", _HARDENED, False),
-    ("connection-reset", _HARDENED, True),
+    ("connection-reset", _RETURNING, False),
+    ("connection-reset", _RETURNING, True),
 )
 
 
 def cases(half: int) -> tuple[Case, ...]:
     """Return the cases that one half of the demo runs."""
-    return tuple(Case(SCENARIOS[name], PROFILES[profiles[half]], guard) for name, profiles, guard in _CASES)
+    found = [(name, profiles[half], guard) for name, profiles, guard in _CASES]
+    alone = [] if half else [_CLAIMING]
+    return tuple(Case(SCENARIOS[name], PROFILES[profile], guard) for name, profile, guard in (*found, *alone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class Evidence:
             "What moving to RabbitMQ fixes": self.fixed(),
             "What moving does not fix": self.not_fixed(),
             "What the guard fixes": self.guarded(),
+            "What the atomic claim fixes on Redis": self.claimed(),
         }
 
     def fixed(self) -> list[Statement]:
@@ -90,7 +97,7 @@ class Evidence:
     def not_fixed(self) -> list[Statement]:
         """Return what moving does not fix."""
         late, hardened = self._both("dropped-ack", _LATE), self._both("dropped-ack", _HARDENED)
-        reset = self._both("connection-reset", _HARDENED)
+        reset = self._both("connection-reset", _RETURNING)
         return [
             Statement(
                 "A dropped ACK still causes a second delivery: with late acks alone the effect happened "
@@ -108,7 +115,7 @@ class Evidence:
 
     def guarded(self) -> list[Statement]:
         """Return what the guard prevents."""
-        reset = self._both("connection-reset", _HARDENED, guard=True)
+        reset = self._both("connection-reset", _RETURNING, guard=True)
         return [
             Statement(
                 "The same reset, but the task claims its key before its effect: it was delivered again, and the effect "
@@ -116,6 +123,17 @@ class Evidence:
                 proved=all(
                     found.task_under_test.effects == 1 and found.times.redelivered is not None for found in reset
                 ),
+            ),
+        ]
+
+    def claimed(self) -> list[Statement]:
+        """Return what claims prevent, without the guard."""
+        reset = self._results[_CLAIMING]
+        return [
+            Statement(
+                "The same reset without the guard, but the worker on Redis claims its messages, which is repot's "
+                f"default there, and not BRPOP: it keeps what it runs, and the task {_ran(reset)}.",
+                proved=len(reset.task_under_test.history.runs) == 1,
             ),
         ]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("campaigns")
 
 
-ONE = ("chaos", "run", "connection-reset", "--profile", "redis-hardened")
+ONE = ("chaos", "run", "connection-reset", "--profile", "redis-brpop")
 
 
 def test_a_run_prints_data_to_stdout_and_messages_to_stderr(own_directory: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_run_prints_data_to_stdout_and_messages_to_stderr(own_directory: Path)
     assert process.returncode == 0, talk
     (result,) = json.loads(data)["results"]
     assert ("connection-reset", True) == (result["cell"]["scenario"], result["cell"]["guard"])
-    assert "connection-reset/redis-hardened/guarded: redelivered" in talk
+    assert "connection-reset/redis-brpop/guarded: redelivered" in talk
     assert "<!doctype html>" in (own_directory / "page.html").read_text()
     wait_until(lambda: not processes_of(own_directory), within_s=15, what="every process is gone")
     left = [path.name for path in own_directory.iterdir() if not path.name.startswith(".")]

@@ -19,7 +19,8 @@ VERDICTS = {
     "dropped-ack/amqp-late": Verdict.DUPLICATED,
     "dropped-ack/redis-hardened": Verdict.REDELIVERED,
     "dropped-ack/amqp-quorum": Verdict.REDELIVERED,
-    "connection-reset/redis-hardened": Verdict.DUPLICATED,
+    "connection-reset/redis-brpop": Verdict.DUPLICATED,
+    "connection-reset/redis-hardened": Verdict.OK,
     "connection-reset/amqp-quorum": Verdict.DUPLICATED,
 }
 
@@ -48,7 +49,8 @@ def test_the_expected_verdicts_prove_every_statement() -> None:
         ("dropped-ack/amqp-late/plain", Verdict.OK, "A"),
         ("dropped-ack/redis-hardened/plain", Verdict.DUPLICATED, "A"),
         ("connection-reset/amqp-quorum/plain", Verdict.OK, "A"),
-        ("connection-reset/redis-hardened/guarded", Verdict.DUPLICATED, "The"),
+        ("connection-reset/redis-brpop/guarded", Verdict.DUPLICATED, "The"),
+        ("connection-reset/redis-hardened/plain", Verdict.DUPLICATED, "The"),
         ("connection-reset/amqp-quorum/guarded", Verdict.LOST, "The"),
     ],
 )

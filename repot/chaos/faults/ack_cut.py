@@ -56,7 +56,8 @@ SCENARIOS = (
         "ack-cut",
         "The ACK of one delivery is lost, and nothing else",
         "RabbitMQ delivers the task again when the connection ends, not before. On Redis the worker waits for the "
-        "reply to its late ACK: for ever, unless there is a socket timeout.",
+        "reply to its late ACK: for ever, unless there is a socket timeout. With atomic claims it then sends the ACK "
+        "again.",
         AckCut(),
         # an early ACK comes next
         Phase.RECEIVED,

@@ -41,8 +41,8 @@ SCENARIOS = (
     Scenario(
         "dropped-ack",
         "The task is done; its ACK and all later bytes are lost",
-        "Both brokers deliver again: Redis after the visibility timeout, RabbitMQ after 2 to 3 heartbeats. "
-        "Deduplication of successes keeps the effect single, and so does the guard.",
+        "Both brokers deliver again: Redis after the lease of an atomic claim, or the visibility timeout with BRPOP, "
+        "RabbitMQ after 2 to 3 heartbeats. Deduplication of successes keeps the effect single, and so does the guard.",
         Blackhole(),
         Phase.BEFORE_ACK,
         lasts_s=BEYOND_TIMEOUTS_S,
@@ -70,7 +70,9 @@ SCENARIOS = (
     Scenario(
         "lost-in-flight",
         "The link drops the message on its way to the worker, and closes",
-        "On Redis no key holds the message between BRPOP and the entry in `unacked`: it is lost, also with late acks.",
+        "On Redis no key holds the message between BRPOP and the entry in `unacked`: it is lost, also with late acks. "
+        "An atomic claim is written in the step that pops the message, which returns when the claim's lease has run "
+        "out.",
         Blackhole(FROM),
         Phase.BEFORE_RECEIVE,
         lasts_s=1,

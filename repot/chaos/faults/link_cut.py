@@ -36,8 +36,9 @@ SCENARIOS = (
     Scenario(
         "connection-reset",
         "The link is reset while the task runs; reconnecting works at once",
-        "Both brokers start a second run beside the first within moments. Deduplication of successes cannot help: "
-        "nothing has succeeded yet. The guard does.",
+        "RabbitMQ, and Redis with BRPOP, start a second run beside the first within moments. Deduplication of "
+        "successes cannot help: nothing has succeeded yet. The guard does. A worker with atomic claims keeps the "
+        "message of a task that runs.",
         LinkCut(),
         Phase.RUNNING,
         lasts_s=0,
@@ -49,7 +50,8 @@ SCENARIOS = (
         "link-down",
         "The link is down while the task runs, and for longer than the task",
         "RabbitMQ delivers again at once, beside the first run. On Redis the worker cannot return its task to the "
-        "queue, so the visibility timeout decides.",
+        "queue: with an atomic claim it is delivered again when the claim's lease has run out, beside the first run "
+        "as well; with BRPOP after the visibility timeout.",
         LinkCut(),
         Phase.RUNNING,
         lasts_s=LINK_AWAY_S,

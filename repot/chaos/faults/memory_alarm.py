@@ -32,7 +32,7 @@ SCENARIOS = (
         "memory-alarm",
         "The broker is out of memory while the task runs",
         "RabbitMQ serves consumers and blocks producers. Redis refuses every write: an ACK's transaction up to 7, "
-        "since then the entry in `unacked` of the message that BRPOP has popped, which is lost.",
+        "since then, with BRPOP, the entry in `unacked` of the message that was popped, which is lost.",
         MemoryAlarm(),
         Phase.RUNNING,
         lasts_s=8,

@@ -38,7 +38,8 @@ SCENARIOS = (
     Scenario(
         "killed-before-receive",
         "The worker is killed with the message on its way to it",
-        "On Redis the message is lost: it was popped, and is not in `unacked` yet.",
+        "On Redis with BRPOP the message is lost: it was popped, and is not in `unacked` yet. An atomic claim is "
+        "written in the same step, and returns when its lease has run out.",
         WorkerKilled(),
         Phase.BEFORE_RECEIVE,
         lasts_s=1,

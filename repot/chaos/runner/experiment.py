@@ -22,6 +22,7 @@ from __future__ import annotations
 import signal
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,8 @@ _CONSUMES_WITHIN_S = 15
 HUNG_AFTER_S = 8
 #: Redis replies to a waiting BRPOP at once; RabbitMQ's counts lag.
 _DELIVERED_WITHIN_S = 6
+#: Long enough to act in; a worker that waits for each of several answers in turn still gets to its messages.
+_ANSWER_AFTER_MS = 400
 #: A user's own application may reserve fewer tasks.
 _RESERVED_WITHIN_S = 5
 #: From the beginning of the fault until the target worker has the result of its process: some milliseconds, and a
@@ -166,21 +169,29 @@ class _Experiment:
                 self.environment.send_task_under_test(task)
                 if not self.observer.await_delivered(_DELIVERED_WITHIN_S):
                     return False
-                self.environment.send("waiting")
-                self.environment.start_control_consumer()
-                self._follow()
+                follow()
             return True
 
-        while not injected():
+        def follow() -> None:
+            self.environment.send("waiting")
+            self.environment.start_control_consumer()
+            self._follow()
+
+        if not injected():
+            # the worker could not ask for the task: the fault meets the answer to a task that it asked for before
             self.windows.clear()
             task = self._take_back()
+            with self._slow_answers(context):
+                self.environment.send_task_under_test(task)
+                self._await_asked_for(task)
+                with self._fault(context):
+                    follow()
 
     def _inject_into_task(self, context: FaultContext, task: str) -> None:
         """Let the task under test wait at its phase, inject the fault, and release the task."""
         phase = self.case.scenario.phase
         if phase is Phase.BEFORE_RECEIVE:
-            while not self._inject_before_receive(context, task):
-                task = self._take_back()
+            self._inject_before_receive(context, task)
             return
         if phase is None or phase is Phase.AFTER_ACK:
             self.environment.send_task_under_test(task)
@@ -194,21 +205,39 @@ class _Experiment:
         self.environment.await_reached(phase, task)
         self._inject_and_release(context, lambda: self.environment.failpoints.clear(phase, task))
 
-    def _inject_before_receive(self, context: FaultContext, task: str) -> bool:
-        """Inject the fault while the message waits for a frozen worker; False if the broker did not deliver it."""
+    def _inject_before_receive(self, context: FaultContext, task: str) -> None:
+        """Inject the fault while the message is on its way to a frozen worker, or has just arrived there."""
         with ExitStack() as freeze:
             freeze.enter_context(self.environment.target.frozen())
             self.environment.send_task_under_test(task)
             if not self.observer.await_delivered(_DELIVERED_WITHIN_S):
-                return False
+                # on Redis a frozen worker may not have asked for a message
+                with self._slow_answers(context):
+                    freeze.close()
+                    self._await_asked_for(task)
+                    freeze.enter_context(self.environment.target.frozen())
             self._inject_and_release(context, freeze.close)
-            return True
+
+    @contextmanager
+    def _slow_answers(self, context: FaultContext) -> Iterator[None]:
+        """Delay what the broker sends to the target worker."""
+        with context.link.with_toxic("latency", ["downstream"], {"latency": _ANSWER_AFTER_MS, "jitter": 0}):
+            yield
+
+    def _await_asked_for(self, task: str) -> None:
+        """Wait until the broker has handed the task to the worker, whose link is slow.
+
+        Raises:
+            ExperimentFailed: the worker has it already.
+        """
+        asked = partial(self.observer.counts, lambda depth: depth.ready == 0)
+        wait_until(asked, within_s=STEP_WITHIN_S, what="the worker asks for the task", poll_s=0.01)
+        if any(one.kind == DELIVERED and one.task == task for one in self.observer.events):
+            message = f"{self.case.name}: the worker received the task before the fault"
+            raise ExperimentFailed(message)
 
     def _take_back(self) -> str:
-        """Turn a task under test that was not delivered into another first task; return the id of the next one.
-
-        On Redis a worker's BRPOP lasts a second: the worker may be frozen just when it has timed out.
-        """
+        """Turn a task under test that was not delivered into another first task; return the id of the next one."""
         sent = self.observer.task_under_test
         sent.role = "before"
         self.environment.await_event(ENDED, sent.task, "the task that was not delivered ends")

@@ -22,8 +22,8 @@ _WITHOUT_FAULT = (
     Scenario(
         "visibility-timeout",
         "No fault: the task runs longer than the visibility timeout",
-        "Redis delivers the running task again. RabbitMQ's own limit, consumer_timeout, is 30 minutes unless it is "
-        "raised.",
+        "Redis delivers the running task again, unless its worker renews an atomic claim. RabbitMQ's own limit, "
+        "consumer_timeout, is 30 minutes unless it is raised.",
         None,
         Phase.RUNNING,
         # longer than the timeout, and finished before a third delivery is due
@@ -32,7 +32,8 @@ _WITHOUT_FAULT = (
     Scenario(
         "eta-beyond-timeout",
         "No fault: the task has a countdown longer than the visibility timeout",
-        "Redis delivers the waiting task again and again, and every copy runs.",
+        "Redis delivers the waiting task again and again, and every copy runs, unless its worker renews an atomic "
+        "claim.",
         None,
         None,
         countdown_s=20,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SCALED: dict[str, float] = {
     "visibility_timeout": 8,
     "restore_interval": 1,
+    "redis_claim_lease": 3,
     "heartbeat": 2,
     "socket_timeout": 2,
     "socket_connect_timeout": 2,
@@ -103,6 +104,12 @@ PROFILES = {
         Profile("redis-stock", _REDIS, "Redis, Celery's defaults: early acks, no timeouts"),
         Profile("redis-late", _REDIS, "Redis, Celery's defaults with late acks, as tutorials advise", celery=_LATE),
         Profile("redis-hardened", _REDIS, "Redis, repot's settings", settings={}),
+        Profile(
+            "redis-brpop",
+            _REDIS,
+            "Redis, repot's settings, messages taken by BRPOP as in stock Celery",
+            settings={"redis_claim": "brpop"},
+        ),
         Profile("amqp-stock", _RABBITMQ, "RabbitMQ, Celery's defaults: early acks, no confirms"),
         Profile("amqp-late", _RABBITMQ, "RabbitMQ, Celery's defaults with late acks", celery=_LATE),
         Profile(
