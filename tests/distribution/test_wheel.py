@@ -181,7 +181,7 @@ def test_the_doctor_needs_no_install(built: Built, tmp_path: Path) -> None:
 def require_findings(found: subprocess.CompletedProcess[str]) -> None:
     assert found.returncode == 4, found.stderr
     (report,) = json.loads(found.stdout)["applications"]
-    assert {"RPT103", "RPT203", "RPT301", "RPT302", "RPT308"} == {one["rule"] for one in report["findings"]}
+    assert {"RPT103", "RPT203", "RPT219", "RPT301", "RPT302", "RPT308"} == {one["rule"] for one in report["findings"]}
 
 
 def test_a_command_of_an_extra_names_the_extra(installed: Path, tmp_path: Path) -> None:

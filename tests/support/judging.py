@@ -51,6 +51,8 @@ REDIS_OPTIONS: dict[str, Any] = {
     "socket_keepalive": True,
     "socket_keepalive_options": {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3},
     "health_check_interval": 10,
+    "claim": "atomic",
+    "claim_lease": 15.0,
 }
 AMQP_OPTIONS: dict[str, Any] = {
     "confirm_publish": True,
@@ -178,6 +180,16 @@ def redis_options(**changes: Any) -> dict[str, Any]:
     """The same with some transport options changed; None takes one out."""
     options = {name: value for name, value in {**REDIS_OPTIONS, **changes}.items() if value is not None}
     return {**GOOD_REDIS, "broker_transport_options": options}
+
+
+def stock(**changes: Any) -> dict[str, Any]:
+    """The good configuration for Redis without claims, with some settings changed."""
+    return {**redis_options(claim=None, claim_lease=None), **changes}
+
+
+def stock_options(**changes: Any) -> dict[str, Any]:
+    """The same with some transport options changed; None takes one out."""
+    return redis_options(claim=None, claim_lease=None, **changes)
 
 
 def rabbitmq(**changes: Any) -> dict[str, Any]:
