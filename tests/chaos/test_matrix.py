@@ -126,6 +126,7 @@ def test_the_demo_proves_its_statements(demo: Demo) -> None:
         "What moving to RabbitMQ fixes": 2,
         "What moving does not fix": 2,
         "What the guard fixes": 1,
+        "What the atomic claim fixes on Redis": 1,
         "What waits is moved": 1,
     }
     assert [] == [one["text"] for statements in demo.statements.values() for one in statements if not one["proved"]]

@@ -333,13 +333,13 @@ def test_a_worker_that_is_killed_does_not_lose_the_job(
 
 def test_a_submitter_killed_before_it_publishes_frees_the_scope(shop: Shop) -> None:
     """The flaw of two steps that are not one: marked as seen, never sent."""
-    ours = desk(shop, publish_lease_s=1)
+    ours = desk(shop, publish_lease_s=3)
     code = (
         "import os, signal, sys; from celery import Celery, signals; from repot.config import Role; "
         "from repot.submission import Jobs; from repot.worker.configure import configure; "
         "app = Celery('doomed'); configure(app, role=Role.CLIENT); "
         "kill = lambda **_: os.kill(os.getpid(), signal.SIGKILL); signals.before_task_publish.connect(kill); "
-        "Jobs(app, 'jobs.render', scope='project', publish_lease_s=1)"
+        "Jobs(app, 'jobs.render', scope='project', publish_lease_s=3)"
         ".submit({'project': sys.argv[1]}, idempotency_key='k')"
     )
     command = [sys.executable, "-c", code, ours.project]

@@ -1,4 +1,5 @@
-import time
+import signal
+from threading import Event
 
 from django.core.management.base import BaseCommand
 from django.db import transaction
@@ -15,14 +16,12 @@ class Command(BaseCommand):
         parser.add_argument("--pause", type=float, default=0)
 
     def handle(self, *, number, pause, **_):
+        ended = Event()  # not in the middle of an order, which would be stored and not sent
+        signal.signal(signal.SIGINT, lambda *_: ended.set())
         placed = 0
-        try:
-            for _ in range(number):
-                self.place()
-                placed += 1
-                time.sleep(pause)
-        except KeyboardInterrupt:
-            pass
+        while placed < number and not ended.wait(pause):
+            self.place()
+            placed += 1
         self.stdout.write(f"{placed} orders placed")
 
     @transaction.atomic
