@@ -60,8 +60,7 @@ def make_ready(connection: Connection) -> Any:
         Exception: the errors of the transport; nothing was sent.
     """
     pooled: Any = connection
-    if pooled.connected and _is_closed(pooled):
-        drop(pooled)
+    drop_if_closed(pooled)
     if not pooled.connected:
         pooled.ensure_connection(
             max_retries=max(len(pooled.alt or ()) - 1, 0), interval_start=0, interval_step=0, interval_max=0
@@ -75,6 +74,13 @@ def make_ready(connection: Connection) -> Any:
         # redis-py looks whether the server has closed the connection, and connects again
         channel.pool.release(channel.pool.get_connection())
     return channel
+
+
+def drop_if_closed(connection: Connection) -> None:
+    """Drop a connection that the server has closed while it was idle: kombu takes it for a good one."""
+    pooled: Any = connection
+    if pooled.connected and _is_closed(pooled):
+        drop(pooled)
 
 
 def drop(connection: Connection) -> None:

@@ -12,6 +12,7 @@ from repot.errors import PublishUnconfirmed
 from repot.upstream.confirming_channel import is_confirming
 from repot.upstream.current_app import resolve
 from repot.upstream.producers import choose_producer
+from repot.upstream.ready_channel import drop_if_closed
 from repot.worker.configure import configured_with
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def confirm_window(app: Celery, *, size: int = SIZE) -> Iterator[None]:
         return
     with app.producer_pool.acquire(block=True) as pooled:
         connection: Any = pooled.connection
+        drop_if_closed(connection)
         connection.ensure_connection(reraise_as_library_errors=True, **_policy(app))
         if is_confirming(connection):
             yield from _collected(app, ConfirmingChannel(connection, size, _timeout_s(app)))

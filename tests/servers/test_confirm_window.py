@@ -231,3 +231,14 @@ def test_redis_needs_no_window(redis: Server, toxiproxy: Server) -> None:
 def test_a_broker_that_is_away_is_an_error_at_the_beginning(sender: Sender) -> None:
     with sender.proxy.closed(), pytest.raises(OperationalError), repot.confirm_window(sender.app):
         pytest.fail("the block must not begin")
+
+
+def test_a_pooled_connection_that_was_cut_meanwhile_is_made_again(sender: Sender) -> None:
+    """kombu does not look; the pool is that of all applications of the process with this address."""
+    with repot.confirm_window(sender.app):
+        first = sender.task.delay("a").id
+    with sender.proxy.closed():
+        pass
+    with repot.confirm_window(sender.app):
+        second = sender.task.delay("b").id
+    assert {first, second} == sender.pending()
