@@ -234,7 +234,7 @@ def test_a_broker_that_is_away_is_an_error_at_the_beginning(sender: Sender) -> N
 
 
 def test_a_pooled_connection_that_was_cut_meanwhile_is_made_again(sender: Sender) -> None:
-    """kombu does not look; the pool is that of all applications of the process with this address."""
+    """Kombu does not look; the pool is that of all applications of the process with this address."""
     with repot.confirm_window(sender.app):
         first = sender.task.delay("a").id
     with sender.proxy.closed():
