@@ -319,7 +319,8 @@ def test_a_user_without_the_rights_uses_brpop_and_says_so(
         taker = Taker(url, [queue])
         if missing == "-hset":
             taker.channel.qos.append = lambda *_: None
-        taker.take()
+        taker.take().ack()
+        taker.connection.close()
         assert "BRPOP" in caplog.text
         assert "secret" not in caplog.text
     finally:
@@ -337,3 +338,18 @@ def test_a_full_redis_is_emptied(redis: Server, queue: str) -> None:
         finally:
             client.config_set("maxmemory", 0)
     assert redis.open().depth(queue).is_drained
+
+
+def test_consumers_of_one_process_may_have_other_keys_and_leases(redis: Server, queue: str) -> None:
+    client = _client(redis)
+    for _ in range(3):
+        _send(redis, queue)
+    with (
+        _taker(redis, [queue]) as first,
+        _taker(redis, [queue], claim_lease=60) as long,
+        _taker(redis, [queue], unacked_key="own", unacked_index_key="own_index") as own,
+    ):
+        tags = [taker.take().delivery_tag for taker in (first, long, own)]
+        assert [Claim.of(tag).lease_s for tag in tags] == [_LEASE_S, 60, _LEASE_S]  # type: ignore[union-attr]
+        assert {tag.encode() for tag in tags[:2]} == set(client.hkeys("unacked"))
+        assert [tags[2].encode()] == client.hkeys("own")

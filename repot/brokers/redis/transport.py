@@ -35,7 +35,7 @@ from repot.upstream.redis_transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -325,12 +325,13 @@ class _Channel(ClaimingChannel):
 
     @property
     def claims(self) -> Claims:
-        """The claims of this process on the channel's database; they outlive the channel."""
+        """The claims of this process on the channel's database, by its options; they outlive the channel."""
         if self._claims is None:
             channel: Any = self
             server = channel.connection.client
-            place = (server.hostname, server.port, server.virtual_host, server.userid, channel.global_keyprefix)
-            self._claims = _PROCESS.at(place, self._make_claims)
+            keys = {name: getattr(self, name) for name in _KEY_OPTIONS}
+            place = (server.hostname, server.port, server.virtual_host, server.userid, self.claim_lease, repr(keys))
+            self._claims = _PROCESS.at(place, lambda: self._make_claims(keys))
         return self._claims
 
     def serve_worker(self, worker: str, is_running: Callable[[Any], bool]) -> None:
@@ -339,8 +340,7 @@ class _Channel(ClaimingChannel):
         self.claims.worker = worker
         channel.qos.is_running = is_running
 
-    def _make_claims(self) -> Claims:
-        keys = {name: getattr(self, name) for name in _KEY_OPTIONS}
+    def _make_claims(self, keys: Mapping[str, Any]) -> Claims:
         return Claims(self.lasting_pool(), keys, float(self.claim_lease), gethostname())
 
     def make_source(self) -> ClaimSource | None:
