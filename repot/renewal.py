@@ -127,6 +127,8 @@ class Renewer:
         self._next_at = monotonic() + min(intervals) / 2 if intervals else None
 
     def _renew(self, lease: Renewable) -> None:
+        with self._changed:
+            entry = self._due.get(id(lease))
         try:
             held = lease.renew()
         except Exception as error:  # noqa: BLE001 - also what a client library raises: the lease is still held
@@ -140,7 +142,8 @@ class Renewer:
         else:
             due_at = monotonic() + lease.interval_s if held else None
         with self._changed:
-            if id(lease) not in self._due:
+            if entry is None or self._due.get(id(lease)) is not entry:
+                # removed meanwhile, or removed and added again, which the answer does not concern
                 return
             if due_at is None:
                 del self._due[id(lease)]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kombu import transport as transports
 from kombu.transport import redis, virtual
 from kombu.utils.json import loads
+from redis.exceptions import ResponseError
 
 from repot.upstream.point import Failure, Point
 
@@ -138,8 +139,13 @@ class Source(Protocol):
         """Ask for a message of the queues that the channel consumes; `link` is another one when it was lost."""
         ...
 
+    @property
+    def is_watching(self) -> bool:
+        """Return whether only a notice is awaited, so no answer is due."""
+        ...
+
     def ask_again(self) -> None:
-        """Ask again if only a notice is awaited, which may have been lost, or of a queue that was added since."""
+        """Ask again while a notice is awaited, which may have been lost, or of a queue that was added since."""
         ...
 
     def read(self) -> tuple[str, str, bytes] | None:
@@ -169,6 +175,14 @@ class ClaimingChannel:
 
     _source: Source | None = None
     _has_decided = False
+    _asked_at = 0.0
+    #: 2 for a server or proxy that does not know HELLO; None for the usual one.
+    _protocol: int | None = None
+
+    @property
+    def wants_notices(self) -> bool:
+        """Hook: return whether the connection that consumes has to be one by which Redis sends notices."""
+        return False
 
     def make_source(self) -> Source | None:
         """Hook: return what takes messages on this channel; None for BRPOP."""
@@ -198,14 +212,29 @@ class ClaimingChannel:
 
     def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         params = super()._connparams(asynchronous)  # type: ignore[misc]
-        if asynchronous:
+        if self._protocol:
+            params["protocol"] = self._protocol
+        elif asynchronous and self.wants_notices:
             # in which Redis sends notices; the default of redis-py since 8
             params.setdefault("protocol", 3)
         return params
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Open the channel."""
+        """Open the channel; with the older protocol, if the server does not know HELLO."""
         self._unacknowledged: set[str] = set()
+        before = dict(self.__dict__)
+        try:
+            super().__init__(*arguments, **options)
+        except ResponseError as error:
+            # the answer repeats the arguments of HELLO, and with them the password
+            if self._protocol or "unknown command" not in str(error).lower():
+                raise
+        else:
+            return
+        unfinished: Any = self
+        unfinished.connection._used_channel_ids.remove(unfinished.channel_id)
+        self.__dict__.clear()
+        self.__dict__.update(before, _protocol=2)
         super().__init__(*arguments, **options)
 
     def basic_consume(self, queue: str, no_ack: bool, *arguments: Any, **options: Any) -> Any:  # noqa: FBT001 - kombu's
@@ -227,7 +256,7 @@ class ClaimingChannel:
             return
         if self.queues_now():
             channel._in_poll = channel.client.connection
-            channel._brpop_sent_at = monotonic()
+            channel._brpop_sent_at = self._asked_at = monotonic()
             connection = channel._in_poll
             self._source.ask(connection, connection._sock)
 
@@ -242,6 +271,8 @@ class ClaimingChannel:
             except channel.connection_errors:
                 channel.client.connection.disconnect()
                 raise
+            # kombu drops a link whose answer is overdue
+            channel._brpop_sent_at = monotonic()
             if found is None:
                 raise Empty
             queue, tag, item = found
@@ -249,9 +280,14 @@ class ClaimingChannel:
             try:
                 payload = loads(item.decode())
                 payload["properties"]["delivery_tag"] = tag
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                # as kombu makes it to deliver it: a message that cannot be read would end one worker after the other
+                channel.Message(payload, channel=channel)
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
                 source.set_aside(tag, error)
                 raise Empty from error
+            if queue in self._unacknowledged:
+                # added since; there will be no ACK
+                channel.qos.settle(tag)
             channel.connection._deliver(payload, queue)
             return True
         finally:
@@ -263,19 +299,21 @@ class ClaimingChannel:
         """Ask for a message once a second while a notice is awaited."""
         channel: Any = self
         source = self._source
-        if source is None or not channel._in_poll or not source.is_asking:
+        if source is None or not channel._in_poll or not source.is_watching:
             return
-        now = monotonic()
-        if now - channel._brpop_sent_at >= _LOOK_EVERY_S and channel.qos.can_consume():
-            channel._brpop_sent_at = now
+        # no answer is due
+        now = channel._brpop_sent_at = monotonic()
+        if now - self._asked_at >= _LOOK_EVERY_S and channel.qos.can_consume():
+            self._asked_at = now
             source.ask_again()
 
     def close(self) -> None:
         """Close; a notice that is awaited will not be read."""
         channel: Any = self
         if self._source is not None:
+            was_asking = self._source.is_asking
             self._source.stop()
-            if not self._source.is_asking:
+            if was_asking and not self._source.is_asking:
                 channel._in_poll = None
         super().close()  # type: ignore[misc]
 
@@ -297,10 +335,6 @@ class ClaimingQoS(redis.QoS):
 
     def is_kept(self, message: Any) -> bool:
         """Hook: return whether a message stays in hand although its channel closes."""
-        raise NotImplementedError
-
-    def recover(self) -> None:
-        """Hook: put back what others held and will not settle."""
         raise NotImplementedError
 
     def append(self, message: Any, delivery_tag: str) -> None:
@@ -347,17 +381,11 @@ class ClaimingPoller(redis.MultiChannelPoller):
     """kombu's poller, for channels that wait for notices as well."""
 
     def on_poll_start(self) -> None:
-        """Let channels ask again, and put back what others held."""
+        """Let channels ask again."""
         super().on_poll_start()
         channels: Any = self._channels  # type: ignore[attr-defined]
         for channel in channels:
             channel.ask_again()
-            if channel.active_queues:
-                try:
-                    channel.qos.recover()
-                except channel.connection_errors:
-                    # as kombu does after its own scan: the channel's connection finds out by itself
-                    log.debug("claims were not recovered", exc_info=True)
 
 
 class ClaimingTransport:

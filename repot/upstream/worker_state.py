@@ -57,17 +57,26 @@ _state: Any = state
 
 def active_requests() -> tuple[Any, ...]:
     """Return the requests of tasks that a process of the pool has accepted."""
-    return tuple(_state.active_requests)
+    return _copy(_state.active_requests)
 
 
 def reserved_requests() -> tuple[Any, ...]:
     """Return the requests of tasks that wait for a process or run."""
-    return tuple(_state.reserved_requests)
+    return _copy(_state.reserved_requests)
 
 
 def scheduled_requests() -> tuple[Any, ...]:
     """Return the requests of tasks that wait for their ETA."""
-    return tuple(_state.scheduled_requests)
+    return _copy(_state.scheduled_requests)
+
+
+def _copy(found: Any) -> tuple[Any, ...]:
+    while True:
+        try:
+            return tuple(found)
+        except RuntimeError:
+            # a thread of the pool has changed the set at this moment
+            continue
 
 
 def unacknowledged_requests() -> Iterator[Any]:

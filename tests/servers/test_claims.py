@@ -13,16 +13,18 @@ from uuid import uuid4
 import pytest
 from kombu import Connection, Consumer, Producer, Queue
 from kombu.transport.redis import Transport as StockTransport
-from redis import Redis
+from redis import Redis, RedisError
 
 from repot.brokers.claiming import deaths_of, keep_running, still_in_hand
 from repot.brokers.redis.claims import Claim, Claims
 from repot.brokers.redis.transport import ClaimSource, Transport
 from repot.chaos.runner.proxies import Proxy
+from repot.testbed import ReapedProcess, executables, free_port
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from kombu import Message
 
@@ -79,7 +81,9 @@ def _dead(server: Server, queue: str, lease_s: float = 1) -> str:
     claims = Claims(client.connection_pool, _keys(), lease_s, "dead@host")
     pool = Redis.from_url(server.url, protocol=3).connection_pool
     connection = pool.get_connection()
-    ClaimSource(claims, lambda: [queue], list).ask(connection, object())
+    source = ClaimSource(claims, lambda: [queue], list)
+    claims.cease()
+    source.ask(connection, object())
     # the answer is never read
     wait_until(lambda: client.llen(queue) == 0, within_s=5, what="the script has run")
     return next(str(tag.decode()) for tag in client.hkeys("unacked") if b"dead@host" in tag)
@@ -292,7 +296,19 @@ def test_an_ack_that_does_not_arrive_is_sent_again(redis: Server, toxiproxy: Ser
         taker.connection.close()
 
 
-@pytest.mark.parametrize("element", ["no JSON", "[]", '{"properties": 1}'])
+#: A body that is not the base64 that it says.
+_BROKEN = json.dumps(
+    {
+        "body": "abcde",
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {},
+        "properties": {"body_encoding": "base64", "delivery_info": {}, "delivery_tag": "x", "delivery_mode": 2},
+    }
+)
+
+
+@pytest.mark.parametrize("element", ["no JSON", "[]", '{"properties": 1}', _BROKEN])
 def test_what_is_no_message_is_set_aside(
     redis: Server, queue: str, element: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -353,3 +369,119 @@ def test_consumers_of_one_process_may_have_other_keys_and_leases(redis: Server, 
         assert [Claim.of(tag).lease_s for tag in tags] == [_LEASE_S, 60, _LEASE_S]  # type: ignore[union-attr]
         assert {tag.encode() for tag in tags[:2]} == set(client.hkeys("unacked"))
         assert [tags[2].encode()] == client.hkeys("own")
+
+
+def test_a_silent_link_of_an_idle_taker_is_dropped(redis: Server, toxiproxy: Server, queue: str) -> None:
+    """No answer comes, and no error: what was asked is overdue."""
+    link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", redis.port)
+    with ExitStack() as stack:
+        stack.callback(link.delete)
+        url = f"redis://127.0.0.1:{link.port}/{redis.url.rpartition('/')[2]}"
+        taker = Taker(url, [queue], health_check_interval=1, socket_timeout=1)
+        taker.serve(1.2)
+        for stream in ("upstream", "downstream"):
+            link.add_toxic("timeout", stream, {"timeout": 0})
+        with pytest.raises(taker.connection.connection_errors):
+            taker.take(within_s=20)
+
+
+def test_a_full_taker_keeps_its_idle_link(redis: Server, queue: str) -> None:
+    """It awaits nothing, for however long its task runs."""
+    _send(redis, queue)
+    with _taker(redis, [queue], health_check_interval=1) as taker:
+        message = taker.take()
+        until = monotonic() + 4
+        while monotonic() < until:
+            taker.serve(0.2)
+        message.ack()
+        _send(redis, queue, "next")
+        assert taker.take().payload == "next"
+
+
+def test_a_taker_that_is_busy_recovers_what_others_held(redis: Server, queue: str) -> None:
+    """As a worker with one thread, whose event loop stands still while its task runs."""
+    client = _client(redis)
+    _send(redis, queue, "first")
+    with _taker(redis, [queue]) as taker:
+        taker.take()
+        _send(redis, queue)
+        _dead(redis, queue)
+        wait_until(lambda: client.llen(queue) == 1, within_s=10, what="the claim is recovered")
+
+
+def test_a_claim_that_cannot_be_put_back_keeps_no_other_one(
+    redis: Server, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = _client(redis)
+    wrong = f"a-{queue}"
+    for name in (wrong, queue):
+        _send(redis, name)
+        _dead(redis, name)
+    client.set(wrong, "no list")
+    with _taker(redis, [queue]) as taker:
+        assert taker.take().payload == "a task"
+    assert "WRONGTYPE" in caplog.text
+    # what the taker had went back with its channel
+    assert client.hlen("unacked") == 1
+
+
+def test_a_queue_that_needs_no_ack_may_be_added(redis: Server, queue: str) -> None:
+    other = f"other-{queue}"
+    with _taker(redis, [queue], prefetch=0) as taker:
+        taker.serve(0.3)
+        replies = Queue(other, routing_key=other)
+        Consumer(taker.channel, [replies], on_message=taker.taken.append, no_ack=True).consume()
+        _send(redis, other, "a reply")
+        assert taker.take().payload == "a reply"
+        assert _client(redis).hlen("unacked") == 0
+
+
+def test_a_channel_with_both_kinds_of_consumers_loses_nothing_when_it_closes(redis: Server, queue: str) -> None:
+    other = f"other-{queue}"
+    with _taker(redis, [queue], prefetch=0) as taker:
+        # another kind from the first message on, which BRPOP takes
+        Consumer(taker.channel, [Queue(other, routing_key=other)], on_message=print, no_ack=True).consume()
+        taker.serve(0.05)
+        _send(redis, queue)
+        wait_until(lambda: not _client(redis).llen(queue), within_s=5, what="Redis has answered")
+    assert _ready(redis, queue) == 1
+
+
+def test_a_channel_that_acknowledges_nothing_uses_brpop(redis: Server, queue: str) -> None:
+    _send(redis, queue)
+    with _taker(redis, [queue], ack_emulation=False) as taker:
+        assert taker.take().payload == "a task"
+        taker.serve(0.3)
+
+
+def test_a_server_without_hello_is_used_and_no_password_is_logged(
+    queue: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a proxy that does not know it; the server's answer repeats the arguments."""
+    caplog.set_level(logging.DEBUG)
+    port, password = free_port(), "planted-1a2b"
+    command = [executables.REDIS.find(), "--port", str(port), "--bind", "127.0.0.1", "--requirepass", password]
+    command += ["--save", "", "--rename-command", "HELLO", ""]
+    with ReapedProcess(command, log=tmp_path / "log", environment={}, directory=tmp_path):
+        older: Any = Redis(port=port, password=password, protocol=2)
+        wait_until(partial(_answers, older), within_s=20, what="Redis answers")
+        url = f"redis://:{password}@127.0.0.1:{port}/0"
+        with Connection(url, transport=Transport, transport_options={"claim": "brpop"}) as connection:
+            queue_now = Queue(queue, routing_key=queue)
+            Producer(connection.default_channel).publish(
+                "a task", routing_key=queue, serializer="json", declare=[queue_now]
+            )
+        taker = Taker(url, [queue])
+        message = taker.take()
+        assert message.payload == "a task"
+        message.ack()
+        taker.connection.close()
+    assert "BRPOP" in caplog.text
+    assert password not in caplog.text
+
+
+def _answers(client: Any) -> bool:
+    try:
+        return bool(client.ping())
+    except RedisError:
+        return False

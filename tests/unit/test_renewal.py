@@ -160,3 +160,28 @@ def test_a_run_whose_end_the_store_does_not_take_has_not_failed(
         return found is not None and found.state is State.DONE
 
     wait_until(noted, within_s=10, what="the outcome is noted")
+
+
+class Returning:
+    """Something whose renewal says that it is over, and that is added again at that moment."""
+
+    interval_s = 0.05
+
+    def __init__(self, renewer: Renewer) -> None:
+        self._renewer, self.calls = renewer, 0
+
+    def renew(self) -> bool:
+        self.calls += 1
+        if self.calls == 1:
+            self._renewer.remove(self)
+            self._renewer.add(self)
+            return False
+        return True
+
+
+def test_what_is_added_again_while_it_is_renewed_stays() -> None:
+    renewer = Renewer()
+    returning = Returning(renewer)
+    renewer.add(returning)
+    wait_until(lambda: returning.calls >= 3, within_s=10, what="it is renewed again")
+    renewer.remove(returning)

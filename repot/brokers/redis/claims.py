@@ -160,6 +160,22 @@ class Claims:
         self._unsettled: dict[str, None] = {}
         self._changing = Lock()
         self._renewer = Renewer()
+        self._recovery, self._consumers = _Recovery(self), 0
+        self._not_returned: set[str] = set()
+
+    def consume(self) -> None:
+        """Look for claims that have run out from now on, in the background: a worker may be busy with its task."""
+        with self._changing:
+            self._consumers += 1
+            if self._consumers == 1:
+                self._renewer.add(self._recovery)
+
+    def cease(self) -> None:
+        """Do so no more, if no other channel of this process consumes."""
+        with self._changing:
+            self._consumers -= 1
+            if not self._consumers:
+                self._renewer.remove(self._recovery)
 
     def next_tag(self) -> tuple[str, str]:
         """Return what stands before and after the time in the tag of the next claim."""
@@ -168,10 +184,10 @@ class Claims:
     def hold(self, tag: str) -> None:
         """Renew a claim from now on."""
         with self._changing:
-            is_first = not self._held
+            if not self._held:
+                # within the lock: an ACK in another thread may remove the last one at this moment
+                self._renewer.add(self)
             self._held[tag] = None
-        if is_first:
-            self._renewer.add(self)
 
     def holds(self, tag: str) -> bool:
         """Return whether this process holds a claim, as far as it knows."""
@@ -225,8 +241,8 @@ class Claims:
     def recover(self, every_s: float) -> int:
         """Put back claims whose lease has run out; return how many. One process looks in each `every_s` seconds."""
         keys = [self.index, self.hash, self._scan, self._scans_since]
-        # longer than the pause between two scans, and shorter than what a claim outlasts
-        ceased_s = 2 * every_s
+        # longer than the pause between two scans, and half a lease: an owner renews within the other half
+        ceased_s = 3 * every_s
         found = self._lapsed(keys=keys, args=[self.lease_s, 0.9 * every_s, _BATCH, ceased_s])
         with self._changing:
             # this process lives: its next renewal comes late
@@ -281,9 +297,8 @@ class Claims:
         with self._changing:
             self._held.pop(tag, None)
             self._unsettled.pop(tag, None)
-            is_last = not self._held
-        if is_last:
-            self._renewer.remove(self)
+            if not self._held:
+                self._renewer.remove(self)
 
     def _recover(self, tag: str, value: str) -> int:
         claim = Claim.of(tag)
@@ -293,6 +308,17 @@ class Claims:
             done = self._restore(tag, value, "RPUSH", claim)
         except ValueError as error:
             self.set_aside(tag, error)
+            return 0
+        except redis.ResponseError as error:
+            # of this one alone, as where the key of its queue has another type: the others are not left for it
+            if tag not in self._not_returned:
+                self._not_returned.add(tag)
+                log.warning(
+                    "a message that worker %s held is not handed out again: %s",
+                    claim.worker,
+                    error,
+                    extra={"action": "claim_not_recovered"},
+                )
             return 0
         if done:
             log.warning(
@@ -316,6 +342,23 @@ class Claims:
     def _put(self, tag: str, name: str, element: str, push: str, lease: str = "") -> int:
         arguments: list[Any] = [tag, lease, element.encode(errors="surrogateescape"), push]
         return int(self._put_back(keys=[self.index, self.hash, name], args=arguments))
+
+
+class _Recovery:
+    """Recovers claims in the background; one scan in each sixth of a lease, among all workers."""
+
+    def __init__(self, claims: Claims) -> None:
+        """Recover what others claimed where `claims` are."""
+        self._claims, self.interval_s = claims, claims.interval_s / 2
+
+    def renew(self) -> bool:
+        """Look once, and go on."""
+        try:
+            self._claims.recover(self.interval_s)
+        except _FAILED as error:
+            # Redis is away, or the user may run no scripts: messages return after the visibility timeout
+            log.debug("claims are not recovered: %s", error)
+        return True
 
 
 def _text(value: bytes) -> str:

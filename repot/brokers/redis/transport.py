@@ -78,7 +78,14 @@ redis.call('ZREM', KEYS[2], '')
 redis.call('LPUSH', KEYS[3], '')
 redis.call('LINDEX', KEYS[3], -1)
 redis.call('RPOP', KEYS[3])
+redis.call('RPUSH', KEYS[3], '')
+redis.call('LPOP', KEYS[3])
 redis.call('LLEN', KEYS[3])
+redis.call('HGET', KEYS[1], '')
+redis.call('HEXISTS', KEYS[1], '')
+redis.call('ZSCORE', KEYS[2], '')
+redis.call('ZRANGEBYSCORE', KEYS[2], 0, 0)
+redis.call('GET', KEYS[3])
 redis.call('EXPIRE', KEYS[3], 1)
 redis.call('SET', KEYS[3], '', 'PX', 1)
 redis.call('DEL', KEYS[3])
@@ -134,6 +141,7 @@ class ClaimSource:
     ) -> None:
         """Claim for a process; `queues_now` names the queues that are consumed, `lists_of` the lists of queues."""
         self._claims, self._queues_now, self._lists_of = claims, queues_now, lists_of
+        claims.consume()
         self._state = _State.IDLE
         self._connection: Any = None
         self._tracked: object = None
@@ -146,6 +154,11 @@ class ClaimSource:
     def is_asking(self) -> bool:
         """Return whether an answer or a notice is awaited."""
         return self._state is not _State.IDLE
+
+    @property
+    def is_watching(self) -> bool:
+        """Return whether only a notice is awaited, which comes with the next message."""
+        return self._state is _State.WATCHING
 
     def ask(self, connection: Any, link: object) -> None:  # noqa: ANN401 - redis-py's connection
         """Ask for a message of the queues that are consumed."""
@@ -161,8 +174,7 @@ class ClaimSource:
 
     def ask_again(self) -> None:
         """Look for messages, and keep the watch."""
-        if self._state is _State.WATCHING:
-            self._claim()
+        self._claim()
 
     def read(self) -> tuple[str, str, bytes] | None:
         """Read what has come, and go on; a message ends that."""
@@ -186,7 +198,8 @@ class ClaimSource:
         self._state = _State.IDLE
         if not isinstance(error, redis.exceptions.NoScriptError):
             raise error
-        self._claim(by_text=True)
+        if not self._is_stopped:
+            self._claim(by_text=True)
 
     def _answered(self, state: _State, found: Any) -> tuple[str, str, bytes] | None:  # noqa: ANN401 - an answer
         self._state = _State.IDLE
@@ -210,8 +223,10 @@ class ClaimSource:
 
     def stop(self) -> None:
         """Ask no more; what a script has taken is read first."""
-        if self._has_turn and not self._is_stopped:
-            self._claims.hand_on(self._turn)
+        if not self._is_stopped:
+            self._claims.cease()
+            if self._has_turn:
+                self._claims.hand_on(self._turn)
         self._is_stopped = True
         if self._state is not _State.CLAIMING:
             self._state = _State.IDLE
@@ -277,8 +292,6 @@ class ClaimSource:
 class _QoS(ClaimingQoS):
     """What a channel of this transport holds."""
 
-    _recovers_at = 0.0
-
     #: Tells whether a message's task runs, and goes on when the connection is lost; set by a worker.
     is_running: Callable[[Any], bool] | None = None
 
@@ -302,17 +315,6 @@ class _QoS(ClaimingQoS):
         """Return whether the task of a message goes on running."""
         return self.is_running is not None and self.is_running(message)
 
-    def recover(self) -> None:
-        """Put back what workers held that give no sign of life; looks three times in a lease."""
-        if self._channel.claim and monotonic() >= self._recovers_at:
-            claims = self._channel.claims
-            self._recovers_at = monotonic() + claims.interval_s
-            try:
-                claims.recover(claims.interval_s)
-            except redis.ResponseError as error:
-                # as for a user who may run no scripts: messages return after the visibility timeout
-                log.debug("claims are not recovered: %s", error)
-
 
 class _Channel(ClaimingChannel):
     """Claims messages if `broker_transport_options` say so."""
@@ -322,6 +324,11 @@ class _Channel(ClaimingChannel):
     claim = ""
     claim_lease: float = DEFAULT_CLAIM_LEASE_S
     _claims: Claims | None = None
+
+    @property
+    def wants_notices(self) -> bool:
+        """Return whether the channel is to claim messages."""
+        return self.claim == ATOMIC_CLAIM
 
     @property
     def claims(self) -> Claims:
@@ -345,7 +352,7 @@ class _Channel(ClaimingChannel):
 
     def make_source(self) -> ClaimSource | None:
         """Return what claims messages; None if that is switched off, or the server cannot."""
-        if self.claim != ATOMIC_CLAIM:
+        if not self.wants_notices:
             return None
         channel: Any = self
         problem = _why_not(channel.client.connection, self.claims)
