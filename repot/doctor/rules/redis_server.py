@@ -286,7 +286,9 @@ def clocks_apart(facts: Facts) -> Iterator[Finding]:
     WARNING,
     brokers=REDIS,
     live=True,
-    fix="ACL SETUSER worker +evalsha +eval +client|tracking  # and Redis 6 or newer, or Valkey",
+    fix="ACL SETUSER worker +evalsha +eval +script|load +client|tracking +client|caching +time +exists +get +set +del "
+    "+expire +lindex +llen +lpush +lpop +rpush +rpop +hget +hset +hdel +hexists +zadd +zrem +zscore +zrangebyscore  "
+    "# and Redis 6 or newer, or Valkey",
     evidence=(
         "https://redis.io/docs/latest/commands/client-tracking/",
         "docs/redis-claims.md",
