@@ -8,7 +8,7 @@ SERVERS := tests/conformance tests/servers tests/upstream/test_bugs.py
 UNIT := tests/unit tests/upstream --ignore tests/upstream/test_bugs.py --numprocesses 2
 
 .NOTPARALLEL:
-.PHONY: help demo rollout-demo examples test check setup venv brokers browser prometheus lint workflows types contract unit processes coverage other-python oldest newest wheel together apps servers suite health chaos compose conformance lock docs site pictures clean
+.PHONY: help demo rollout-demo examples test check setup venv brokers browser prometheus databases lint workflows types contract unit processes coverage other-python oldest newest wheel together apps servers suite health chaos compose conformance lock docs site pictures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ browser: ## Install what is missing: Chromium and its driver, for tests of pages
 
 prometheus: ## Install what is missing: Prometheus, for tests of a rollout's criteria
 	@scripts/setup prometheus
+
+databases: ## Install what is missing: PostgreSQL and MariaDB, for tests of lease stores in them
+	@scripts/setup databases
 
 lint: venv ## ruff, and the words of docs/glossary.md
 	$(BIN)/ruff check .
@@ -80,13 +83,13 @@ newest: setup suite ## The same on the newest allowed ones, as of today
 wheel: venv ## Build sdist and wheel, look into them, try the wheel in an empty environment
 	$(BIN)/pytest tests/distribution
 
-together: setup suite browser prometheus ## The next four groups in one run: most of their time is waiting
+together: setup suite browser prometheus databases ## The next four groups in one run: most of their time is waiting
 	$(BIN)/pytest tests/chaos tests/health $(SERVERS) tests/apps --numprocesses 6 --dist loadgroup
 
 apps: venv ## The doctor on whole projects, from tutorials and unusual ones
 	$(BIN)/pytest tests/apps --numprocesses 2 --dist loadgroup
 
-servers: setup suite browser prometheus ## Tests on private servers, including a part of Celery's own
+servers: setup suite browser prometheus databases ## Tests on private servers, including a part of Celery's own
 	$(BIN)/pytest $(SERVERS) --numprocesses 6 --dist loadgroup
 
 suite: setup

@@ -14,6 +14,7 @@ import requests
 from hypothesis import settings
 
 from repot.testbed import executables, rabbitmq_server, redis_server, toxiproxy_server
+from support.databases import FileDatabase, PrivateDatabase, private_mariadb, private_postgresql
 from support.installed import require
 
 if TYPE_CHECKING:
@@ -68,6 +69,26 @@ def redis() -> Iterator[Server]:
     require(executables.REDIS)
     with redis_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PrivateDatabase]:
+    """A private PostgreSQL for the whole session."""
+    with private_postgresql() as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[PrivateDatabase]:
+    """A private MariaDB for the whole session."""
+    with private_mariadb() as database:
+        yield database
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> FileDatabase:
+    """A SQLite file that does not exist yet."""
+    return FileDatabase(tmp_path / "leases.db")
 
 
 @pytest.fixture(scope="session")

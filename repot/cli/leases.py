@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from repot.idempotency.administration import RecordFilter
-    from repot.idempotency.lease_store import RedisLeaseStore
-    from repot.idempotency.records import Record
+    from repot.idempotency.records import Record, RecordStore
     from repot.submission.job_store import ExpiredScope
 
 _STATES = ("running", "done", "failed", "released", "unknown")
@@ -178,19 +177,21 @@ def _job(expired: ExpiredScope) -> dict[str, str]:
     return {"id": job.id, "scope": job.scope, "task": job.task, "created_at": _time(job.created_at) or ""}
 
 
-def _settings_and_store() -> tuple[Any, RedisLeaseStore]:
+def _settings_and_store() -> tuple[Any, RecordStore]:
     from repot.config import load
-    from repot.idempotency.lease_store import RedisLeaseStore
+    from repot.idempotency.stores import open_store
 
     settings = load()
-    return settings, RedisLeaseStore(settings)
+    store = open_store(settings)
+    click.get_current_context().call_on_close(store.close)
+    return settings, store
 
 
-def _store() -> RedisLeaseStore:
+def _store() -> RecordStore:
     return _settings_and_store()[1]
 
 
-def _found(store: RedisLeaseStore, selected: RecordFilter) -> list[Record]:
+def _found(store: RecordStore, selected: RecordFilter) -> list[Record]:
     from repot.idempotency.administration import find_records
 
     return sorted(find_records(store, selected), key=lambda record: record.started_at)

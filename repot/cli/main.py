@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 #: Each is a module of this package that defines a click command of the same name. It is imported when it is used.
 COMMANDS = (
     "chaos", "completion", "config", "demo", "dlq", "doctor", "healthcheck", "inflight", "init", "leases", "move",
-    "rollout", "up",
+    "rollout", "store", "up",
 )  # fmt: skip
 #: Former names of commands, each with the name that replaced it.
 RENAMED = {"dead": "dlq", "locks": "leases"}
 
 #: Modules that come with an extra, not with repot alone.
-_EXTRA = dict.fromkeys(
-    ("future", "jinja2", "junitparser", "psutil", "requests", "rich", "toxiproxy"), "chaos"
-) | dict.fromkeys(("fastapi", "prometheus_client", "uvicorn"), "healthcheck")
+_EXTRA = (
+    dict.fromkeys(("future", "jinja2", "junitparser", "psutil", "requests", "rich", "toxiproxy"), "chaos")
+    | dict.fromkeys(("fastapi", "prometheus_client", "uvicorn"), "healthcheck")
+    | dict.fromkeys(("alembic", "sqlalchemy"), "database")
+)
 
 
 class _Repot(click.Group):

@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from repot.config.backends import require_backend
 from repot.config.probe import DEFAULT_SOCKET_TIMEOUT_S
-from repot.config.urls import STORE_SCHEMES, BrokerUrl, ServiceUrl, is_redis
+from repot.config.urls import DATABASE_SCHEMES, STORE_SCHEMES, BrokerUrl, ServiceUrl, is_redis
 
 #: The prefix of every variable.
 PREFIX = "WORKER_"
@@ -63,10 +63,11 @@ def _store_url(value: object) -> ServiceUrl:
     if isinstance(value, ServiceUrl):
         return value
     url = ServiceUrl.parse(str(value))
-    if url.scheme not in STORE_SCHEMES:
-        message = f"has the scheme {url.scheme!r}; the lease store is one of {', '.join(STORE_SCHEMES)}"
+    if url.scheme not in STORE_SCHEMES and not url.is_database:
+        known = ", ".join((*STORE_SCHEMES, *DATABASE_SCHEMES))
+        message = f"has the scheme {url.scheme!r}; the lease store is one of {known}"
         raise ValueError(message)
-    if len(url.servers) > 1 and url.scheme in ("redis", "rediss", "redis+socket"):
+    if len(url.servers) > 1 and (url.is_database or url.scheme in ("redis", "rediss", "redis+socket")):
         message = "lists several servers; a list is for sentinel:// and redis+cluster:// only"
         raise ValueError(message)
     return url
@@ -295,7 +296,8 @@ class WorkerSettings(EnvironmentSettings):
         None,
         description="URL of the Redis or Valkey for leases, idempotency records and jobs: redis://, rediss://, "
         "sentinel://, redis+cluster://, rediss+cluster://. Default: the result backend, if it is one. It must not "
-        "evict keys.",
+        "evict keys. Or a database for leases and records (database.md): postgresql+psycopg://, mysql+pymysql://, "
+        "sqlite:////file; jobs and rollouts then use the Redis of the result backend.",
     )
     lease: float = Field(
         30,
@@ -388,10 +390,17 @@ class WorkerSettings(EnvironmentSettings):
 
     @property
     def store_url(self) -> ServiceUrl | None:
-        """Return the lease store; None if no setting names a Redis for it."""
+        """Return the lease store; None if no setting names one."""
         if self.lease_store or self.result_backend.scheme not in STORE_SCHEMES:
             return self.lease_store
         return self.result_backend
+
+    @property
+    def redis_store_url(self) -> ServiceUrl | None:
+        """Return the Redis or Valkey of the lease store, or else of the result backend; None if neither is one."""
+        if self.store_url and self.store_url.is_database:
+            return self.result_backend if self.result_backend.scheme in STORE_SCHEMES else None
+        return self.store_url
 
     def dead_letters_of(self, queue: str) -> str:
         """Return the dead-letter queue of a queue; empty without one."""
@@ -514,10 +523,10 @@ def _rollout_problems(settings: WorkerSettings) -> list[str]:
     # without the variable the application may name the source; repot.configure looks again
     if "broker_url" in settings.model_fields_set and settings.broker_url.shares_server(target):
         found.append(same_broker_problem(settings.broker_url))
-    if settings.store_url is None:
+    if settings.redis_store_url is None:
         found.append(
-            "WORKER_ROLLOUT needs a lease store, which holds its record, and no setting names one; set "
-            "WORKER_LEASE_STORE=redis://host:6379/0"
+            "WORKER_ROLLOUT needs a lease store in Redis or Valkey, which holds its record, and no setting names one; "
+            "set WORKER_LEASE_STORE=redis://host:6379/0"
         )
     return found
 

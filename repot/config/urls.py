@@ -24,6 +24,8 @@ SERVERLESS_SCHEMES = ("memory", "filesystem")
 BROKER_SCHEMES = REDIS_SCHEMES + AMQP_SCHEMES + SERVERLESS_SCHEMES
 #: Schemes of lease stores; Celery has no broker on a cluster.
 STORE_SCHEMES = (*REDIS_SCHEMES, "redis+cluster", "rediss+cluster")
+#: Databases that a lease store may be in; a driver may follow, as in postgresql+psycopg.
+DATABASE_SCHEMES = ("postgresql", "mysql", "mariadb", "sqlite")
 
 #: With these schemes and no host, Celery connects to this machine.
 _DEFAULT_HOST = ("redis", "rediss", *AMQP_SCHEMES)
@@ -94,6 +96,11 @@ class ServiceUrl:
     def scheme(self) -> str:
         """Return the scheme of the first server, for example `redis` or `amqp`."""
         return self.servers[0].partition("://")[0]
+
+    @property
+    def is_database(self) -> bool:
+        """Return whether the server is a database, by SQLAlchemy's name."""
+        return self.scheme.partition("+")[0] in DATABASE_SCHEMES
 
     def beginning_with(self, address: str) -> Self:
         """Return the servers with the one at `address` (host:port) first; unchanged if the list lacks it."""

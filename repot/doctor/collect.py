@@ -248,7 +248,9 @@ def _store_users(app: Celery) -> tuple[WorkerSettings | None, list[IdempotentTas
     """Return the settings that name the lease store, or None if no task needs it, and the guarded tasks."""
     settings = configured_with(app)
     guarded = [task for task in app.tasks.values() if isinstance(task, IdempotentTask)]
-    return (settings if settings is not None and settings.store_url and guarded else None), guarded
+    # a database has rights of another kind, and says so itself
+    in_redis = settings is not None and settings.store_url and not settings.store_url.is_database
+    return (settings if in_redis and guarded else None), guarded
 
 
 def _management_url(app: Celery) -> str:

@@ -12,7 +12,7 @@ from repot.idempotency.records import Ending, FinishMode, FinishResult, Record, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from repot.idempotency.lease_store import RedisLeaseStore
+    from repot.idempotency.records import RecordStore
 
 
 class Decision(StrEnum):
@@ -54,7 +54,7 @@ class RecordFilter:
         )
 
 
-def find_records(store: RedisLeaseStore, selected: RecordFilter) -> Iterator[Record]:
+def find_records(store: RecordStore, selected: RecordFilter) -> Iterator[Record]:
     """Return the records that match, in no order.
 
     Raises:
@@ -64,7 +64,7 @@ def find_records(store: RedisLeaseStore, selected: RecordFilter) -> Iterator[Rec
     yield from (record for record in store.records() if selected.matches(record, now))
 
 
-def find_record(store: RedisLeaseStore, name: str) -> Record:
+def find_record(store: RecordStore, name: str) -> Record:
     """Return the record with this key, a prefix of it, or the id of its task.
 
     Raises:
@@ -86,9 +86,7 @@ def find_record(store: RedisLeaseStore, name: str) -> Record:
     return found[0]
 
 
-def release(
-    store: RedisLeaseStore, record: Record, decision: Decision, *, retention_s: float, force: bool = False
-) -> None:
+def release(store: RecordStore, record: Record, decision: Decision, *, retention_s: float, force: bool = False) -> None:
     """Record what an operator decided: how the run ended, or that it may run again.
 
     Raises:
@@ -108,7 +106,7 @@ def release(
 
 
 def reap(
-    store: RedisLeaseStore, records: Iterable[Record], decision: Decision, *, retention_s: float
+    store: RecordStore, records: Iterable[Record], decision: Decision, *, retention_s: float
 ) -> tuple[list[Record], int]:
     """Apply a decision to records; return those that it changed, and the number of those that had changed before.
 

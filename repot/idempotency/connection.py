@@ -42,9 +42,9 @@ def open_client(settings: WorkerSettings) -> Client:
         ConfigInvalid: no setting names a Redis or Valkey.
         StoreUnreachable: no node of a cluster answers.
     """
-    url = settings.store_url
+    url = settings.redis_store_url
     if url is None:
-        message = "leases need a Redis or Valkey: WORKER_LEASE_STORE is not set, and WORKER_RESULT_BACKEND is not one"
+        message = "no Redis or Valkey is named: neither WORKER_LEASE_STORE nor WORKER_RESULT_BACKEND is one"
         raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=redis://host:6379/0.")
     options = _options(settings, url)
     if url.scheme == "sentinel":
@@ -134,7 +134,7 @@ class StoreConnection:
         try:
             return request()
         except ERRORS as error:
-            url = self._settings.store_url
+            url = self._settings.redis_store_url
             # without a URL there is no client, and no request
             assert url is not None
             raise failure(url, error) from error

@@ -15,7 +15,6 @@ from kombu.utils import json
 
 from repot.errors import LeaseLost, StoreUnreachable
 from repot.idempotency.guard_events import GuardEvent, guard_event
-from repot.idempotency.lease_store import RedisLeaseStore
 from repot.idempotency.policy import PARK
 from repot.idempotency.records import (
     Acquired,
@@ -30,6 +29,7 @@ from repot.idempotency.records import (
     RunOutcome,
     State,
 )
+from repot.idempotency.stores import open_store
 from repot.renewal import Renewer
 from repot.upstream.app_state import state_of
 
@@ -62,6 +62,11 @@ class Lease:
     expires_at: float
     #: Whether the store has answered that another run has the key, or that the lease expired.
     lost: bool = False
+    #: Whether the effect was committed with its outcome (`Task.transaction`).
+    committed: bool = False
+    #: Whether that transaction has the result (`Task.record_result`), and the result.
+    has_result: bool = False
+    result: object = None
 
     @property
     def interval_s(self) -> float:
@@ -209,7 +214,7 @@ def guard_of(app: Celery) -> Guard:
             from repot.config import load
 
             settings = load()
-        found = Guard(RedisLeaseStore(settings), settings)
+        found = Guard(open_store(settings), settings)
         state_of(app).guard = found
     return found
 

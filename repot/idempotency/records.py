@@ -7,7 +7,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from repot.idempotency.fingerprint import Fingerprint
+
+
+#: The note of a run that has committed its effect (`Task.transaction`), and whose result is not stored yet.
+COMMITTED = "committed"
 
 
 class RunOutcome(StrEnum):
@@ -206,4 +212,20 @@ class LeaseStore(Protocol):
 
     def inspect(self, key: str) -> Record | None:
         """Return the record of a key; None if there is no such record."""
+        ...
+
+
+class RecordStore(LeaseStore, Protocol):
+    """A lease store whose records people look at and decide on."""
+
+    def records(self) -> Iterator[Record]:
+        """Return all records; one that changes meanwhile may be missed."""
+        ...
+
+    def now(self) -> float:
+        """Return the time by the store's clock, in seconds since 1970."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
         ...

@@ -15,14 +15,23 @@ from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
 
 from repot.brokers.headers import REPLAY_HEADER
-from repot.errors import LeaseLost, OutcomeUnknown, PayloadMismatch, PreviousRunFailed, ResultExpired, StoreUnreachable
+from repot.errors import (
+    ConfigInvalid,
+    LeaseLost,
+    OutcomeUnknown,
+    PayloadMismatch,
+    PreviousRunFailed,
+    ResultExpired,
+    StoreUnreachable,
+)
 from repot.idempotency.definition import require_run, require_sound_task
 from repot.idempotency.error_text import error_description
 from repot.idempotency.fingerprint import fingerprint, require_key
 from repot.idempotency.guard import NO_FENCING_TOKEN, Lease, guard_of, result_of
 from repot.idempotency.guard_events import GuardEvent, guard_event
 from repot.idempotency.policy import FAIL_OPEN, Backoff, Policy
-from repot.idempotency.records import Done, Failed, Mismatch, Parked, Running, RunOutcome
+from repot.idempotency.records import COMMITTED, Done, Failed, Mismatch, Parked, Running, RunOutcome
+from repot.idempotency.transaction import committing, transactional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,6 +172,37 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             message = f"the lease of task {self.request.id} expired before its effect"
             raise LeaseLost(message)
 
+    @contextmanager
+    def transaction(self, on: Any = None) -> Iterator[Any]:
+        """Open a transaction that commits together with this run's outcome; at most one in a run.
+
+        `on` is a session or connection of the database that has the lease store, or a function that returns one: a
+        sessionmaker, a Session, Connection or Engine of SQLAlchemy's, `django.db.connection`, or a connection of a
+        driver. The block gets the session or connection. Without `on` it gets a new Session. The transaction is
+        committed at the end of the block, or rolled back if that raises. Afterwards no run with this key repeats the
+        block, whatever the task does then. Without a lease (a direct call, an unguarded run) it only commits.
+
+        Raises:
+            LeaseLost: another run has acquired the key; nothing was committed.
+            ConfigInvalid: the lease store is not in a database, or this run has had its transaction.
+        """
+        guard, lease = guard_of(self.app), self.lease
+        if lease and lease.committed:
+            message = f"{self.name} opens a second transaction, but a run has one: its outcome is committed with it"
+            raise ConfigInvalid(message, hint="Put the whole effect into one block, or send another task.")
+        with committing(transactional(guard.store), on, lease, lambda: self._ending_of_transaction(guard)) as given:
+            yield given
+
+    def record_result(self, result: object) -> None:
+        """Let the open `transaction()` commit the task's result as well.
+
+        Without it the result is stored when the task returns. A message with the same key that comes after a death
+        between the two gets None; if a chain or chord needs its result, it raises ResultExpired.
+        """
+        lease = self.lease
+        if lease:
+            lease.result, lease.has_result = result, True
+
     def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fingerprint:
         """Return the fingerprint of the current call.
 
@@ -218,9 +258,12 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                 self._finish(guard, lease, guard.ending(policy, RunOutcome.DONE, error=_IGNORED))
                 raise
             except Exception as error:
-                self._finish(guard, lease, self._ending_of(guard, error))
+                # what was committed stays done, whatever comes after it
+                if not lease.committed:
+                    self._finish(guard, lease, self._ending_of(guard, error))
                 raise
-            self._finish(guard, lease, guard.done(policy, result))
+            if not (lease.committed and lease.has_result):
+                self._finish(guard, lease, guard.done(policy, result))
             return result
 
     def _finish(self, guard: Guard, lease: Lease, ending: Ending) -> None:
@@ -249,6 +292,12 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         if isinstance(error, policy.uncertain):
             return guard.ending(policy, RunOutcome.UNKNOWN, error=text)
         return guard.ending(policy, RunOutcome.RELEASED, error=text)
+
+    def _ending_of_transaction(self, guard: Guard) -> Ending:
+        lease = self.lease
+        if lease and lease.has_result:
+            return guard.done(self.idempotency, lease.result)
+        return guard.ending(self.idempotency, RunOutcome.DONE, error=COMMITTED)
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -297,6 +346,8 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
     def _first_result(self, answer: Done) -> Any:
         if answer.note == _IGNORED:
             raise Ignore(_IGNORED)
+        if answer.note == COMMITTED and not self._feeds_others():
+            return None
         own = answer.task_id == self.request.id
         if own and not self.request.chord and self._success_is_stored():
             # a chain's next task was sent before the success was stored; a chord is counted after it, so it needs this
@@ -304,10 +355,18 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         try:
             return result_of(answer)
         except KeyError as error:
-            message = f"task {answer.task_id} has already done this; its result was too large to store, or not JSON"
-            expired = ResultExpired(message, hint="WORKER_RESULT_LIMIT limits the size of a stored result.")
+            if answer.note == COMMITTED:
+                message = f"task {answer.task_id} committed its effect, and ended before its result was stored"
+                expired = ResultExpired(message, hint="Call self.record_result(...) within the transaction.")
+            else:
+                message = f"task {answer.task_id} has already done this; its result was too large to store, or not JSON"
+                expired = ResultExpired(message, hint="WORKER_RESULT_LIMIT limits the size of a stored result.")
             expired.own = own
             raise expired from error
+
+    def _feeds_others(self) -> bool:
+        request: Any = self.request
+        return bool(request.chain or request.chord or request.callbacks)
 
     def _success_is_stored(self) -> bool:
         request: Any = self.request

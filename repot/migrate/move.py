@@ -337,7 +337,7 @@ def journal_store(settings: WorkerSettings) -> JournalStore:
     """
 
     def connect() -> Broker:
-        url = settings.store_url
+        url = settings.redis_store_url
         if url is None or url.scheme.endswith("+cluster"):
             message = "a move between these brokers keeps its journal in the lease store, which is not a single Redis"
             raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=redis://host:6379/1.")

@@ -45,7 +45,7 @@ class Deliveries:
         """Count if there is a limit; connects to the store, if there is one, with the first redelivery."""
         self._settings = settings
         self._limited = bool(settings.max_deliveries)
-        self._stores = bool(settings.max_deliveries and settings.store_url)
+        self._stores = bool(settings.max_deliveries and settings.redis_store_url)
         self._retention_s = int(_RETENTION_S + 2 * settings.visibility_timeout)
         self._away_until = 0.0
         self._returned: list[str] = []

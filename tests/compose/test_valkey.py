@@ -32,7 +32,7 @@ def valkey() -> Iterator[str]:
 def test_store_and_double_agree_on_valkey(valkey: str) -> None:
     wait_until(lambda: _answers(valkey), within_s=60, what="Valkey answers")
     assert "valkey_version" in TimedRedis(valkey).store.client.info("server")
-    drive(valkey)
+    drive(lambda: TimedRedis(valkey))
 
 
 def _answers(url: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,10 @@ from repot.idempotency.records import (
 from repot.testbed import LOOPBACK, ReapedProcess, executables, free_port, redis_server
 from repot.waiting import wait_until
 from support.installed import require
-from support.leases import Timed, TimedMemory, TimedRedis, drive, lease_request
+from support.leases import Timed, TimedDatabase, TimedMemory, TimedRedis, drive, lease_request
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from repot.testbed import Server
@@ -38,13 +40,22 @@ DONE = Ending(RunOutcome.DONE, 86400, '"first"')
 RELEASED = Ending(RunOutcome.RELEASED, 86400)
 
 
-@pytest.fixture(params=["memory", "redis", "valkey"])
-def timed(request: pytest.FixtureRequest) -> Timed:
+#: Stores besides the double, and how to make time pass in them.
+TIMED: dict[str, Callable[[str], TimedRedis | TimedDatabase]] = {
+    **dict.fromkeys(("redis", "valkey"), TimedRedis),
+    **dict.fromkeys(("sqlite", "postgresql", "mariadb"), TimedDatabase),
+}
+
+
+@pytest.fixture(params=["memory", *TIMED])
+def timed(request: pytest.FixtureRequest) -> Iterator[Timed]:
     """A store in whose world time can pass."""
     if request.param == "memory":
-        return TimedMemory()
-    server: Server = request.getfixturevalue(request.param)
-    return TimedRedis(server.url)
+        yield TimedMemory()
+        return
+    found = TIMED[request.param](request.getfixturevalue(request.param).url)
+    with closing(found.store):
+        yield found
 
 
 def test_a_key_is_acquired_once(timed: Timed) -> None:
@@ -241,13 +252,18 @@ def test_what_is_done_is_forgotten_in_time(timed: Timed) -> None:
     assert timed.store.inspect(KEY.key) is None
 
 
-def test_store_and_double_agree_whatever_is_done_to_them(redis: Server) -> None:
+@pytest.mark.parametrize("name", TIMED)
+def test_store_and_double_agree_whatever_is_done_to_them(request: pytest.FixtureRequest, name: str) -> None:
     """Hypothesis drives both, and compares every answer and record."""
-    drive(redis.url)
+    url = request.getfixturevalue(name).url
+    with ExitStack() as stack:
 
+        def make() -> Timed:
+            found = TIMED[name](url)
+            stack.callback(found.store.close)
+            return found
 
-def test_valkey_and_double_agree_whatever_is_done_to_them(valkey: Server) -> None:
-    drive(valkey.url)
+        drive(make)
 
 
 def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -18,6 +18,11 @@ def require(program: Executable) -> None:
     try:
         program.find()
     except ProgramMissing as error:
-        if os.environ.get("CI"):
-            pytest.fail(str(error))
-        pytest.skip(error.message)
+        absent(str(error))
+
+
+def absent(problem: str) -> NoReturn:
+    """Skip, or in CI fail."""
+    if os.environ.get("CI"):
+        pytest.fail(problem)
+    pytest.skip(problem)

@@ -8,8 +8,12 @@ from uuid import uuid4
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+from sqlalchemy import update
 
 from repot.config import ExplicitSettings
+from repot.database.migrate import Migrations
+from repot.database.schema import idempotency
+from repot.idempotency.database_store import DatabaseLeaseStore
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.idempotency.memory_store import MemoryLeaseStore
@@ -26,7 +30,7 @@ from repot.idempotency.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from repot.idempotency.records import Answer, LeaseStore
 
@@ -78,6 +82,21 @@ class TimedRedis:
     def advance(self, seconds: float) -> None:
         for record in list(self.store.records()):
             self.store.client.eval(_AGE, 1, self.store.name_of(record.key), round(seconds * 1000))
+
+
+class TimedDatabase:
+    """A store in a database whose tables exist, under a prefix of its own."""
+
+    def __init__(self, url: str, **changes: Any) -> None:
+        self.settings = ExplicitSettings(lease_store=url, lease_prefix=f"test-{uuid4()}", **changes)
+        self.store = DatabaseLeaseStore(self.settings)
+        Migrations(self.store.database).apply()
+
+    def advance(self, seconds: float) -> None:
+        own = idempotency.c.prefix == self.settings.lease_prefix
+        moments = ("started_at", "expires_at", "ended_at", "deleted_at")
+        step = update(idempotency).where(own).values({name: idempotency.c[name] - seconds for name in moments})
+        self.store.database.transact(lambda connection: connection.execute(step))
 
 
 def lease_request(task_id: str = "", **terms: Any) -> LeaseRequest:
@@ -187,12 +206,12 @@ class StoreMachine(RuleBasedStateMachine):
             assert expected is FinishResult.LOST
 
 
-def drive(url: str) -> None:
-    """Let hypothesis drive a real store and the test double."""
+def drive(make: Callable[[], Timed]) -> None:
+    """Let hypothesis drive a real store, a new one for each example, and the test double."""
 
     class Driven(StoreMachine):
         def make(self) -> Timed:
-            return TimedRedis(url)
+            return make()
 
     budget = settings(max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Driven, settings=budget)  # type: ignore[no-untyped-call]

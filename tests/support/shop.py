@@ -14,7 +14,7 @@ from celery import Celery
 from repot.chaos.instruments.journal import EFFECT, ENDED, READY, Journal
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role
-from repot.idempotency.lease_store import RedisLeaseStore
+from repot.idempotency.stores import open_store
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from repot.idempotency.records import Record
     from repot.testbed import ReapedProcess, Server
+    from support.databases import PrivateDatabase
 
 #: Seconds; short, so that a test sees a dead worker's lease run out.
 LEASE_S = 1.5
@@ -37,7 +38,13 @@ class Shop:
     """One queue on one broker, with `guarded_app` or another application behind it."""
 
     def __init__(
-        self, server: Server, results: Server, directory: Path, *, leases: Server | None = None, **changes: Any
+        self,
+        server: Server,
+        results: Server,
+        directory: Path,
+        *,
+        leases: Server | PrivateDatabase | None = None,
+        **changes: Any,
     ) -> None:
         self.directory = directory
         self.name = f"q-{uuid4()}"
@@ -60,7 +67,7 @@ class Shop:
         self.settings = ExplicitSettings(**{**defaults, **changes})
         self.journal = Journal(self.settings.journal or directory)
         # the test looks at the store itself, whatever becomes of the worker's link
-        self.store = RedisLeaseStore(self.settings.replace(lease_store=(leases or results).url))
+        self.store = open_store(self.settings.replace(lease_store=(leases or results).url))
         self.client = Celery("test", set_as_current=False)
         configure(self.client, self.settings, Role.CLIENT)
         self._workers: list[ReapedProcess] = []

@@ -1,0 +1,196 @@
+"""Connect to the database of the lease store: short transactions that are repeated where that is safe."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import contextmanager
+from random import uniform
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Engine, create_engine, event, exc, make_url
+from sqlalchemy.pool import StaticPool
+
+from repot.database.failures import Meaning, failure, meaning_of
+from repot.errors import ConfigInvalid, StoreMisconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from sqlalchemy import Connection
+
+    from repot.config import ServiceUrl, WorkerSettings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Attempts after the first of a transaction that another one was in the way of, or whose connection was lost.
+_REPEATS, _RECONNECTS = 10, 2
+_PAUSE_S = 0.05
+
+#: The option of a connection that writes nothing.
+_READS = "repot_reads"
+
+#: Connections that stay open; more are made for a moment.
+_POOL = 2
+_OVERFLOW = 30
+
+
+class Database:
+    """The database of the settings; threads may share it, and a forked child connects again."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Use the store of the settings; connects on first use."""
+        url = settings.store_url
+        assert url is not None
+        self._settings, self.url = settings, url
+        self._engine: Engine | None = None
+        self._pid = os.getpid()
+
+    @property
+    def engine(self) -> Engine:
+        """SQLAlchemy's engine.
+
+        Raises:
+            ConfigInvalid: the driver is not installed, or the address is not one of SQLAlchemy's.
+        """
+        if self._engine is not None and self._pid != os.getpid():
+            # the parent's connections are not closed, for it uses them
+            self._engine.dispose(close=False)
+            self._engine = None
+        if self._engine is None:
+            self._engine, self._pid = _make_engine(self._settings, self.url), os.getpid()
+        return self._engine
+
+    def close(self) -> None:
+        """Close the connections."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.dispose(close=self._pid == os.getpid())
+
+    def read(self, act: Callable[[Connection], T]) -> T:
+        """Run one transaction that writes nothing, as `transact`; it waits for no other one."""
+        return self._repeated(act, self._reading)
+
+    def transact(self, act: Callable[[Connection], T]) -> T:
+        """Run one transaction; `act` may run again, so it has to be safe to repeat after a lost answer.
+
+        Raises:
+            StoreUnreachable: the database is unavailable; the transaction may have been committed.
+            StoreMisconfigured: no retry helps.
+        """
+        return self._repeated(act, self.engine.begin)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with self.engine.connect() as connection:
+            yield connection.execution_options(**{_READS: True})
+
+    def _repeated(self, act: Callable[[Connection], T], begin: Callable[[], AbstractContextManager[Connection]]) -> T:
+        repeats = reconnects = 0
+        while True:
+            try:
+                with begin() as connection:
+                    return act(connection)
+            except (exc.SQLAlchemyError, OSError) as error:
+                meaning = meaning_of(error).meaning
+                is_lost = isinstance(error, exc.DBAPIError) and error.connection_invalidated
+                if meaning is Meaning.REPEAT and repeats < _REPEATS:
+                    repeats += 1
+                elif is_lost and reconnects < _RECONNECTS:
+                    reconnects += 1
+                else:
+                    raise failure(self.url, error) from error
+                Event().wait(uniform(0, _PAUSE_S * (repeats + reconnects)))  # noqa: S311
+
+    @contextmanager
+    def errors_named(self) -> Iterator[None]:
+        """Raise what the database refuses as errors of repot's."""
+        try:
+            yield
+        except (exc.SQLAlchemyError, OSError) as error:
+            raise failure(self.url, error) from error
+
+
+def _make_engine(settings: WorkerSettings, url: ServiceUrl) -> Engine:
+    try:
+        address = make_url(url.servers[0])
+        dialect = address.get_dialect()
+        options = _OPTIONS[dialect.name](settings, address.get_driver_name())
+        if dialect.name == "sqlite" and address.database in (None, "", ":memory:"):
+            options["poolclass"] = StaticPool
+        engine = create_engine(address, hide_parameters=True, **options)
+    except ModuleNotFoundError as error:
+        message = f"the driver of WORKER_LEASE_STORE={url} is not installed: {error}"
+        raise ConfigInvalid(
+            message, hint="Install it, as in `pip install 'psycopg[binary]'` or `pip install pymysql`."
+        ) from error
+    except exc.ArgumentError as error:
+        message = f"WORKER_LEASE_STORE={url} is not an address of SQLAlchemy's: {error}"
+        raise ConfigInvalid(message, hint="Write postgresql+psycopg://user:password@host/database.") from error
+    if dialect.name == "sqlite":
+        event.listen(engine, "connect", _leave_transactions_alone)
+        event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _timeout_s(settings: WorkerSettings) -> float:
+    # a renewal that takes longer than the interval between two comes too late
+    return min(settings.socket_timeout, settings.lease / 3)
+
+
+def _of_postgresql(settings: WorkerSettings, driver: str) -> dict[str, Any]:
+    if driver not in ("psycopg", "psycopg2"):
+        _refuse_driver(driver, "postgresql+psycopg")
+    timeout_s = _timeout_s(settings)
+    arguments = {
+        # libpq takes whole seconds, and one second for two
+        "connect_timeout": max(2, round(min(settings.socket_connect_timeout, timeout_s))),
+        "tcp_user_timeout": round(timeout_s * 1000),
+        "keepalives_idle": max(1, round(timeout_s)),
+        "application_name": f"{settings.client_name}-leases",
+    }
+    return {"connect_args": arguments, **_POOLED}
+
+
+def _of_mysql(settings: WorkerSettings, driver: str) -> dict[str, Any]:
+    if driver not in ("pymysql", "mysqldb"):
+        _refuse_driver(driver, "mysql+pymysql")
+    timeout_s = _timeout_s(settings)
+    whole_s = max(1, round(timeout_s))
+    arguments: dict[str, Any] = {
+        "connect_timeout": max(1, round(min(settings.socket_connect_timeout, timeout_s))),
+        "read_timeout": whole_s,
+        "write_timeout": whole_s,
+    }
+    return {"connect_args": arguments, **_POOLED}
+
+
+def _of_sqlite(settings: WorkerSettings, driver: str) -> dict[str, Any]:
+    if driver != "pysqlite":
+        _refuse_driver(driver, "sqlite")
+    return {"connect_args": {"timeout": _timeout_s(settings), "check_same_thread": False}}
+
+
+def _refuse_driver(driver: str, instead: str) -> None:
+    message = f"WORKER_LEASE_STORE names the driver {driver!r}, which repot does not use"
+    raise StoreMisconfigured(message, hint=f"Write {instead}://...")
+
+
+#: READ COMMITTED: a locked row is read as it is now, and not as it was when the transaction began.
+_POOLED = {"isolation_level": "READ COMMITTED", "pool_size": _POOL, "max_overflow": _OVERFLOW, "pool_timeout": 10}
+
+_OPTIONS = {"postgresql": _of_postgresql, "mysql": _of_mysql, "mariadb": _of_mysql, "sqlite": _of_sqlite}
+
+
+def _leave_transactions_alone(connection: Any, _record: object) -> None:  # noqa: ANN401 - of sqlite3
+    # the module would begin a transaction at the first write, after the read that decides
+    connection.isolation_level = None
+
+
+def _begin(connection: Connection) -> None:
+    # a transaction that reads first could not write after another one has written
+    connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get(_READS) else "BEGIN IMMEDIATE")

@@ -1,0 +1,12 @@
+"""What Alembic runs: on a connection, or without one for the SQL alone."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from repot.database.schema import VERSION_TABLE, metadata
+
+attributes = context.config.attributes
+context.configure(target_metadata=metadata, version_table=VERSION_TABLE, **attributes["options"])
+with context.begin_transaction():
+    context.run_migrations()

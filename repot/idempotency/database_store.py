@@ -1,0 +1,181 @@
+"""Idempotency records in the user's own database: one row for each key, one transaction for each step, by its clock."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.orm import Session
+
+from repot.database.connection import Database
+from repot.database.driver_connection import DriverConnection
+from repot.database.schema import idempotency as table
+from repot.database.schema import now
+from repot.idempotency import transitions
+from repot.idempotency.records import FinishMode, State
+from repot.idempotency.transitions import StoredRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Connection
+
+    from repot.config import WorkerSettings
+    from repot.idempotency.fingerprint import Fingerprint
+    from repot.idempotency.records import Answer, Ending, FinishResult, LeaseRequest, Record
+
+#: Rows that one transaction reads, or deletes because their retention is over.
+_PAGE = 500
+#: Seconds between two deletions by one process.
+_CLEAN_EVERY_S = 60.0
+
+_COLUMNS = [table.c[one.name] for one in fields(StoredRecord)]
+
+
+class DatabaseLeaseStore:
+    """The `LeaseStore` on PostgreSQL, MySQL, MariaDB or SQLite."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Use the store of the settings; connects on first use."""
+        self.database = Database(settings)
+        self._prefix = settings.lease_prefix
+        self._cleans_at = monotonic() + _CLEAN_EVERY_S
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.database.close()
+
+    def acquire(self, fingerprint: Fingerprint, request: LeaseRequest) -> Answer:
+        """Acquire the lease of a key for one run."""
+
+        def act(connection: Connection) -> Answer:
+            found, at = self._locked(connection, fingerprint.key)
+            kept = found if found and found.is_kept(at) else None
+            changed, answer = transitions.acquire(kept, fingerprint, request, at)
+            self._write(connection, changed, is_new=found is None)
+            return answer
+
+        if monotonic() >= self._cleans_at:
+            self._cleans_at = monotonic() + _CLEAN_EVERY_S
+            self.clean()
+        return self.database.transact(act)
+
+    def renew(self, key: str, request: LeaseRequest) -> bool:
+        """Extend the lease."""
+        expires_at = now() + request.lease_s
+        held = (table.c.state == State.RUNNING, table.c.owner == request.owner, table.c.expires_at > now())
+        step = (
+            update(table)
+            .where(*self._is(key), *held)
+            .values(expires_at=expires_at, deleted_at=expires_at + request.retention_s)
+        )
+        return self.database.transact(lambda connection: connection.execute(step).rowcount == 1)
+
+    def finish(self, key: str, owner: str, ending: Ending, mode: FinishMode = FinishMode.IN_LEASE) -> FinishResult:
+        """End a lease, and record how the run ended."""
+        return self.database.transact(lambda connection: self.finish_on(connection, key, owner, ending, mode))
+
+    def finish_on(
+        self,
+        connection: Connection | DriverConnection,
+        key: str,
+        owner: str,
+        ending: Ending,
+        mode: FinishMode = FinishMode.LATE,
+    ) -> FinishResult:
+        """Do the same in a transaction of the caller's, which ends it: until then no other run acquires the key."""
+        found, at = self._locked(connection, key)
+        kept = found if found and found.is_kept(at) else None
+        changed, answer = transitions.finish(kept, owner, ending, mode, at)
+        self._write(connection, changed, is_new=False)
+        return answer
+
+    def connection_over(self, dbapi: Any) -> DriverConnection:  # noqa: ANN401 - of a driver
+        """Return a connection for `finish_on` that uses one of a driver."""
+        return DriverConnection(dbapi, self.database.engine.dialect)
+
+    def new_session(self) -> Session:
+        """Return a new session of SQLAlchemy's on the store's database."""
+        return Session(self.database.engine)
+
+    def inspect(self, key: str) -> Record | None:
+        """Return the record of a key; None if there is no such record."""
+        found, at = self.database.read(lambda connection: self._locked(connection, key, lock=False))
+        return found.as_record(at) if found and found.is_kept(at) else None
+
+    def records(self) -> Iterator[Record]:
+        """Return all records, by their keys; one that changes meanwhile may be missed."""
+        last = ""
+        while True:
+            query = (
+                select(*_COLUMNS, now())
+                .where(table.c.prefix == self._prefix, table.c.key > last)
+                .order_by(table.c.key)
+                .limit(_PAGE)
+            )
+            page = self.database.read(lambda connection, query=query: connection.execute(query).all())  # type: ignore[misc]
+            for row in page:
+                found, at = _stored(row), row[-1]
+                if found.is_kept(at):
+                    yield found.as_record(at)
+            if len(page) < _PAGE:
+                return
+            last = page[-1].key
+
+    def now(self) -> float:
+        """Return the time by the database's clock, in seconds since 1970."""
+        return self.database.read(lambda connection: float(connection.execute(select(now())).scalar_one()))
+
+    def clean(self) -> int:
+        """Delete rows whose retention is over, at most 500; return how many."""
+
+        def act(connection: Connection) -> int:
+            over = table.c.deleted_at <= now()
+            keys = connection.scalars(
+                select(table.c.key).where(table.c.prefix == self._prefix, over).limit(_PAGE)
+            ).all()
+            if not keys:
+                return 0
+            return connection.execute(
+                delete(table).where(table.c.prefix == self._prefix, table.c.key.in_(keys), over)
+            ).rowcount
+
+        return self.database.transact(act)
+
+    def _is(self, key: str) -> tuple[Any, Any]:
+        return table.c.prefix == self._prefix, table.c.key == key
+
+    def _locked(
+        self, connection: Connection | DriverConnection, key: str, *, lock: bool = True
+    ) -> tuple[StoredRecord | None, float]:
+        """Return the record of a key, which no other transaction changes before this one ends, and the time."""
+        # asked before the row is waited for: a lease is taken to last longer by that, and one given ends sooner
+        at = float(connection.execute(select(now())).scalar_one())
+        query = select(*_COLUMNS).where(*self._is(key))
+        row = connection.execute(query.with_for_update() if lock else query).first()
+        return (_stored(row) if row else None), at
+
+    def _write(self, connection: Connection | DriverConnection, changed: StoredRecord | None, *, is_new: bool) -> None:
+        if changed is None:
+            return
+        values = {name: _storable(value) for name, value in asdict(changed).items()}
+        if is_new:
+            connection.execute(insert(table).values(prefix=self._prefix, **values))
+        else:
+            del values["key"]
+            connection.execute(update(table).where(*self._is(changed.key)).values(**values))
+
+
+def _stored(row: Sequence[Any]) -> StoredRecord:
+    # the last column of some queries is the time
+    values = dict(zip((column.name for column in _COLUMNS), row, strict=False))
+    return StoredRecord(**values | {"state": State(values["state"])})
+
+
+def _storable(value: Any) -> Any:  # noqa: ANN401 - of any column
+    """Return text that every database stores: PostgreSQL knows no NUL, and UTF-8 no half of a pair."""
+    if not isinstance(value, str):
+        return value
+    return str(value).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

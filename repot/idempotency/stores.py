@@ -1,0 +1,28 @@
+"""Open the lease store that the settings name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repot.errors import ConfigInvalid
+from repot.idempotency.lease_store import RedisLeaseStore
+
+if TYPE_CHECKING:
+    from repot.config import WorkerSettings
+    from repot.idempotency.records import RecordStore
+
+
+def open_store(settings: WorkerSettings) -> RecordStore:
+    """Return the store of leases and idempotency records; it connects on first use.
+
+    Raises:
+        ConfigInvalid: it is a database, and `repot[database]` is not installed.
+    """
+    if settings.store_url is None or not settings.store_url.is_database:
+        return RedisLeaseStore(settings)
+    try:
+        from repot.idempotency.database_store import DatabaseLeaseStore
+    except ModuleNotFoundError as error:
+        message = f"WORKER_LEASE_STORE={settings.store_url} needs SQLAlchemy, which is not installed: {error}"
+        raise ConfigInvalid(message, hint="pip install 'repot[database]'") from error
+    return DatabaseLeaseStore(settings)

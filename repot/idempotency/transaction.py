@@ -1,0 +1,205 @@
+"""Commit the outcome of a run together with its effect: one transaction of the database that has the lease store.
+
+The outcome is written last, under the lock of the key's record, and only if no other run has acquired the key. So the
+commit decides both: a worker that dies before it leaves neither, one that dies after it leaves both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from repot.errors import ConfigInvalid, LeaseLost, RepotError
+from repot.idempotency.records import FinishResult, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.idempotency.guard import Lease
+    from repot.idempotency.records import Ending, LeaseStore
+
+log = logging.getLogger(__name__)
+
+
+class TransactionalStore(Protocol):
+    """A lease store that can take part in a transaction of the application's."""
+
+    def finish_on(self, connection: Any, key: str, owner: str, ending: Ending) -> FinishResult:  # noqa: ANN401 - SQLAlchemy's, or of the same form
+        """End a lease in a transaction of the caller's."""
+        ...
+
+    def connection_over(self, dbapi: Any) -> Any:  # noqa: ANN401 - of a driver
+        """Return a connection for `finish_on` that uses one of a driver."""
+        ...
+
+    def new_session(self) -> Any:  # noqa: ANN401 - SQLAlchemy's
+        """Return a new session of SQLAlchemy's on the store's database."""
+        ...
+
+
+def transactional(store: LeaseStore) -> TransactionalStore:
+    """Return the store, if it can take part in transactions.
+
+    Raises:
+        ConfigInvalid: it is not in a database.
+    """
+    if not hasattr(store, "finish_on"):
+        message = "transaction() needs the lease store in the database of the effect, and it is a Redis"
+        raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=postgresql+psycopg://...; docs/database.md.")
+    found: Any = store
+    return found  # type: ignore[no-any-return]
+
+
+@contextmanager
+def committing(
+    store: TransactionalStore,
+    on: Any,  # noqa: ANN401 - whatever the application has
+    lease: Lease | None,
+    ending: Callable[[], Ending],
+) -> Iterator[Any]:
+    """Run a block in a transaction that commits with the outcome of the run; without a lease it only commits.
+
+    Raises:
+        LeaseLost: another run has acquired the key; nothing was committed.
+    """
+    with _opened(store, on) as (given, transaction, connection):
+        try:
+            with transaction:
+                yield given
+                if lease is not None:
+                    _note(store, connection(), lease, ending())
+        except Exception as error:
+            if lease is None or not _has_committed(lease, error):
+                raise
+            log.warning(
+                "the answer to a commit was lost; the transaction was committed: %s",
+                error,
+                extra={"action": "commit_answer_lost"},
+            )
+    if lease is not None:
+        lease.committed = True
+
+
+def _note(store: TransactionalStore, connection: Any, lease: Lease, ending: Ending) -> None:  # noqa: ANN401
+    if store.finish_on(connection, lease.key, lease.request.owner, ending) is not FinishResult.OK:
+        lease.lost = True
+        message = f"another run has acquired the key of task {lease.request.task_id}, or this database has no such key"
+        raise LeaseLost(
+            message, hint="Nothing was committed. Is the transaction in the database of WORKER_LEASE_STORE?"
+        )
+
+
+def _has_committed(lease: Lease, error: Exception) -> bool:
+    """Return whether a transaction that raised was committed: only the answer to its commit may be lost."""
+    if isinstance(error, RepotError):
+        return False
+    try:
+        found = lease.store.inspect(lease.key)
+    except RepotError:
+        # the outcome is recorded as released, which changes nothing if it was committed
+        return False
+    return found is not None and found.owner == lease.request.owner and found.state is State.DONE
+
+
+#: What the block gets, its transaction, and how to get a connection in it.
+_Opened = tuple[Any, AbstractContextManager[Any], Callable[[], Any]]
+
+
+@contextmanager
+def _opened(store: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401 - whatever the application has
+    for is_one, open_one in _FORMS:
+        if is_one(on):
+            with open_one(store, on) as found:
+                yield found
+            return
+    message = f"transaction() takes a session, a connection or a function that returns one, not {on!r}"
+    raise ConfigInvalid(message, hint="docs/database.md shows it for SQLAlchemy, Django and drivers.")
+
+
+@contextmanager
+def _own(store: TransactionalStore, _: Any) -> Iterator[_Opened]:  # noqa: ANN401
+    with _made(store, store.new_session) as found:
+        yield found
+
+
+@contextmanager
+def _of_django(store: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401
+    from django.db import transaction
+
+    yield on, transaction.atomic(using=on.alias, durable=True), lambda: store.connection_over(on.connection)
+
+
+@contextmanager
+def _of_driver(store: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401
+    _refuse_autocommit(on)
+    yield on, _ended_by(on), lambda: store.connection_over(on)
+
+
+@contextmanager
+def _made(store: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401
+    with closing(on()) as made, _opened(store, made) as found:
+        yield found
+
+
+@contextmanager
+def _of_connection(_: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401
+    if not on.in_transaction():
+        on.begin()
+    _refuse_autocommit(on.connection.driver_connection)
+    yield on, _ended_by(on), lambda: on
+
+
+@contextmanager
+def _of_session(_: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401
+    _refuse_autocommit(on.connection().connection.driver_connection)
+    yield on, _ended_by(on), on.connection
+
+
+@contextmanager
+def _of_engine(store: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401
+    with on.connect() as connection, _of_connection(store, connection) as found:
+        yield found
+
+
+def _has(*names: str) -> Callable[[object], bool]:
+    return lambda on: all(hasattr(on, name) for name in names)
+
+
+#: How each form is recognised, without an import of its library, and opened; sqlite3's connections are callable.
+_FORMS: tuple[tuple[Callable[[Any], bool], Callable[..., AbstractContextManager[_Opened]]], ...] = (
+    (lambda on: on is None, _own),
+    (_has("ensure_connection", "alias"), _of_django),
+    (_has("cursor", "commit"), _of_driver),
+    (_has("exec_driver_sql"), _of_connection),
+    (callable, _made),
+    (_has("get_bind"), _of_session),
+    (_has("connect", "dialect"), _of_engine),
+)
+
+
+@contextmanager
+def _ended_by(session: Any) -> Iterator[None]:  # noqa: ANN401
+    """Commit at the end of a block, or roll back."""
+    try:
+        yield
+        session.commit()
+    except BaseException:
+        session.rollback()
+        raise
+
+
+def _refuse_autocommit(connection: Any) -> None:  # noqa: ANN401 - of a driver
+    """Check that a driver's connection commits at `commit()`, and not with each statement.
+
+    Raises:
+        ConfigInvalid: it commits each statement.
+    """
+    ask = getattr(connection, "get_autocommit", None)
+    at_once = ask() if callable(ask) else getattr(connection, "autocommit", False) is True
+    # sqlite3's form; an application may begin its transactions itself
+    begins = not hasattr(connection, "in_transaction") or connection.isolation_level is not None
+    if at_once or not (begins or connection.in_transaction):
+        message = "transaction() was given a connection that commits each statement by itself"
+        raise ConfigInvalid(message, hint="Turn autocommit off: the effect has to be committed with its outcome.")

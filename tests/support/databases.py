@@ -1,0 +1,183 @@
+"""Private databases: PostgreSQL and MariaDB on loopback, and SQLite in a file."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pymysql
+
+from repot.testbed import LOOPBACK, ReapedProcess, free_port
+from repot.testbed.process import ReapedDirectory
+from repot.waiting import wait_until
+from support.installed import absent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+#: Looked for in a planted place.
+PASSWORD = "planted-9f8e"
+
+#: Debian installs one directory for each version.
+_POSTGRESQL = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
+
+
+@dataclass(slots=True)
+class PrivateDatabase:
+    """A server: its address for SQLAlchemy, and what starts it again on the same data."""
+
+    url: str
+    port: int
+    start: Callable[[], ReapedProcess]
+    await_answer: Callable[[], None]
+    process: ReapedProcess
+
+    def kill(self) -> None:
+        """End it with SIGKILL, with everything it started."""
+        self.process.signal(signal.SIGKILL)
+        self.process.stop()
+
+    def restart(self) -> None:
+        """Start it again on its data."""
+        self.process.stop()
+        self.process = self.start()
+        self.await_answer()
+
+    def at(self, port: int) -> str:
+        """Return its address behind a proxy."""
+        return self.url.replace(f":{self.port}/", f":{port}/")
+
+
+@dataclass(frozen=True, slots=True)
+class FileDatabase:
+    """A SQLite file."""
+
+    path: Path
+
+    @property
+    def url(self) -> str:
+        """Its address for SQLAlchemy."""
+        return f"sqlite:///{self.path}"
+
+
+def _program(name: str, *directories: Path) -> str:
+    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(map(str, [*directories, "/usr/sbin"])))
+    if not found:
+        absent(f"{name} is not installed: scripts/setup databases")
+    return found
+
+
+def _as_user(name: str) -> list[str]:
+    """Return the command before one that root may not run."""
+    if os.geteuid():
+        return []
+    pwd.getpwnam(name)
+    return [_program("setpriv"), f"--reuid={name}", f"--regid={name}", "--init-groups"]
+
+
+@contextmanager
+def private_postgresql() -> Iterator[PrivateDatabase]:
+    """Start a PostgreSQL for the duration of a `with`."""
+    initdb = _program("initdb", *_POSTGRESQL[-1:])
+    postgres = _program("postgres", *_POSTGRESQL[-1:])
+    user = _as_user("postgres")
+    with ReapedDirectory("repot-postgresql-") as home:
+        data, password = home.path / "data", home.path / "password"
+        password.write_text(PASSWORD)
+        data.mkdir(mode=0o700)
+        if user:
+            for path in (home.path, data, password):
+                shutil.chown(path, "postgres", "postgres")
+        options = ["-A", "scram-sha-256", "-U", "shop", f"--pwfile={password}", "--encoding=UTF8", "--no-locale"]
+        _run([*user, initdb, "-D", str(data), *options, "--no-sync"])
+        port = free_port()
+        command = [*user, postgres, "-D", str(data), "-p", str(port), "-h", LOOPBACK, "-k", str(data)]
+        command += ["-c", "shared_buffers=16MB", "-c", "max_connections=200"]
+        url = f"postgresql+psycopg://shop:{PASSWORD}@{LOOPBACK}:{port}/postgres"
+
+        def connect() -> None:
+            psycopg.connect(url.replace("+psycopg", ""), connect_timeout=2).close()
+
+        with _serving(command, url, port, home, connect, psycopg.OperationalError) as found:
+            yield found
+
+
+@contextmanager
+def private_mariadb() -> Iterator[PrivateDatabase]:
+    """Start a MariaDB for the duration of a `with`."""
+    install, mariadbd = _program("mariadb-install-db"), _program("mariadbd")
+    user = [f"--user={pwd.getpwuid(os.geteuid()).pw_name}"]
+    with ReapedDirectory("repot-mariadb-") as home:
+        data, port = home.path / "data", free_port()
+        setup = home.path / "setup.sql"
+        setup.write_text(
+            "CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4;\n"
+            f"CREATE USER IF NOT EXISTS 'shop'@'%' IDENTIFIED BY '{PASSWORD}';\n"
+            "GRANT ALL ON *.* TO 'shop'@'%' WITH GRANT OPTION;\n"
+        )
+        _run([install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", *user])
+        command = [
+            mariadbd,
+            "--no-defaults",
+            f"--datadir={data}",
+            f"--port={port}",
+            f"--bind-address={LOOPBACK}",
+            *user,
+        ]
+        command += [f"--socket={home.path}/socket", f"--pid-file={home.path}/pid", f"--init-file={setup}"]
+        command += ["--innodb-buffer-pool-size=16M", "--skip-name-resolve"]
+        url = f"mysql+pymysql://shop:{PASSWORD}@{LOOPBACK}:{port}/shop"
+
+        def connect() -> None:
+            pymysql.connect(
+                host=LOOPBACK, port=port, user="shop", password=PASSWORD, database="shop", connect_timeout=2
+            ).close()
+
+        with _serving(command, url, port, home, connect, pymysql.err.OperationalError) as found:
+            yield found
+
+
+@contextmanager
+def _serving(
+    command: Sequence[str],
+    url: str,
+    port: int,
+    home: ReapedDirectory,
+    connect: Callable[[], None],
+    not_yet: type[Exception],
+) -> Iterator[PrivateDatabase]:
+    environment = {"PATH": os.defpath, "LC_ALL": "C"}
+
+    def start() -> ReapedProcess:
+        return ReapedProcess(command, log=home.path / "log", environment=environment, home=home, directory=home.path)
+
+    def answers() -> bool:
+        assert found.process.exit_code is None, found.process.log_tail()
+        try:
+            connect()
+        except not_yet:
+            return False
+        return True
+
+    def await_answer() -> None:
+        wait_until(answers, within_s=60, what=f"{Path(command[0]).name} answers", poll_s=0.1)
+
+    found = PrivateDatabase(url, port, start, await_answer, start())
+    try:
+        await_answer()
+        yield found
+    finally:
+        found.process.stop()
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 0, done.stdout + done.stderr
