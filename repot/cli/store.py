@@ -45,7 +45,7 @@ def migrate(*, execute: bool, form: str, as_json: bool) -> None:
     settings = load()
     if settings.store_url is None or not settings.store_url.is_database:
         message = "WORKER_LEASE_STORE is not a database, so there are no tables to make"
-        raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=postgresql+psycopg://user:password@host/database.")
+        raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=postgresql+psycopg://host/database.")
     database = Database(settings)
     try:
         _migrate(Migrations(database), execute=execute, form=form, as_json=as_json)

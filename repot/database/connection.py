@@ -130,7 +130,7 @@ def _make_engine(settings: WorkerSettings, url: ServiceUrl) -> Engine:
         ) from error
     except exc.ArgumentError as error:
         message = f"WORKER_LEASE_STORE={url} is not an address of SQLAlchemy's: {error}"
-        raise ConfigInvalid(message, hint="Write postgresql+psycopg://user:password@host/database.") from error
+        raise ConfigInvalid(message, hint="Write postgresql+psycopg://host/database.") from error
     if dialect.name == "sqlite":
         event.listen(engine, "connect", _leave_transactions_alone)
         event.listen(engine, "begin", _begin)

@@ -371,18 +371,22 @@ def test_consumers_of_one_process_may_have_other_keys_and_leases(redis: Server, 
         assert [tags[2].encode()] == client.hkeys("own")
 
 
-def test_a_silent_link_of_an_idle_taker_is_dropped(redis: Server, toxiproxy: Server, queue: str) -> None:
+def test_a_silent_link_of_an_idle_taker_is_dropped(
+    redis: Server, toxiproxy: Server, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """No answer comes, and no error: what was asked is overdue."""
     link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", redis.port)
     with ExitStack() as stack:
         stack.callback(link.delete)
         url = f"redis://127.0.0.1:{link.port}/{redis.url.rpartition('/')[2]}"
-        taker = Taker(url, [queue], health_check_interval=1, socket_timeout=1)
+        taker = Taker(url, [queue], health_check_interval=3, socket_timeout=1, unacked_restore_interval=1000)
+        # redis-py's own PING comes with a command after three seconds, and here the command comes before
         taker.serve(1.2)
         for stream in ("upstream", "downstream"):
             link.add_toxic("timeout", stream, {"timeout": 0})
         with pytest.raises(taker.connection.connection_errors):
             taker.take(within_s=20)
+        assert "dropping stale connection" in caplog.text
 
 
 def test_a_full_taker_keeps_its_idle_link(redis: Server, queue: str) -> None:
@@ -438,9 +442,12 @@ def test_a_queue_that_needs_no_ack_may_be_added(redis: Server, queue: str) -> No
 
 def test_a_channel_with_both_kinds_of_consumers_loses_nothing_when_it_closes(redis: Server, queue: str) -> None:
     other = f"other-{queue}"
-    with _taker(redis, [queue], prefetch=0) as taker:
-        # another kind from the first message on, which BRPOP takes
+    _send(redis, queue, "first")
+    with _taker(redis, [queue]) as taker:
+        first = taker.take()
+        # BRPOP reads both from now on
         Consumer(taker.channel, [Queue(other, routing_key=other)], on_message=print, no_ack=True).consume()
+        first.ack()
         taker.serve(0.05)
         _send(redis, queue)
         wait_until(lambda: not _client(redis).llen(queue), within_s=5, what="Redis has answered")
