@@ -7,6 +7,7 @@ from typing import Any
 
 from celery import Celery
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 import repot
 from repot.chaos.instruments.journal import REACHED, Journal
@@ -22,6 +23,10 @@ class Ledgered(IdempotentTask):
 
     abstract = True
     idempotency = Policy(key=("order",), wait=Backoff(base_s=0.1, cap_s=0.5))
+    # a database that ends within the block fails the run, and nothing of it stays
+    transient = (DBAPIError,)
+    backoff = Backoff(base_s=0.1, cap_s=2)
+    max_retries = 50
     default_retry_delay = 0
 
 
