@@ -119,8 +119,9 @@ def test_a_thousand_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: P
     ):
         it.await_ready()
         with Redis.from_url(server.url, decode_responses=True) as client:
-            # the worker's look for expired tasks has a connection of its own
+            # the worker's looks for expired tasks and for claims that have run out have connections of their own
             wait_until(lambda: _commands(client) & {"zrangebyscore"}, within_s=20, what="the worker has looked once")
+            wait_until(lambda: client.exists("unacked_recovery:since"), within_s=20, what="it has looked for claims")
             before = _lasting_keys(client)
             members = {key: client.scard(key) for key in before if client.type(key) == "set"}
             clients = len(client.client_list())
