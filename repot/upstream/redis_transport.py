@@ -144,6 +144,11 @@ class Source(Protocol):
         """Return whether only a notice is awaited, so no answer is due."""
         ...
 
+    @property
+    def may_wait_s(self) -> float:
+        """Return for how long Redis may wait before it answers what was asked last."""
+        ...
+
     def ask_again(self) -> None:
         """Ask again while a notice is awaited, which may have been lost, or of a queue that was added since."""
         ...
@@ -272,7 +277,7 @@ class ClaimingChannel:
                 channel.client.connection.disconnect()
                 raise
             # kombu drops a link whose answer is overdue
-            channel._brpop_sent_at = monotonic()
+            channel._brpop_sent_at = monotonic() + source.may_wait_s
             if found is None:
                 raise Empty
             queue, tag, item = found

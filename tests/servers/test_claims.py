@@ -389,6 +389,30 @@ def test_a_silent_link_of_an_idle_taker_is_dropped(
         assert "dropping stale connection" in caplog.text
 
 
+def test_takers_that_wait_for_their_turn_keep_their_links(redis: Server, queue: str) -> None:
+    """Redis answers that within three seconds, for which a short health check has to wait."""
+    options = {"health_check_interval": 1}
+    with (
+        _taker(redis, [queue], **options) as first,
+        _taker(redis, [queue], "localhost", **options) as second,
+    ):
+        links = []
+        for for_s in (1, 7):
+            until = monotonic() + for_s
+            while monotonic() < until:
+                first.serve(0.1)
+                second.serve(0.1)
+            links.append({one["id"] for one in _client(redis).client_list() if "t" in one["flags"]})
+        assert links[0] == links[1]
+        assert len(links[0]) == 2
+        _send(redis, queue)
+        until = monotonic() + 5
+        while _ready(redis, queue) and monotonic() < until:
+            first.serve(0.1)
+            second.serve(0.1)
+        assert len(first.taken) + len(second.taken) == 1
+
+
 def test_a_full_taker_keeps_its_idle_link(redis: Server, queue: str) -> None:
     """It awaits nothing, for however long its task runs."""
     _send(redis, queue)

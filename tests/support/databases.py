@@ -133,7 +133,8 @@ def private_mariadb() -> Iterator[PrivateDatabase]:
             *user,
         ]
         command += [f"--socket={home.path}/socket", f"--pid-file={home.path}/pid", f"--init-file={setup}"]
-        command += ["--innodb-buffer-pool-size=16M", "--skip-name-resolve"]
+        # files in /tmp would have the names of another server's
+        command += ["--innodb-buffer-pool-size=16M", "--skip-name-resolve", f"--tmpdir={home.path}"]
         url = f"mysql+pymysql://shop:{PASSWORD}@{LOOPBACK}:{port}/shop"
 
         def connect() -> None:

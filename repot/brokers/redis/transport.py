@@ -160,6 +160,11 @@ class ClaimSource:
         """Return whether only a notice is awaited, which comes with the next message."""
         return self._state is _State.WATCHING
 
+    @property
+    def may_wait_s(self) -> float:
+        """Return for how long Redis may wait before it answers what was asked last."""
+        return _WAIT_S[1] if self._state is _State.WAITING else 0.0
+
     def ask(self, connection: Any, link: object) -> None:  # noqa: ANN401 - redis-py's connection
         """Ask for a message of the queues that are consumed."""
         self._connection = connection
