@@ -396,7 +396,7 @@ def test_takers_that_wait_for_their_turn_keep_their_links(redis: Server, queue: 
         _taker(redis, [queue], **options) as first,
         _taker(redis, [queue], "localhost", **options) as second,
     ):
-        links = []
+        links: list[set[str]] = []
         for for_s in (1, 7):
             until = monotonic() + for_s
             while monotonic() < until:
