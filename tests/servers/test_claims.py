@@ -391,10 +391,9 @@ def test_a_silent_link_of_an_idle_taker_is_dropped(
 
 def test_takers_that_wait_for_their_turn_keep_their_links(redis: Server, queue: str) -> None:
     """Redis answers that within three seconds, for which a short health check has to wait."""
-    options = {"health_check_interval": 1}
     with (
-        _taker(redis, [queue], **options) as first,
-        _taker(redis, [queue], "localhost", **options) as second,
+        _taker(redis, [queue], health_check_interval=1) as first,
+        _taker(redis, [queue], "localhost", health_check_interval=1) as second,
     ):
         links: list[set[str]] = []
         for for_s in (1, 7):
