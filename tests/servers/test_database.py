@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 KEY = Fingerprint("0" * 64)
 
+#: The versions of the tables, in order.
+VERSIONS = ["0001", "0002", "0003", "0004"]
+
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def empty(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -95,7 +98,7 @@ def test_the_tables_are_made_once_and_are_those_of_the_schema(empty: str) -> Non
     with closing(_store(empty)) as store:
         engine = store.database.engine
         assert inspect(engine).get_table_names() == []
-        for expected in ("version 0001: The table of leases and idempotency records.", "up to date, at version 0001"):
+        for expected in ("version 0001: The table of leases and idempotency records.", f"up to date, at version {VERSIONS[-1]}"):
             made = _repot(empty, "store", "migrate", "--execute")
             assert made.exit_code == 0, made.output
             assert expected in made.stderr
@@ -108,16 +111,16 @@ def test_json_of_a_migration(empty: str) -> None:
     (pending, done, nothing) = (
         json.loads(_repot(empty, "store", "migrate", "--json", *words).stdout) for words in ([], ["--execute"], [])
     )
-    assert ("", ["0001"], []) == (pending["current"], [one["version"] for one in pending["pending"]], pending["done"])
-    assert ("0001", [], ["0001"]) == (done["current"], done["pending"], done["done"])
-    assert ("0001", [], [], []) == (nothing["current"], nothing["pending"], nothing["done"], nothing["sql"])
+    assert ("", VERSIONS, []) == (pending["current"], [one["version"] for one in pending["pending"]], pending["done"])
+    assert (VERSIONS[-1], [], VERSIONS) == (done["current"], done["pending"], done["done"])
+    assert (VERSIONS[-1], [], [], []) == (nothing["current"], nothing["pending"], nothing["done"], nothing["sql"])
 
 
 def test_a_migration_that_was_killed_between_two_statements_goes_on(empty: str) -> None:
     with closing(_store(empty)) as store:
         migrations = Migrations(store.database)
         _run_sql(empty, *migrations.statements()[:2])
-        assert [one.version for one in migrations.apply()] == ["0001"]
+        assert [one.version for one in migrations.apply()] == VERSIONS
         assert migrations.pending() == []
         names = [one["name"] for one in inspect(store.database.engine).get_indexes("repot_idempotency")]
         assert "repot_idempotency_deleted_at" in names
@@ -132,7 +135,7 @@ def test_several_migrate_at_once(empty: str, tmp_path: Path) -> None:
     ]
     said = [one.communicate(timeout=60)[1] for one in started]
     assert [one.returncode for one in started] == [0] * 4, said
-    assert all("version 0001" in errors for errors in said), said
+    assert all(f"version {VERSIONS[-1]}" in errors for errors in said), said
     assert "up to date" in _repot(empty, "store", "migrate").stderr
 
 
