@@ -11,15 +11,28 @@ import repot.brokers.redis  # noqa: F401
 from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known
 from repot.brokers.port import Broker, Depth
 from repot.brokers.registry import BrokerFacts, ConnectOptions, InspectOptions, adapter_for
+from repot.config import Role, celery_config
+from repot.config.redis import with_tls
 from repot.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from repot.config import BrokerUrl
+    from repot.config import BrokerUrl, WorkerSettings
     from repot.config.endpoints import Endpoint
 
-__all__ = ["Broker", "BrokerFacts", "Depth", "RabbitFacts", "RedisFacts", "Unknown", "inspect", "known", "open_broker"]
+__all__ = [
+    "Broker",
+    "BrokerFacts",
+    "Depth",
+    "RabbitFacts",
+    "RedisFacts",
+    "Unknown",
+    "inspect",
+    "known",
+    "open_broker",
+    "open_configured",
+]
 
 
 def open_broker(
@@ -30,14 +43,40 @@ def open_broker(
     tls: Mapping[str, Any] | None = None,
     transport_options: Mapping[str, Any] | None = None,
     timeout_s: float = 5,
+    only_publish: bool = False,
 ) -> Broker:
     """Connect to a broker by the adapter for its address; the options are those of `ConnectOptions`.
 
     Raises:
         BrokerUnreachable: it does not answer, or the address has no server.
     """
-    options = ConnectOptions(tls, transport_options, management_url, depth_lag_s, timeout_s)
+    options = ConnectOptions(tls, transport_options, management_url, depth_lag_s, timeout_s, only_publish)
     return adapter_for(url.kind, url).open(url, options)
+
+
+def open_configured(
+    url: BrokerUrl,
+    settings: WorkerSettings,
+    *,
+    management_url: str = "",
+    options: Mapping[str, Any] | None = None,
+    only_publish: bool = False,
+) -> Broker:
+    """Connect to a broker with the settings' TLS and timeouts; `options` count more than their transport options.
+
+    Raises:
+        BrokerUnreachable: it does not answer, or the address has no server.
+    """
+    # one broker at a time: TLS options differ between the kinds
+    config = celery_config(settings.at(url.reveal()), Role.CLIENT)
+    return open_broker(
+        with_tls(url, settings),
+        management_url=management_url,
+        tls=config.get("broker_use_ssl"),
+        transport_options={**(config.get("broker_transport_options") or {}), **(options or {})},
+        timeout_s=settings.socket_timeout,
+        only_publish=only_publish,
+    )
 
 
 def inspect(

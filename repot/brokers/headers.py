@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -85,3 +86,14 @@ class MovedBy:
         """Return whether a message is one of them."""
         stamp = MoveStamp.of(headers)
         return stamp is not None and (stamp.move, stamp.origin) == (self.move, self.origin)
+
+
+def instant(stated: object) -> float | None:
+    """Return an instant of a header in seconds since 1970; Celery writes ISO 8601, without a zone for UTC."""
+    if stated is None:
+        return None
+    try:
+        moment = stated if isinstance(stated, datetime) else datetime.fromisoformat(str(stated))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -139,7 +139,7 @@ def from_amqp(found: Any) -> Message:  # noqa: ANN401 - amqp.Message
     properties = dict(found.properties)
     content_type, content_encoding = properties.pop("content_type", None), properties.pop("content_encoding", None)
     headers = properties.pop("application_headers", None) or {}
-    return Message(_encoded(found.body, content_encoding), content_type, content_encoding, headers, properties)
+    return Message(encoded(found.body, content_encoding), content_type, content_encoding, headers, properties)
 
 
 def to_amqp(message: Message) -> amqp.Message:
@@ -163,7 +163,7 @@ def from_kombu(delivered: KombuMessage) -> Message:
     if kombu compressed it.
     """
     headers = dict(delivered.headers or {})
-    body = _encoded(delivered.body, delivered.content_encoding)
+    body = encoded(delivered.body, delivered.content_encoding)
     if headers.get("compression") and not delivered.errors:
         body = compress(body, headers["compression"])[0]
     if (delivered.delivery_info or {}).get("redelivered"):
@@ -234,10 +234,10 @@ def _unpacked(body: Any, encoding: str | None) -> bytes:  # noqa: ANN401 - JSON
         # `bytes(5)` would be five zeros
         message = "not a text"
         raise TypeError(message)
-    return binascii.a2b_base64(body) if encoding == "base64" else _encoded(body, "utf-8")
+    return binascii.a2b_base64(body) if encoding == "base64" else encoded(body, "utf-8")
 
 
-def _encoded(body: Any, encoding: str | None) -> bytes:  # noqa: ANN401 - str, bytes or a buffer
+def encoded(body: Any, encoding: str | None) -> bytes:  # noqa: ANN401 - str, bytes or a buffer
     """Return a body as bytes: py-amqp decodes one whose encoding it knows; `utf-8` and ASCII survive that unchanged."""
     if not isinstance(body, str):
         return bytes(body)

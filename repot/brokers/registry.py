@@ -35,6 +35,8 @@ class ConnectOptions:
         management_url: the address of RabbitMQ's management API; empty for its usual port on the broker's host.
         depth_lag_s: how old the broker's counts may be, in seconds; None for the broker's default.
         timeout_s: for connecting and for each answer, in seconds.
+        only_publish: the caller publishes and asks nothing: RabbitMQ's management API is not needed, and the version
+            stays unknown.
     """
 
     tls: Mapping[str, Any] | None = None
@@ -42,6 +44,7 @@ class ConnectOptions:
     management_url: str = ""
     depth_lag_s: float | None = None
     timeout_s: float = 5
+    only_publish: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,11 @@ class DriverConnection:
         """Use a connection whose owner begins and ends its transactions."""
         self._connection = connection
         make: Any = type(dialect)
-        self._dialect = make(paramstyle=_STYLES[dialect.name])
+        self.dialect = make(paramstyle=_STYLES[dialect.name])
 
     def execute(self, statement: Executable) -> Answer:
         """Run one statement."""
-        compiled: Any = statement.compile(dialect=self._dialect)  # type: ignore[attr-defined]
+        compiled: Any = statement.compile(dialect=self.dialect)  # type: ignore[attr-defined]
         cursor = self._connection.cursor()
         try:
             cursor.execute(compiled.string, compiled.construct_params())

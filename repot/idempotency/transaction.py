@@ -39,14 +39,14 @@ class TransactionalStore(Protocol):
         ...
 
 
-def transactional(store: LeaseStore) -> TransactionalStore:
-    """Return the store, if it can take part in transactions.
+def transactional(store: LeaseStore, what: str = "transaction()") -> TransactionalStore:
+    """Return the store, if it can take part in transactions; `what` needs that.
 
     Raises:
         ConfigInvalid: it is not in a database.
     """
     if not hasattr(store, "finish_on"):
-        message = "transaction() needs the lease store in the database of the effect, and it is a Redis"
+        message = f"{what} needs the lease store in the database of the effect, and it is a Redis"
         raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=postgresql+psycopg://...; docs/database.md.")
     found: Any = store
     return found  # type: ignore[no-any-return]
@@ -80,6 +80,46 @@ def committing(
             )
     if lease is not None:
         lease.committed = True
+
+
+def connection_of(store: TransactionalStore, on: Any) -> Any:  # noqa: ANN401 - whatever the application has
+    """Return a connection in the transaction that the caller has begun, and ends.
+
+    Raises:
+        ConfigInvalid: it has not begun one, or `on` is nothing that has one.
+    """
+    if hasattr(on, "sync_session"):
+        message = "the outbox was given an AsyncSession, which answers later"
+        raise ConfigInvalid(message, hint="await session.run_sync(lambda sync: outbox.send(sync, task, args))")
+    for is_one, connect in _JOINED:
+        if is_one(on):
+            return connect(store, on)
+    message = f"the outbox takes the session or connection that your transaction is open on, not {on!r}"
+    raise ConfigInvalid(message, hint="docs/outbox.md shows it for SQLAlchemy, Django, FastAPI and drivers.")
+
+
+def _join_django(store: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
+    if not on.in_atomic_block:
+        message = "the outbox was given a Django connection outside of transaction.atomic()"
+        raise ConfigInvalid(message, hint="The message has to be committed with your rows: put both into one block.")
+    on.ensure_connection()
+    return store.connection_over(on.connection)
+
+
+def _join_driver(store: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
+    _refuse_autocommit(on)
+    return store.connection_over(on)
+
+
+def _join_connection(_: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
+    _refuse_autocommit(on.connection.driver_connection)
+    return on
+
+
+def _join_session(_: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
+    found = on.connection()
+    _refuse_autocommit(found.connection.driver_connection)
+    return found
 
 
 def _note(store: TransactionalStore, connection: Any, lease: Lease, ending: Ending) -> None:  # noqa: ANN401
@@ -179,6 +219,15 @@ _FORMS: tuple[tuple[Callable[[Any], bool], Callable[..., AbstractContextManager[
 )
 
 
+#: The same for a transaction that is open.
+_JOINED: tuple[tuple[Callable[[Any], bool], Callable[[TransactionalStore, Any], Any]], ...] = (
+    (_has("ensure_connection", "alias"), _join_django),
+    (_has("cursor", "commit"), _join_driver),
+    (_has("exec_driver_sql"), _join_connection),
+    (_has("get_bind", "connection"), _join_session),
+)
+
+
 @contextmanager
 def _ended_by(session: Any) -> Iterator[None]:  # noqa: ANN401
     """Commit at the end of a block, or roll back."""
@@ -201,5 +250,7 @@ def _refuse_autocommit(connection: Any) -> None:  # noqa: ANN401 - of a driver
     # sqlite3's form; an application may begin its transactions itself
     begins = not hasattr(connection, "in_transaction") or connection.isolation_level is not None
     if at_once or not (begins or connection.in_transaction):
-        message = "transaction() was given a connection that commits each statement by itself"
-        raise ConfigInvalid(message, hint="Turn autocommit off: the effect has to be committed with its outcome.")
+        message = "this connection commits each statement by itself"
+        raise ConfigInvalid(
+            message, hint="Turn autocommit off, or begin a transaction: all of it is committed together."
+        )

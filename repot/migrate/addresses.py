@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 
 from celery import Celery
 
-from repot.brokers import open_broker
+from repot.brokers import open_configured
 from repot.config import BrokerUrl, Role, celery_config
-from repot.config.redis import with_tls
 from repot.errors import ConfigInvalid, DirectoryUnusable, MoveNotFound
 
 if TYPE_CHECKING:
@@ -41,19 +40,13 @@ class Address:
         Raises:
             BrokerUnreachable: it does not answer.
         """
-        config = self._config(settings)
-        return open_broker(
-            with_tls(self.url, settings),
-            management_url=self.management_url,
-            tls=config.get("broker_use_ssl"),
-            transport_options={**(config.get("broker_transport_options") or {}), **self.options},
-            timeout_s=settings.socket_timeout,
-        )
+        return open_configured(self.url, settings, management_url=self.management_url, options=self.options)
 
     def app(self, settings: WorkerSettings) -> Celery:
         """Return an application that can ask this broker's workers."""
         app = Celery("repot", set_as_current=False)
-        app.conf.update(self._config(settings))
+        # one broker at a time: TLS options differ between the kinds
+        app.conf.update(celery_config(settings.at(self.url.reveal()), Role.CLIENT))
         app.conf.broker_transport_options = {**(app.conf.broker_transport_options or {}), **self.options}
         return app
 
@@ -63,10 +56,6 @@ class Address:
         (host, port), path = self.url.addresses[0], urlsplit(self.url.servers[0]).path.strip("/")
         host = "127.0.0.1" if host == "localhost" else host
         return self.url.kind, host, port, path or "0", self.options.get("global_keyprefix", "")
-
-    def _config(self, settings: WorkerSettings) -> dict[str, Any]:
-        # one broker at a time: TLS options differ between the kinds
-        return celery_config(settings.at(self.url.reveal()), Role.CLIENT)
 
 
 @dataclass(frozen=True, slots=True)

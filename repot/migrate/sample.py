@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from repot.migrate.translate import Quarantine, Translation, instant
+from repot.brokers.headers import instant
+from repot.migrate.translate import Quarantine, Translation
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from repot.brokers.headers import MAYBE_TWICE_HEADER, MOVE_HEADER
+from repot.brokers.headers import MAYBE_TWICE_HEADER, MOVE_HEADER, instant
 from repot.brokers.message import Message, read_json
 from repot.brokers.moving import Outgoing, QueueTraits
 from repot.deadletter.dead_letter import HEADER, Death, make_dead_letter
@@ -205,17 +205,6 @@ def _lifetime_s(message: Message, now: float) -> float | None:
 def _delay_s(message: Message, now: float) -> int:
     due_at = instant(message.headers.get("eta"))
     return 0 if due_at is None else max(0, math.ceil(due_at - now))
-
-
-def instant(stated: object) -> float | None:
-    """Return an instant of a header in seconds since 1970; Celery writes ISO 8601, without a zone for UTC."""
-    if stated is None:
-        return None
-    try:
-        moment = stated if isinstance(stated, datetime) else datetime.fromisoformat(str(stated))
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _fit_a_frame(headers: Mapping[str, Any]) -> bool:

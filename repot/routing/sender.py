@@ -123,6 +123,12 @@ class RolloutSender:
             return self._send_to_the_other(here, message)
         return self._send(here, self.home, message, original)
 
+    def side_of_a_run(self, task_id: str, root: str | None) -> Side | None:
+        """Return the side on which a message has to stay because its root runs there; None for a free choice."""
+        current = current_root(self._app)
+        is_of_a_run = root == current if current else self.is_worker and root not in (None, task_id)
+        return self.home if is_of_a_run else None
+
     def _here(self) -> _Process:
         pid = getpid()
         found = self._processes.get(pid)

@@ -7,6 +7,8 @@ Celery has no setting by which a message goes to another broker. Its parts call 
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
@@ -15,7 +17,7 @@ from celery._state import _task_stack  # type: ignore[attr-defined]
 from repot.upstream.point import Failure, Point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _BREAKS = "During a rollout, tasks go to the source alone, or a root id has messages on both sides."
 
@@ -34,6 +36,7 @@ POINTS = (
             "options, route_name or name, args, kwargs, task_type)",
             "root_id = parent.request.root_id or parent.request.id",
             "with self.producer_or_acquire(producer) as P:",
+            "if not ignore_result:",
         ),
     ),
     Point("celery.app.base:Celery.current_worker_task", Failure.LOUD, _BREAKS),
@@ -45,6 +48,9 @@ POINTS = (
     ),
     Point("celery.app.task:Task._get_exec_options", Failure.LOUD, _BREAKS, "(self)"),
 )
+
+#: What takes the messages of this thread's calls in the place of a broker; None as ever.
+_TAKER: ContextVar[Any] = ContextVar("repot_taker", default=None)
 
 #: The parameters of `send_task` that may follow the arguments of the task without a name.
 _POSITIONAL = tuple(inspect.signature(Celery.send_task).parameters)[4:]
@@ -63,16 +69,43 @@ def send_by(app: Any, send: Callable[[Callable[..., Any], str, Any, Any, dict[st
     def send_task(name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         if more:
             options |= dict(zip(_POSITIONAL, more, strict=False))
-        return send(own or type(app).send_task.__get__(app), name, args, kwargs, options)
+        original = own or type(app).send_task.__get__(app)
+        taker = _TAKER.get()
+        if taker is not None:
+            return taker(app, original, name, args, kwargs, options)
+        return send(original, name, args, kwargs, options)
 
     send_task.repot_original = own  # type: ignore[attr-defined]
     app.send_task = send_task
 
 
+@contextmanager
+def sends_taken(app: Any, taker: Callable[..., Any]) -> Iterator[None]:
+    """Let `taker(app, original, name, args, kwargs, options)` send what this thread sends in a block.
+
+    A chain calls its first task without the producer that it was given, so there is no other way than through here.
+    """
+    if not _is_ours(app):
+        send_by(app, _as_ever)
+    token = _TAKER.set(taker)
+    try:
+        yield
+    finally:
+        _TAKER.reset(token)
+
+
+def _as_ever(original: Callable[..., Any], name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
+    return original(name, args, kwargs, **options)
+
+
+def _is_ours(app: Any) -> bool:
+    return hasattr(vars(app).get("send_task"), "repot_original")
+
+
 def stop_sending_by(app: Any) -> None:
     """Undo `send_by`."""
-    ours = vars(app).get("send_task")
-    if hasattr(ours, "repot_original"):
+    if _is_ours(app):
+        ours = vars(app)["send_task"]
         del app.send_task
         if ours.repot_original is not None:
             app.send_task = ours.repot_original

@@ -98,7 +98,10 @@ def test_the_tables_are_made_once_and_are_those_of_the_schema(empty: str) -> Non
     with closing(_store(empty)) as store:
         engine = store.database.engine
         assert inspect(engine).get_table_names() == []
-        for expected in ("version 0001: The table of leases and idempotency records.", f"up to date, at version {VERSIONS[-1]}"):
+        for expected in (
+            "version 0001: The table of leases and idempotency records.",
+            f"up to date, at version {VERSIONS[-1]}",
+        ):
             made = _repot(empty, "store", "migrate", "--execute")
             assert made.exit_code == 0, made.output
             assert expected in made.stderr

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import django
-import psycopg
-import pymysql
 import pytest
 from celery import Celery
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, event, func, insert, make_url, select
@@ -23,6 +20,7 @@ from repot.idempotency.memory_store import MemoryLeaseStore, guarded_by
 from repot.idempotency.records import State
 from repot.upstream.app_state import state_of
 from repot.waiting import wait_until
+from support.databases import connected
 from support.leases import TimedDatabase, lease_request
 
 if TYPE_CHECKING:
@@ -275,21 +273,8 @@ def _is_one_effect(ledger: Ledger, given: Any, write: Callable[[Any, str], None]
     assert task.delay("o").get() == {"order": "o"}
 
 
-def _connect(ledger: Ledger, **options: Any) -> Any:
-    """Return a connection of the driver alone."""
-    url = make_url(ledger.store.database.url.reveal())
-    address: dict[str, Any] = {"host": url.host, "port": url.port, "user": url.username, "password": url.password}
-    match url.get_dialect().name:
-        case "postgresql":
-            return psycopg.connect(**address, dbname=url.database, **options)
-        case "sqlite":
-            assert url.database
-            return sqlite3.connect(url.database, isolation_level=None if options.get("autocommit") else "DEFERRED")
-    return pymysql.connect(**address, database=url.database, **options)
-
-
 def test_a_connection_of_a_driver(ledger: Ledger) -> None:
-    with closing(_connect(ledger)) as connection:
+    with closing(connected(ledger.store.database.url.reveal())) as connection:
 
         def write(given: Any, what: str) -> None:
             assert given is connection
@@ -303,7 +288,10 @@ def test_a_connection_of_a_driver(ledger: Ledger) -> None:
 def test_a_connection_whose_rows_are_mappings(postgresql: PrivateDatabase) -> None:
     from psycopg.rows import dict_row
 
-    with _ledger(postgresql.url) as ledger, closing(_connect(ledger, row_factory=dict_row)) as connection:
+    with (
+        _ledger(postgresql.url) as ledger,
+        closing(connected(ledger.store.database.url.reveal(), row_factory=dict_row)) as connection,
+    ):
 
         def write(given: Any, what: str) -> None:
             given.execute(f"INSERT INTO {ledger.table.name} (what) VALUES (%s)", (what,))  # noqa: S608
@@ -318,7 +306,7 @@ def test_a_connection_that_commits_by_itself_is_refused(ledger: Ledger) -> None:
             pytest.fail("the block must not begin")
 
     with (
-        closing(_connect(ledger, autocommit=True)) as connection,
+        closing(connected(ledger.store.database.url.reveal(), autocommit=True)) as connection,
         pytest.raises(ConfigInvalid, match="commits each statement"),
     ):
         ledger.task(charge).delay("o").get()

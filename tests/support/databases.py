@@ -6,14 +6,16 @@ import os
 import pwd
 import shutil
 import signal
+import sqlite3
 import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pymysql
+from sqlalchemy import make_url
 
 from repot.testbed import LOOPBACK, ReapedProcess, free_port
 from repot.testbed.process import ReapedDirectory
@@ -66,6 +68,19 @@ class FileDatabase:
     def url(self) -> str:
         """Its address for SQLAlchemy."""
         return f"sqlite:///{self.path}"
+
+
+def connected(url: str, **options: Any) -> Any:
+    """Return a connection of a driver alone, to the database at an address of SQLAlchemy's."""
+    parts = make_url(url)
+    address: dict[str, Any] = {"host": parts.host, "port": parts.port, "user": parts.username}
+    match parts.get_dialect().name:
+        case "postgresql":
+            return psycopg.connect(**address, password=parts.password, dbname=parts.database, **options)
+        case "sqlite":
+            assert parts.database
+            return sqlite3.connect(parts.database, isolation_level=None if options.get("autocommit") else "DEFERRED")
+    return pymysql.connect(**address, password=parts.password, database=parts.database, **options)
 
 
 def _program(name: str, *directories: Path) -> str:

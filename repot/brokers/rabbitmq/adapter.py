@@ -74,6 +74,11 @@ class RabbitBroker:
         )
         self._vhost = server.path or "/"
         self.depth_lag_s = DEFAULT_DEPTH_LAG_S if options.depth_lag_s is None else options.depth_lag_s
+        self.version = self.identity = ""
+        if not options.only_publish:
+            self._introduce()
+
+    def _introduce(self) -> None:
         overview = self._overview()
         if overview is None:
             message = f"{self._api.address} is not RabbitMQ's management API"

@@ -1,0 +1,187 @@
+"""`repot outbox`: publish the tasks that were committed, and look after those that wait."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from repot.cli.columns import columns
+from repot.cli.dlq_options import refuse_blank
+from repot.cli.dlq_output import age
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from repot.config import WorkerSettings
+    from repot.outbox.store import OutboxStore, Row
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_EXECUTE = click.option("--execute", is_flag=True, help="Make the change; without it, only show what would change.")
+_TASK = click.option("--task", "tasks", multiple=True, help="Only of this task; may be repeated.")
+_PARKED = click.option("--parked", is_flag=True, help="Only those that wait for an operator.")
+_HEADS = ("id", "task", "queue", "key", "state", "age", "attempts", "error")
+
+_IDS = click.argument("ids", metavar="[ID]...", nargs=-1, callback=refuse_blank)
+
+
+@click.group()
+def outbox() -> None:
+    """Publish tasks that were sent with a commit, by `repot.outbox.send`; list, retry or discard those that wait.
+
+    The outbox is a table in the database of WORKER_LEASE_STORE. See docs/outbox.md.
+    """
+
+
+@outbox.command()
+@click.option("--once", is_flag=True, help="Publish what can be published now, and end.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the probes, with --port.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Answer /live, /ready and /metrics on this port.")
+def relay(*, once: bool, host: str, port: int | None) -> None:
+    """Publish what is committed, with the broker's confirm for each message, until a signal ends it.
+
+    Run several: one publishes, the others stand by and take over. A message that a relay
+    published before it died may be published again by the next one, with the same task id.
+    """
+    from threading import Event
+
+    from repot.outbox.brokers import HomeSender
+    from repot.outbox.listener import Listener
+    from repot.outbox.relay import Relay
+    from repot.waiting import stop_on_signal
+
+    stop = Event()
+    with (
+        _opened() as (settings, store),
+        closing(HomeSender(settings)) as sender,
+        closing(Listener(store.database)) as listener,
+        stop_on_signal(stop),
+    ):
+        _log_to_stderr()
+        found = Relay(store, sender, listener, settings.lease)
+        if port is None:
+            serving: Any = nullcontext()
+        else:
+            from repot.outbox.probes import probes
+
+            serving = probes(found.state, store, host, port)
+        with serving:
+            found.run(stop, once=once)
+        click.echo(f"{found.state.published} published", err=True)
+
+
+@outbox.command("list")
+@_IDS
+@_TASK
+@_PARKED
+@click.option("--limit", type=click.IntRange(min=1), help="Show at most so many.")
+@_JSON
+def list_messages(
+    *, ids: tuple[str, ...], tasks: tuple[str, ...], parked: bool, limit: int | None, as_json: bool
+) -> None:
+    """List messages that wait, oldest first; ID is a task's id, or a prefix of it. Nothing is changed."""
+    from itertools import islice
+
+    with _opened() as (_, store):
+        now = store.now()
+        rows = list(islice(store.rows(ids=ids, tasks=tasks, parked=parked), limit))
+        backlog = store.backlog()
+    if as_json:
+        shown = [{**asdict(one), "state": _state(one, now), "age_s": round(now - one.created_at, 3)} for one in rows]
+        click.echo(json.dumps({"messages": shown, "backlog": asdict(backlog)}, indent=2))
+        return
+    if rows:
+        _table(rows, now)
+    oldest = "" if backlog.oldest_s is None else f", the oldest for {age(backlog.oldest_s)}"
+    click.echo(f"{backlog.waiting} waiting{oldest}; {backlog.delayed} delayed; {backlog.parked} parked", err=True)
+
+
+@outbox.command()
+@_IDS
+@_TASK
+@_EXECUTE
+def retry(*, ids: tuple[str, ...], tasks: tuple[str, ...], execute: bool) -> None:
+    """Let messages that could not be published be tried again at once; a dry run without --execute."""
+    _change(ids, tasks, lambda one: bool(one.attempts), "retried", lambda store: store.retry, execute=execute)
+
+
+@outbox.command()
+@_IDS
+@_TASK
+@_PARKED
+@click.option("--all", "everything", is_flag=True, help="All messages of the outbox.")
+@_EXECUTE
+def discard(*, ids: tuple[str, ...], tasks: tuple[str, ...], parked: bool, everything: bool, execute: bool) -> None:
+    """Delete messages, whose tasks then never run; a dry run without --execute. Needs an ID, a filter, or --all."""
+    if not (ids or tasks or parked or everything):
+        message = "select messages by ID, --task or --parked, or use --all"
+        raise click.UsageError(message)
+    _change(ids, tasks, lambda one: one.parked or not parked, "discarded", lambda store: store.discard, execute=execute)
+
+
+@contextmanager
+def _opened() -> Iterator[tuple[WorkerSettings, OutboxStore]]:
+    from repot.config import load
+    from repot.errors import ConfigInvalid
+    from repot.outbox.store import OutboxStore
+
+    settings = load()
+    if settings.store_url is None or not settings.store_url.is_database:
+        message = "WORKER_LEASE_STORE is not a database, so there is no outbox"
+        raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=postgresql+psycopg://host/database.")
+    with closing(OutboxStore(settings)) as store:
+        yield settings, store
+
+
+def _change(
+    ids: tuple[str, ...],
+    tasks: tuple[str, ...],
+    wanted: Callable[[Row], bool],
+    done: str,
+    act: Callable[[OutboxStore], Callable[[list[int]], int]],
+    *,
+    execute: bool,
+) -> None:
+    with _opened() as (_, store):
+        found = [one for one in store.rows(ids=ids, tasks=tasks) if wanted(one)]
+        if execute:
+            click.echo(f"{act(store)([one.id for one in found])} {done}", err=True)
+            return
+        now = store.now()
+    if found:
+        _table(found, now)
+    click.echo(f"{len(found)} would be {done}", err=True)
+    if found:
+        click.echo("nothing was changed; add --execute", err=True)
+
+
+def _table(rows: list[Row], now: float) -> None:
+    for line in columns([_cells(one, now) for one in rows], _HEADS):
+        click.echo(line)
+
+
+def _cells(row: Row, now: float) -> tuple[str, ...]:
+    waited = age(now - row.created_at)
+    state = _state(row, now)
+    return (row.task_id, row.task, row.queue, row.order_key or "", state, waited, str(row.attempts), row.error)
+
+
+def _state(row: Row, now: float) -> str:
+    if row.parked:
+        return "parked"
+    if row.due_at > now:
+        return "delayed"
+    return "retrying" if row.retry_at is not None and row.retry_at > now else "waiting"
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("repot")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

@@ -1,0 +1,531 @@
+"""Tasks that leave with a commit: stored with it, published after it, in order for each key."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import ExitStack, closing, contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery, chain, group
+from click.testing import CliRunner, Result
+from kombu import Exchange, Queue
+from sqlalchemy import create_engine, text, update
+from sqlalchemy.orm import Session
+
+import repot
+from repot import outbox
+from repot.brokers.browse import Keep
+from repot.chaos.runner.proxies import Proxy
+from repot.cli.main import main
+from repot.config import ExplicitSettings
+from repot.database.migrate import Migrations
+from repot.database.outbox_tables import outbox as table
+from repot.database.outbox_tables import relay as relay_table
+from repot.errors import BrokerUnreachable, ConfigInvalid, LeaseLost, StoreMisconfigured, StoreUnreachable
+from repot.outbox.brokers import HomeSender
+from repot.outbox.listener import Listener
+from repot.outbox.relay import Relay
+from repot.outbox.store import OutboxStore
+from repot.waiting import wait_until
+from support.databases import PASSWORD, connected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.brokers.message import Message
+    from repot.testbed import Server
+    from support.databases import PrivateDatabase
+
+
+class Shop:
+    """An application, its database, and a queue of its own on a broker."""
+
+    def __init__(self, url: str, server: Server | None, broker: str = "", **changes: Any) -> None:
+        self._server = server
+        broker = broker or (server.url if server else "amqp://guest:guest@127.0.0.1:1//")
+        self.queue = f"q{uuid4().hex[:8]}"
+        self.settings = ExplicitSettings(
+            lease_store=url,
+            lease_prefix=f"test-{uuid4()}",
+            broker_url=broker,
+            result_backend="redis://127.0.0.1:1/0",
+            queue_names=self.queue,
+            socket_timeout=3,
+            **changes,
+        )
+        self.url = url
+        self.engine = create_engine(url)
+        self.store = OutboxStore(self.settings)
+        Migrations(self.store.database).apply()
+        self.app = Celery("shop", set_as_current=False)
+        repot.configure(self.app, self.settings)
+
+        @self.app.task(name="shop.charge", shared=False)
+        def charge(order: Any) -> Any:
+            return order
+
+        self.charge: Any = charge
+
+    def close(self) -> None:
+        self.store.discard([one.id for one in self.store.rows()])
+        self.store.close()
+        self.engine.dispose()
+
+    def send(self, *arguments: Any, **options: Any) -> Any:
+        """Send and commit."""
+        with Session(self.engine) as session, session.begin():
+            return outbox.send(session, self.charge, arguments, **options)
+
+    def declare(self) -> None:
+        """Declare the queue, as a worker does when it starts."""
+        with self.app.connection_for_write() as connection:
+            self.app.amqp.queues[self.queue](connection.default_channel).declare()
+
+    @contextmanager
+    def relay(self, store: OutboxStore | None = None) -> Iterator[Relay]:
+        used = store or self.store
+        with closing(HomeSender(self.settings)) as sender, closing(Listener(used.database)) as listener:
+            yield Relay(used, sender, listener, self.settings.lease)
+
+    def publish(self) -> int:
+        """Run a relay until nothing is left that can be published now; return how many messages were."""
+        with self.relay() as found:
+            found.run(Event(), once=True)
+            return found.state.published
+
+    @contextmanager
+    def publishing(self) -> Iterator[Relay]:
+        """Run a relay in a thread."""
+        stop = Event()
+        with self.relay() as found:
+            thread = Thread(target=found.run, args=(stop,))
+            thread.start()
+            try:
+                yield found
+            finally:
+                stop.set()
+                thread.join(10)
+                assert not thread.is_alive()
+
+    @property
+    def messages(self) -> list[Message]:
+        """What waits in the queue, oldest first."""
+        found: list[Message] = []
+        assert self._server
+
+        def visit(message: Message) -> Keep:
+            found.append(message)
+            return Keep()
+
+        with closing(self._server.open()) as broker:
+            broker.browse(self.queue, visit)
+        return found
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The first argument of each message in the queue, in order."""
+        return [json.loads(one.body)[0][0] for one in self.messages]
+
+    @property
+    def waiting(self) -> list[str]:
+        """The ids of the tasks in the outbox."""
+        return [one.task_id for one in self.store.rows()]
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param).url
+    return found
+
+
+@pytest.fixture
+def shop(database_url: str, server: Server) -> Iterator[Shop]:
+    """On each database and each broker."""
+    with closing(Shop(database_url, server)) as found:
+        found.declare()
+        yield found
+
+
+@pytest.fixture
+def local(database_url: str) -> Iterator[Shop]:
+    """On each database, without a broker that answers."""
+    with closing(Shop(database_url, None)) as found:
+        yield found
+
+
+def test_what_is_committed_is_published_and_what_is_rolled_back_is_not(shop: Shop) -> None:
+    with Session(shop.engine) as session:
+        kept = outbox.send(session, shop.charge, ("kept",))
+        session.commit()
+        outbox.send(session, shop.charge, ("dropped",))
+        session.rollback()
+    assert shop.messages == []
+    assert shop.waiting == [kept.id]
+    assert shop.publish() == 1
+    (message,) = shop.messages
+    assert message.headers["id"] == kept.id
+    assert shop.arguments == ["kept"]
+    assert shop.waiting == []
+    assert shop.publish() == 0
+
+
+def test_a_message_is_the_one_that_celery_would_have_sent(shop: Shop) -> None:
+    options = {
+        "priority": 3,
+        "headers": {"tenant": "ä\0"},
+        "expires": 3600,
+        "link": shop.charge.s(),
+        "shadow": "s",
+        "ignore_result": True,
+    }
+    shop.send({"n": [1, None]}, task_id="a", **options)
+    shop.publish()
+    shop.charge.apply_async(({"n": [1, None]},), task_id="a", **options)
+    ours, theirs = shop.messages
+    assert (ours.body, ours.content_type, ours.content_encoding) == (
+        theirs.body,
+        theirs.content_type,
+        theirs.content_encoding,
+    )
+    own = ("expires", "origin", "timestamp")
+    assert {k: v for k, v in ours.headers.items() if k not in own} == {
+        k: v for k, v in theirs.headers.items() if k not in own
+    }
+    # what would be too long by the time of publishing
+    ours_stated, theirs_stated = (
+        {k: v for k, v in one.properties.items() if k not in ("expiration", "reply_to", "timestamp")}
+        for one in (ours, theirs)
+    )
+    assert ours_stated == theirs_stated
+    assert "expiration" not in ours.properties
+    assert ours.properties["timestamp"] > 0
+
+
+def test_canvas_and_names(local: Shop) -> None:
+    local.app.conf.update(result_backend=None)
+    charge = local.charge
+    with Session(local.engine) as session, session.begin():
+        outbox.send(session, chain(charge.s(1), charge.s()))
+        outbox.send(session, group(charge.s(2), charge.s(3)))
+        outbox.send(session, charge.s(4))
+        outbox.send(session, "elsewhere.task", (5,), app=local.app, queue="elsewhere")
+    found = [(one.task, one.queue) for one in local.store.rows()]
+    assert found == [("shop.charge", local.queue)] * 4 + [("elsewhere.task", "elsewhere")]
+
+
+def test_sending_asks_no_broker_and_no_result_backend(local: Shop) -> None:
+    """Neither answers here: a web request must not wait for them."""
+    result = local.send(1)
+    assert local.waiting == [result.id]
+    assert result.ignored is not True
+
+
+def test_a_task_that_ignores_its_result_still_does(local: Shop) -> None:
+    local.send(1, ignore_result=True)
+    local.send(2)
+    found = [json.loads(envelope)["headers"]["ignore_result"] for _, envelope in local.store.window()]
+    assert [bool(one) for one in found] == [True, False]
+
+
+def test_a_task_with_a_delay_waits_in_the_outbox(shop: Shop) -> None:
+    shop.send("later", countdown=3600)
+    shop.send("now")
+    assert shop.publish() == 1
+    assert shop.arguments == ["now"]
+    (row,) = shop.store.rows()
+    assert 3500 < row.due_at - row.created_at < 3601
+    assert shop.store.backlog().delayed == 1
+    shop.store.database.transact(
+        lambda connection: connection.execute(update(table).where(table.c.id == row.id).values(due_at=row.created_at))
+    )
+    assert shop.publish() == 1
+
+
+def test_messages_of_a_key_are_published_in_order(shop: Shop) -> None:
+    for number in range(30):
+        shop.send(number, key="k")
+    shop.send("other")
+    assert shop.publish() == 31
+    assert [one for one in shop.arguments if one != "other"] == list(range(30))
+
+
+def test_a_message_that_fails_holds_back_those_of_its_key_alone(shop: Shop) -> None:
+    first = shop.send("unreadable", key="k")
+    shop.send("after", key="k")
+    shop.send("other", key="l")
+    shop.send("free")
+    _plant(shop, first.id, envelope="{}")
+    shop.publish()
+    assert sorted(shop.arguments) == ["free", "other"]
+    parked, held = shop.store.rows()
+    assert (parked.parked, parked.attempts, held.attempts) == (True, 1, 0)
+    assert "cannot be read" in parked.error
+    shop.store.discard([parked.id])
+    assert shop.publish() == 1
+    assert sorted(shop.arguments) == ["after", "free", "other"]
+
+
+def _plant(shop: Shop, task_id: str, **values: Any) -> None:
+    step = update(table).where(table.c.task_id == task_id).values(values)
+    shop.store.database.transact(lambda connection: connection.execute(step))
+
+
+def test_a_queue_that_no_worker_has_declared_yet(
+    postgresql: PrivateDatabase, rabbitmq: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with closing(Shop(postgresql.url, rabbitmq)) as shop:
+        shop.send(1, key="k")
+        shop.send(2, key="k")
+        assert shop.publish() == 0
+        assert f"there is no queue '{shop.queue}'" in caplog.text
+        first, second = shop.store.rows()
+        assert (first.attempts, second.attempts) == (1, 0)
+        shop.declare()
+        _plant(shop, first.task_id, retry_at=0)
+        assert shop.publish() == 2
+        assert shop.arguments == [1, 2]
+
+
+def test_a_broker_that_does_not_answer_costs_no_message(
+    postgresql: PrivateDatabase, toxiproxy: Server, server: Server
+) -> None:
+    link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", server.port)
+    with ExitStack() as stack:
+        stack.callback(link.delete)
+        shop = stack.enter_context(closing(Shop(postgresql.url, server, server.url_at(link.port))))
+        shop.declare()
+        shop.send(1)
+        with link.closed():
+            with pytest.raises(BrokerUnreachable):
+                shop.publish()
+            assert [one.attempts for one in shop.store.rows()] == [0]
+            relay = stack.enter_context(shop.publishing())
+            wait_until(lambda: relay.state.trouble, within_s=20, what="the relay is in trouble")
+        wait_until(lambda: not shop.waiting, within_s=30, what="all is published")
+        assert relay.state.trouble == ""
+        assert shop.arguments == [1]
+
+
+def test_a_commit_wakes_the_relay(shop: Shop) -> None:
+    with shop.publishing() as relay:
+        wait_until(lambda: relay.state.is_active, within_s=20, what="it is active")
+        for number in range(5):
+            shop.send(number)
+            wait_until(lambda: not shop.waiting, within_s=10, what="it is published")
+    assert shop.arguments == list(range(5))
+
+
+def test_one_relay_publishes_and_the_other_takes_over(shop: Shop) -> None:
+    other = OutboxStore(shop.settings)
+    with closing(other), shop.relay(other) as standby:
+        held = shop.store.hold("a relay elsewhere")
+        with pytest.raises(LeaseLost, match="a relay elsewhere"):
+            standby.run(Event(), once=True)
+        assert held.token is not None
+        shop.send(1)
+        shop.store.release(held.token)
+        standby.run(Event(), once=True)
+    assert shop.arguments == [1]
+
+
+def test_a_relay_whose_lease_was_taken_changes_nothing_more(shop: Shop) -> None:
+    shop.send(1)
+    (row,) = shop.store.rows()
+    mine = shop.store.hold("one")
+    assert mine.token is not None
+    _expire(shop)
+    theirs = shop.store.hold("another")
+    assert theirs.token == mine.token + 1
+    assert not shop.store.renew(mine.token)
+    with pytest.raises(LeaseLost):
+        shop.store.settle(mine.token, [row.id], {})
+    assert shop.waiting == [row.task_id]
+    shop.store.release(mine.token)
+    assert shop.store.hold("one").owner == "another"
+    shop.store.settle(theirs.token, [row.id], {})
+    assert shop.waiting == []
+
+
+def test_an_owner_that_is_known_to_have_ended_has_no_lease(local: Shop) -> None:
+    local.store.hold("one")
+    assert local.store.hold("two").token is None
+    assert local.store.hold("two", ended="one").token is not None
+
+
+def _expire(shop: Shop) -> None:
+    step = update(relay_table).where(relay_table.c.prefix == shop.settings.lease_prefix).values(expires_at=1)
+    shop.store.database.transact(lambda connection: connection.execute(step))
+
+
+def test_what_is_published_while_the_database_is_away_is_not_published_again(shop: Shop) -> None:
+    shop.send(1)
+
+    class Away(OutboxStore):
+        """Does not answer once, after a window was published."""
+
+        fails = True
+
+        def settle(self, *given: Any) -> None:
+            if self.fails:
+                self.fails = False
+                message = "away"
+                raise StoreUnreachable(message)
+            super().settle(*given)
+
+    with closing(Away(shop.settings)) as store, shop.relay(store) as relay:
+        stop = Event()
+        thread = Thread(target=relay.run, args=(stop,))
+        thread.start()
+        wait_until(lambda: not shop.waiting, within_s=20, what="it is settled")
+        stop.set()
+        thread.join(10)
+    assert shop.arguments == [1]
+
+
+def test_a_connection_of_a_driver(local: Shop) -> None:
+    with closing(connected(local.url)) as connection:
+        outbox.send(connection, local.charge, (1,))
+        connection.commit()
+        outbox.send(connection, local.charge, (2,))
+        connection.rollback()
+    assert len(local.waiting) == 1
+
+
+def test_a_connection_of_sqlalchemys(local: Shop) -> None:
+    with local.engine.begin() as connection:
+        outbox.send(connection, local.charge, (1,))
+    with local.engine.connect() as connection:
+        outbox.send(connection, local.charge, (2,))
+        connection.rollback()
+    assert len(local.waiting) == 1
+
+
+def test_what_has_no_transaction_is_refused(local: Shop) -> None:
+    with (
+        closing(connected(local.url, autocommit=True)) as connection,
+        pytest.raises(ConfigInvalid, match="commits each statement"),
+    ):
+        outbox.send(connection, local.charge, (1,))
+    autocommit = local.engine.execution_options(isolation_level="AUTOCOMMIT")
+    with autocommit.connect() as one, pytest.raises(ConfigInvalid, match="commits each statement"):
+        outbox.send(one, local.charge, (1,))
+    with pytest.raises(ConfigInvalid, match="takes the session or connection"):
+        outbox.send(local.engine, local.charge, (1,))
+    assert local.waiting == []
+
+
+def test_a_task_that_goes_to_no_single_queue_is_refused(local: Shop) -> None:
+    both = Exchange("both", "fanout")
+    local.app.conf.task_queues = [Queue("a", both), Queue("b", both)]
+    with Session(local.engine) as session:
+        with pytest.raises(ConfigInvalid, match="to which the application binds no queue, or several"):
+            outbox.send(session, local.charge, (1,), exchange="both", routing_key="x")
+        outbox.send(session, local.charge, (1,), queue="c")
+        session.commit()
+    assert [one.queue for one in local.store.rows()] == ["c"]
+
+
+@pytest.mark.parametrize("what", ["task_id", "queue", "key"])
+def test_names_that_are_too_long_are_refused(local: Shop, what: str) -> None:
+    with pytest.raises(ConfigInvalid, match="has 300 characters"):
+        local.send(1, **{what: "x" * 300})
+
+
+def test_a_store_in_redis_has_no_outbox(redis: Server) -> None:
+    app = Celery("shop", set_as_current=False)
+    repot.configure(app, ExplicitSettings(lease_store=redis.url, broker_url=redis.url))
+    with pytest.raises(ConfigInvalid, match=r"outbox.send\(\) needs the lease store in the database"):
+        outbox.send(None, "shop.charge", app=app)
+
+
+def test_missing_tables_are_one_clear_error(sqlite: Any) -> None:
+    found = _repot(sqlite.url, "outbox", "relay", "--once")
+    assert found.exit_code == StoreMisconfigured.exit_code
+    assert "no such table: repot_outbox_relay" in found.stderr
+    assert "repot store migrate" in found.stderr
+
+
+def _repot(url: str, *words: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, words, env={"WORKER_LEASE_STORE": url, **environment})
+
+
+def test_the_command_publishes_lists_retries_and_discards(shop: Shop) -> None:
+    environment = {
+        "WORKER_LEASE_PREFIX": shop.settings.lease_prefix,
+        "WORKER_BROKER_URL": shop.settings.broker_url.reveal(),
+    }
+
+    def run(*words: str) -> Result:
+        found = _repot(shop.url, "outbox", *words, **environment)
+        assert found.exit_code == 0, found.output
+        assert PASSWORD not in found.output
+        return found
+
+    bad = shop.send("bad", key="k")
+    _plant(shop, bad.id, envelope="{}")
+    shop.send("good")
+    later = shop.send("later", countdown=600)
+    assert "1 published" in run("relay", "--once").stderr
+    listed = run("list")
+    assert bad.id in listed.stdout
+    assert "parked" in listed.stdout
+    assert "0 waiting; 1 delayed; 1 parked" in listed.stderr
+    found = json.loads(run("list", "--json", "--parked").stdout)
+    assert [one["task_id"] for one in found["messages"]] == [bad.id]
+    assert found["backlog"] == {"waiting": 0, "delayed": 1, "parked": 1, "oldest_s": None}
+    assert "1 would be retried" in run("retry").stderr
+    assert [one.parked for one in shop.store.rows()] == [True, False]
+    assert "1 retried" in run("retry", bad.id[:8], "--execute").stderr
+    assert [one.parked for one in shop.store.rows()] == [False, False]
+    assert "1 would be discarded" in run("discard", later.id).stderr
+    assert "1 discarded" in run("discard", later.id, "--execute").stderr
+    assert shop.waiting == [bad.id]
+    refused = _repot(shop.url, "outbox", "discard", "--execute", **environment)
+    assert refused.exit_code == 2
+    assert "or use --all" in refused.stderr
+    assert "1 discarded" in run("discard", "--all", "--execute").stderr
+
+
+def test_rows_of_another_prefix_are_not_touched(local: Shop) -> None:
+    local.send(1)
+    with closing(OutboxStore(local.settings.replace(lease_prefix="other"))) as other:
+        assert list(other.rows()) == []
+        assert other.window() == []
+        assert other.backlog().waiting == 0
+
+
+def test_many_senders_at_once(shop: Shop) -> None:
+    """While a relay publishes: each is published once."""
+
+    def send(who: int) -> None:
+        for number in range(20):
+            shop.send([who, number], key=str(who))
+
+    with shop.publishing():
+        threads = [Thread(target=send, args=(who,)) for who in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_until(lambda: not shop.waiting, within_s=60, what="all is published")
+    found = shop.arguments
+    assert sorted(found) == [[who, number] for who in range(4) for number in range(20)]
+    for who in range(4):
+        assert [number for one, number in found if one == who] == list(range(20))
+
+
+def test_the_row_is_in_the_transaction_of_the_application(local: Shop) -> None:
+    """No other connection sees it before the commit, and no lock is held on the application's behalf."""
+    with Session(local.engine) as session:
+        session.execute(text("SELECT 1"))
+        outbox.send(session, local.charge, (1,))
+        if local.engine.dialect.name != "sqlite":
+            assert local.waiting == []
+            local.send(2)
+            assert len(local.waiting) == 1
+        session.rollback()
