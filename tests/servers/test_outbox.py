@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from contextlib import ExitStack, closing, contextmanager
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+import requests
 from celery import Celery, chain, group
 from click.testing import CliRunner, Result
 from kombu import Exchange, Queue
 from sqlalchemy import create_engine, text, update
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import repot
@@ -26,12 +29,16 @@ from repot.database.migrate import Migrations
 from repot.database.outbox_tables import outbox as table
 from repot.database.outbox_tables import relay as relay_table
 from repot.errors import BrokerUnreachable, ConfigInvalid, LeaseLost, StoreMisconfigured, StoreUnreachable
+from repot.idempotency import IdempotentTask
 from repot.outbox.brokers import HomeSender
 from repot.outbox.listener import Listener
+from repot.outbox.probes import probes
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
+from repot.testbed import free_port
 from repot.waiting import wait_until
-from support.databases import PASSWORD, connected
+from repot.worker.holder import this_process
+from support.databases import PASSWORD, connected, django_connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -405,6 +412,71 @@ def test_a_connection_of_sqlalchemys(local: Shop) -> None:
     assert len(local.waiting) == 1
 
 
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_a_connection_of_djangos(request: pytest.FixtureRequest, name: str) -> None:
+    from django.db import transaction
+
+    url = request.getfixturevalue(name).url
+    with closing(Shop(url, None)) as shop, django_connection(url) as connection:
+        with transaction.atomic(using=connection.alias):
+            outbox.send(connection, shop.charge, (1,))
+        with transaction.atomic(using=connection.alias):
+            outbox.send(connection, shop.charge, (2,))
+            transaction.set_rollback(True, using=connection.alias)
+        with pytest.raises(ConfigInvalid, match=r"outside of transaction.atomic\(\)"):
+            outbox.send(connection, shop.charge, (3,))
+        assert len(shop.waiting) == 1
+
+
+def test_a_session_that_answers_later(postgresql: PrivateDatabase) -> None:
+    """As a FastAPI endpoint has it."""
+    with closing(Shop(postgresql.url, None)) as shop:
+
+        async def endpoint(*, fails: bool) -> None:
+            engine = create_async_engine(postgresql.url)
+            try:
+                async with AsyncSession(engine) as session, session.begin():
+                    with pytest.raises(ConfigInvalid, match="AsyncSession, which answers later"):
+                        outbox.send(session, shop.charge, (1,))
+                    await session.run_sync(lambda sync: outbox.send(sync, shop.charge, (1,)))
+                    if fails:
+                        raise ValueError(fails)
+            finally:
+                await engine.dispose()
+
+        asyncio.run(endpoint(fails=False))
+        with pytest.raises(ValueError, match="True"):
+            asyncio.run(endpoint(fails=True))
+        assert len(shop.waiting) == 1
+
+
+def test_a_guarded_task_sends_with_its_effect(local: Shop) -> None:
+    """Effect, outcome and the next task's message are one commit."""
+    fails = [True]
+
+    @local.app.task(base=IdempotentTask, bind=True, shared=False)
+    def order(self: Any, number: int) -> str:
+        with self.transaction() as session:
+            outbox.send(session, local.charge, (number,))
+            if fails:
+                raise ValueError(fails.pop())
+            self.record_result("sent")
+        return "sent"
+
+    def run() -> Any:
+        local.app.conf.task_always_eager = True
+        try:
+            return order.apply((7,)).get()
+        finally:
+            local.app.conf.task_always_eager = False
+
+    with pytest.raises(ValueError, match="True"):
+        order.apply((7,)).get()
+    assert local.waiting == []
+    assert [order.apply((7,)).get() for _ in range(2)] == ["sent", "sent"]
+    assert len(local.waiting) == 1
+
+
 def test_what_has_no_transaction_is_refused(local: Shop) -> None:
     with (
         closing(connected(local.url, autocommit=True)) as connection,
@@ -489,6 +561,40 @@ def test_the_command_publishes_lists_retries_and_discards(shop: Shop) -> None:
     assert refused.exit_code == 2
     assert "or use --all" in refused.stderr
     assert "1 discarded" in run("discard", "--all", "--execute").stderr
+
+
+def test_probes_and_metrics(postgresql: PrivateDatabase, toxiproxy: Server, server: Server) -> None:
+    link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", server.port)
+    with ExitStack() as stack:
+        stack.callback(link.delete)
+        shop = stack.enter_context(closing(Shop(postgresql.url, server, server.url_at(link.port))))
+        shop.declare()
+        port = free_port()
+        relay = stack.enter_context(shop.publishing())
+        stack.enter_context(probes(relay.state, shop.store, "127.0.0.1", port))
+
+        def get(path: str) -> tuple[int, str]:
+            found = requests.get(f"http://127.0.0.1:{port}/{path}", timeout=10)
+            return found.status_code, found.text
+
+        wait_until(lambda: get("ready") == (200, "publishing\n"), within_s=20, what="it is ready")
+        assert get("live")[0] == 200
+        with link.closed():
+            bad = shop.send(1, key="k")
+            wait_until(lambda: get("ready")[0] == 503, within_s=20, what="it is not ready")
+            assert PASSWORD not in get("ready")[1]
+            wait_until(lambda: "repot_outbox_relay_ready 0.0" in get("metrics")[1], within_s=20, what="it says so")
+            assert 'repot_outbox_depth{state="waiting"} 1.0' in get("metrics")[1]
+            _plant(shop, bad.id, created_at=table.c.created_at - 100, due_at=table.c.due_at - 100)
+            wait_until(
+                lambda: "repot_outbox_oldest_age_seconds 10" in get("metrics")[1], within_s=20, what="its age is shown"
+            )
+        wait_until(lambda: "repot_outbox_published_total 1.0" in get("metrics")[1], within_s=30, what="it is published")
+        wait_until(lambda: get("ready")[0] == 200, within_s=20, what="it is ready again")
+        shop.store.hold("another", ended=this_process("the relay of the outbox"))
+        shop.send(2)
+        wait_until(lambda: get("ready") == (200, "standing by\n"), within_s=30, what="it stands by")
+        assert "repot_outbox_relay_active 0.0" in get("metrics")[1]
 
 
 def test_rows_of_another_prefix_are_not_touched(local: Shop) -> None:

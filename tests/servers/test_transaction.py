@@ -6,10 +6,9 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import django
 import pytest
 from celery import Celery
-from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, event, func, insert, make_url, select
+from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, event, func, insert, select
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from repot.chaos.runner.proxies import Proxy
@@ -20,7 +19,7 @@ from repot.idempotency.memory_store import MemoryLeaseStore, guarded_by
 from repot.idempotency.records import State
 from repot.upstream.app_state import state_of
 from repot.waiting import wait_until
-from support.databases import connected
+from support.databases import connected, django_connection
 from support.leases import TimedDatabase, lease_request
 
 if TYPE_CHECKING:
@@ -407,38 +406,16 @@ def test_a_commit_whose_answer_is_lost_happened_once(
         assert ledger.lines == ["o"]
 
 
-DJANGO = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite3"}
-
-
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])
 def test_a_connection_of_djangos(request: pytest.FixtureRequest, name: str) -> None:
-    from django.conf import settings
-    from django.db import connections
-
-    if not settings.configured:
-        settings.configure(DATABASES={}, INSTALLED_APPS=[], USE_TZ=True)
-        django.setup()
     with _ledger(request.getfixturevalue(name).url) as ledger:
-        url = make_url(ledger.store.database.url.reveal())
-        alias = uuid4().hex
-        connections.databases[alias] = {
-            **connections.configure_settings({"default": {"ENGINE": f"django.db.backends.{DJANGO[name]}"}})["default"],
-            "NAME": url.database,
-            "USER": url.username or "",
-            "PASSWORD": url.password or "",
-            "HOST": url.host or "",
-            "PORT": url.port or "",
-        }
-        connection = connections[alias]
 
         def write(given: Any, what: str) -> None:
             with given.cursor() as cursor:
                 cursor.execute(f"INSERT INTO {ledger.table.name} (what) VALUES (%s)", [what])  # noqa: S608
 
-        try:
+        with django_connection(ledger.store.database.url.reveal()) as connection:
             _is_one_effect(ledger, connection, write)
-        finally:
-            connection.close()
 
 
 def test_two_runs_of_one_key_commit_once(ledger: Ledger) -> None:

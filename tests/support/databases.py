@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+import django
 import psycopg
 import pymysql
 from sqlalchemy import make_url
@@ -81,6 +83,32 @@ def connected(url: str, **options: Any) -> Any:
             assert parts.database
             return sqlite3.connect(parts.database, isolation_level=None if options.get("autocommit") else "DEFERRED")
     return pymysql.connect(**address, password=parts.password, database=parts.database, **options)
+
+
+@contextmanager
+def django_connection(url: str) -> Iterator[Any]:
+    """Return Django's connection to the database at an address of SQLAlchemy's."""
+    from django.conf import settings
+    from django.db import connections
+
+    if not settings.configured:
+        settings.configure(DATABASES={}, INSTALLED_APPS=[], USE_TZ=True)
+        django.setup()
+    parts, alias = make_url(url), uuid4().hex
+    engine = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite3"}[parts.get_dialect().name]
+    connections.databases[alias] = {
+        **connections.configure_settings({"default": {"ENGINE": f"django.db.backends.{engine}"}})["default"],
+        "NAME": parts.database,
+        "USER": parts.username or "",
+        "PASSWORD": parts.password or "",
+        "HOST": parts.host or "",
+        "PORT": parts.port or "",
+    }
+    connection = connections[alias]
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 def _program(name: str, *directories: Path) -> str:
