@@ -4,10 +4,10 @@
 
 Starts private servers, two workers of `tests/support/ledger_app.py` and two relays of the outbox. All the time it
 writes orders into a table and their tasks into the outbox, and rolls one of five transactions back. Each task commits
-one row with its outcome. At random moments a worker with its pool, one process of a pool, a relay, or the database server is
-ended with SIGKILL and started again. In the end the effects have to be as many as the orders that were committed, each
-one once, none of an order that was rolled back, and no record may wait for an operator. Exit code 1 otherwise. On
-RabbitMQ no Redis is there: results are in the database as well.
+one row with its outcome. At random moments a worker with its pool, one process of a pool, a relay, or the database
+server is ended with SIGKILL and started again. In the end the effects have to be as many as the orders that were
+committed, each one once, none of an order that was rolled back, and no record may wait for an operator. Exit code 1
+otherwise. On RabbitMQ no Redis is there: results are in the database as well.
 """
 
 from __future__ import annotations

@@ -8,19 +8,22 @@ An existing application needs one call, `configure`::
     app = Celery("shop")
     repot.configure(app)
 
-In a `confirm_window`, many messages in a row wait for their confirms together. A `Cost` is the price of a task.
+In a `confirm_window`, many messages in a row wait for their confirms together. A `Cost` is the price of a task. By
+`outbox.send` a task leaves with a commit.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from repot import outbox
     from repot.worker.configure import configure
     from repot.worker.confirm_window import confirm_window
     from repot.worker.cost import Cost
 
-__all__ = ["Cost", "configure", "confirm_window"]
+__all__ = ["Cost", "configure", "confirm_window", "outbox"]
 
 
 def __getattr__(name: str) -> object:
@@ -37,5 +40,7 @@ def __getattr__(name: str) -> object:
         from repot.worker.cost import Cost
 
         return Cost
+    if name == "outbox":
+        return import_module("repot.outbox")
     message = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(message)
