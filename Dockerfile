@@ -1,6 +1,8 @@
-# The worker with its health sidecar under supervisord, and, as another target, Flower:
+# The worker with its health sidecar under supervisord, and, as other targets, the same with drivers of databases (for
+# WORKER_LEASE_STORE=postgresql+psycopg://, docs/database.md), and Flower:
 #
 #   docker build -t worker .
+#   docker build -t worker-database --target database .
 #   docker build -t flower --target flower .
 #
 # Put your application on top, in the worker's import path:
@@ -15,13 +17,16 @@ FROM python:3.13-slim AS build
 WORKDIR /build
 # a virtual environment without pip: production installs nothing
 RUN python3 -m venv --without-pip /opt/worker \
+ && python3 -m venv --without-pip /opt/database \
  && python3 -m venv --without-pip /opt/flower
 # Dependencies first: a change of the code then installs no dependencies again. With hashes, so no one can replace a
 # package on the way; wheels only, so nothing needs a compiler or runs code at installation
-COPY requirements.txt requirements-flower.txt requirements-build.txt ./
+COPY requirements.txt requirements-database.txt requirements-flower.txt requirements-build.txt ./
 RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements-build.txt \
  && pip --python /opt/worker/bin/python install --no-cache-dir --disable-pip-version-check \
       --require-hashes --only-binary :all: -r requirements.txt \
+ && pip --python /opt/database/bin/python install --no-cache-dir --disable-pip-version-check \
+      --require-hashes --only-binary :all: -r requirements-database.txt \
  && pip --python /opt/flower/bin/python install --no-cache-dir --disable-pip-version-check \
       --require-hashes --only-binary :all: -r requirements-flower.txt
 COPY pyproject.toml README.md LICENSE ./
@@ -30,7 +35,7 @@ COPY repot repot
 ARG VERSION=0.0.0
 # with byte code: each probe is a new process, and would compile Celery again. Without the tests of packages
 RUN SETUPTOOLS_SCM_PRETEND_VERSION_FOR_REPOT=$VERSION pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /build/wheel . \
- && for environment in worker flower; do \
+ && for environment in worker database flower; do \
       pip --python /opt/$environment/bin/python install --no-cache-dir --disable-pip-version-check \
         --no-deps --no-index /build/wheel/*.whl; \
       find /opt/$environment/lib -depth -type d '(' -name tests -o -name test ')' -path '*/site-packages/*' \
@@ -54,9 +59,7 @@ EXPOSE 5555
 # it can end tasks and stop workers: without a name and a password it does not start
 CMD ["sh", "-c", ": \"${FLOWER_BASIC_AUTH:?is missing: name:password}\"; exec celery -A \"$WORKER_APP\" flower"]
 
-# the last target, which `docker build` builds without --target
-FROM base AS worker
-COPY --from=build /opt/worker /opt/worker
+FROM base AS supervised
 COPY repot/init/files/supervisord.conf ./
 # supervisord's own two files: the root file system may be read-only, /tmp never is
 RUN sed -i 's,%(here)s/supervisord\.,/tmp/supervisord.,' supervisord.conf
@@ -80,3 +83,11 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
 # supervisord is process 1: it passes SIGTERM to the worker only, waits for it, and reaps orphans
 STOPSIGNAL SIGTERM
 CMD ["supervisord", "-c", "/app/supervisord.conf"]
+
+FROM supervised AS database
+COPY --from=build /opt/database /opt/database
+ENV PATH=/opt/database/bin:$PATH
+
+# the last target, which `docker build` builds without --target
+FROM supervised AS worker
+COPY --from=build /opt/worker /opt/worker

@@ -28,9 +28,9 @@ def _engine() -> None:
 
 @pytest.fixture(scope="session")
 def images(_engine: None) -> Iterator[Images]:
-    """Both targets of the Dockerfile, under names of this session's own; the layers stay, for the next build."""
+    """All targets of the Dockerfile, under names of this session's own; the layers stay, for the next build."""
     mark = uuid4().hex[:8]
-    made = Images(f"repot-test-worker:{mark}", f"repot-test-flower:{mark}")
+    made = Images(*(f"repot-test-{name}:{mark}" for name in Images._fields))
     for target, name in made._asdict().items():
         _docker("build", "--quiet", "--target", target, "--tag", name, str(ROOT))
     yield made

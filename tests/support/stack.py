@@ -40,6 +40,7 @@ class Images(NamedTuple):
 
     worker: str
     flower: str
+    database: str
 
 
 class Stack:
@@ -71,7 +72,7 @@ class Stack:
     def compose(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run `docker compose` with variables that win over `.env`."""
         files = [part for path in self._files for part in ("--file", str(path))]
-        images = {"REPOT_WORKER_IMAGE": self._images.worker, "REPOT_FLOWER_IMAGE": self._images.flower}
+        images = {f"REPOT_{name.upper()}_IMAGE": image for name, image in self._images._asdict().items()}
         return run_to_its_end(
             ["docker", "compose", "--project-name", self.name, "--env-file", str(self.env_file), *files, *arguments],
             inherited_environment(without=_READ) | images | variables,
@@ -174,6 +175,7 @@ def _asked_more_often(directory: Path, overlays: tuple[str, ...]) -> Path:
     services = {"rabbitmq", "worker"}
     services |= {"rabbitmq2", "rabbitmq3"} if "cluster" in overlays else set()
     services |= {"flower", "prometheus"} if "observe" in overlays else set()
+    services |= {"postgres", "relay"} if "database" in overlays else set()
     path = directory / f"often-{'-'.join(overlays)}.yaml"
     checks = "".join(f"  {name}: {{healthcheck: {{interval: {_OFTEN}}}}}\n" for name in sorted(services))
     path.write_text(f"services:\n{checks}")

@@ -55,9 +55,14 @@ def test_no_file_names_a_registry_or_this_machine() -> None:
 
 def test_every_image_and_dependency_is_pinned() -> None:
     images = re.findall(r"(?m)^(?:FROM|\s+image:) (\S+)", "\n".join(p.read_text() for p in _files_with_images()))
-    ours = {"base", "build", '"${REPOT_WORKER_IMAGE:-repot-worker}"', '"${REPOT_FLOWER_IMAGE:-repot-flower}"'}
+    made = (
+        '"${REPOT_WORKER_IMAGE:-repot-worker}"',
+        '"${REPOT_FLOWER_IMAGE:-repot-flower}"',
+        '"${REPOT_DATABASE_IMAGE:-repot-worker-database}"',
+    )
+    ours = {"base", "build", "supervised", *made}
     assert not [image for image in set(images) - ours if not re.search(r":v?\d", image)]
-    for name in ("requirements.txt", "requirements-flower.txt", "requirements-build.txt"):
+    for name in ("requirements.txt", "requirements-database.txt", "requirements-flower.txt", "requirements-build.txt"):
         lines = (ROOT / name).read_text().replace("\\\n", " ").splitlines()
         assert all("==" in line and "--hash=" in line for line in lines if not line.startswith("#")), name
 
@@ -69,7 +74,7 @@ def _files_with_images() -> list[Path]:
 def test_credentials_are_made_once_and_are_nobody_elses(tmp_path: Path) -> None:
     made = [_credentials(tmp_path / name) for name in ("a", "b")]
     secrets = [value for found in made for name, value in found.items() if re.search("PASSWORD|TOKEN|COOKIE", name)]
-    assert 12 == len(secrets) == len(set(secrets))
+    assert 14 == len(secrets) == len(set(secrets))
     assert all(re.fullmatch("[0-9a-f]{48}", str(secret)) for secret in secrets)
     assert 0o600 == stat.S_IMODE((tmp_path / "a").stat().st_mode)
 
