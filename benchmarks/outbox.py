@@ -32,7 +32,7 @@ import repot
 from repot import outbox
 from repot.config import ExplicitSettings
 from repot.database.migrate import Migrations
-from repot.outbox.brokers import HomeSender
+from repot.outbox.brokers import open_sender
 from repot.outbox.listener import Listener
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
@@ -96,7 +96,7 @@ class Shop:
 
     def relayed(self) -> None:
         """Publish all of them."""
-        with closing(HomeSender(self.settings)) as sender, closing(Listener(self.store.database)) as listener:
+        with closing(open_sender(self.settings)) as sender, closing(Listener(self.store.database)) as listener:
             Relay(self.store, sender, listener, 30).run(Event(), once=True)
 
     def in_a_window(self, number: int) -> None:

@@ -48,7 +48,7 @@ def relay(*, once: bool, host: str, port: int | None) -> None:
     """
     from threading import Event
 
-    from repot.outbox.brokers import HomeSender
+    from repot.outbox.brokers import open_sender
     from repot.outbox.listener import Listener
     from repot.outbox.relay import Relay
     from repot.waiting import stop_on_signal
@@ -56,7 +56,7 @@ def relay(*, once: bool, host: str, port: int | None) -> None:
     stop = Event()
     with (
         _opened() as (settings, store),
-        closing(HomeSender(settings)) as sender,
+        closing(open_sender(settings)) as sender,
         closing(Listener(store.database)) as listener,
         stop_on_signal(stop),
     ):

@@ -1,11 +1,18 @@
-"""The brokers that the relay publishes to: the one of the settings."""
+"""The brokers that the relay publishes to: the one of the settings, and during a rollout its target."""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repot.brokers import open_configured
+from repot.brokers.headers import ROLLOUT_HEADER, RolloutStamp
+from repot.brokers.publishing import PublishOutcome
 from repot.errors import BrokerUnreachable
+from repot.routing.choice import Side, chosen
+from repot.routing.counters import Counters
+from repot.worker.rollout import followed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,16 +20,25 @@ if TYPE_CHECKING:
     from repot.brokers import Broker
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
-    from repot.config import WorkerSettings
+    from repot.config import BrokerUrl, WorkerSettings
+    from repot.outbox.publishing import Sender
     from repot.outbox.store import Row
+    from repot.routing.record import RolloutRecord
+
+log = logging.getLogger(__name__)
 
 
-class HomeSender:
-    """Publishes to the broker of the settings; belongs to one thread."""
+def open_sender(settings: WorkerSettings) -> Sender:
+    """Return what publishes to the brokers of the settings; it connects on first use, and belongs to one thread."""
+    return RolloutBrokers(settings) if settings.rollout else HomeBroker(settings)
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        """Connect on first use."""
-        self._settings = settings
+
+class HomeBroker:
+    """One broker, whatever is sent."""
+
+    def __init__(self, settings: WorkerSettings, url: BrokerUrl | None = None) -> None:
+        """Publish to an address, by default the one that the settings write to."""
+        self._settings, self._url = settings, url or settings.write_url
         self._broker: Broker | None = None
 
     def place_of(self, row: Row) -> str:  # noqa: ARG002 - there is one
@@ -33,7 +49,7 @@ class HomeSender:
         """Send messages to a queue; return one receipt for each."""
         try:
             if self._broker is None:
-                self._broker = open_configured(self._settings.write_url, self._settings, only_publish=True)
+                self._broker = open_configured(self._url, self._settings, only_publish=True)
             return self._broker.publish(queue, messages)
         except BrokerUnreachable:
             self.close()
@@ -44,3 +60,86 @@ class HomeSender:
         broker, self._broker = self._broker, None
         if broker is not None:
             broker.close()
+
+
+class RolloutBrokers:
+    """Both brokers of a rollout: its record chooses, as for every sender; what the target lacks goes home."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Follow the rollout of the settings."""
+        self._name = settings.rollout
+        self._counters = Counters()
+        self._follower = followed(settings, lambda: self._counters)
+        self._brokers = {
+            Side.SOURCE: HomeBroker(settings, settings.broker_url),
+            Side.TARGET: HomeBroker(settings, settings.rollout_target),
+        }
+        self._is_refused = False
+
+    @property
+    def record(self) -> RolloutRecord | None:
+        """The last known record."""
+        return self._follower.record()
+
+    def place_of(self, row: Row) -> str:
+        """Return the side that a message goes to."""
+        record = self.record
+        if record is None:
+            return Side.SOURCE
+        if row.side and not record.gather:
+            return row.side
+        return chosen(self._name, row.root_id, record.weights.of(row.task, lambda: row.queue))
+
+    def publish(self, place: str, queue: str, messages: Sequence[Message]) -> Sequence[Receipt]:
+        """Send messages to a queue of a side; return one receipt for each."""
+        side = Side(place)
+        try:
+            receipts = list(self._published(side, queue, messages))
+        except BrokerUnreachable as error:
+            if side is Side.SOURCE:
+                raise
+            self._note_refusal(error.message)
+            return self._fallen_back(queue, messages)
+        left = [
+            number
+            for number, receipt in enumerate(receipts)
+            if side is Side.TARGET and receipt.outcome is PublishOutcome.REFUSED
+        ]
+        if left:
+            self._note_refusal(receipts[left[0]].reason)
+            again = self._fallen_back(queue, [messages[number] for number in left])
+            for number, receipt in zip(left, again, strict=True):
+                receipts[number] = receipt
+        elif side is Side.TARGET:
+            self._is_refused = False
+        return receipts
+
+    def close(self) -> None:
+        """Close the connections, and follow no more."""
+        self._follower.stop()
+        for broker in self._brokers.values():
+            broker.close()
+
+    def _published(self, side: Side, queue: str, messages: Sequence[Message]) -> Sequence[Receipt]:
+        record = self.record
+        stamp = str(RolloutStamp(self._name, record.generation if record else 0, side))
+        stamped = [replace(one, headers={**one.headers, ROLLOUT_HEADER: stamp}) for one in messages]
+        try:
+            receipts = self._brokers[side].publish(side, queue, stamped)
+        except BrokerUnreachable:
+            self._counters.failed(side)
+            raise
+        for receipt in receipts:
+            (self._counters.sent if receipt.is_confirmed else self._counters.failed)(side)
+        return receipts
+
+    def _fallen_back(self, queue: str, messages: Sequence[Message]) -> Sequence[Receipt]:
+        for _ in messages:
+            self._counters.fell_back(Side.TARGET)
+        return self._published(Side.SOURCE, queue, messages)
+
+    def _note_refusal(self, why: str) -> None:
+        if not self._is_refused:
+            text = "the target of the rollout %s takes no message, and they go to the source: %s"
+            log.warning(text, self._name, why, extra={"action": "rollout_fallback"})
+        self._is_refused = True

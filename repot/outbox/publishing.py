@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import groupby
 from time import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,6 +36,10 @@ class Sender(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -56,16 +59,12 @@ def publish(sender: Sender, window: Sequence[tuple[Row, str]], outcome: Outcome)
     """
     for wave in _waves(window):
         blocked = {row.order_key for row, _ in window if row.id in outcome.failed} - {None}
-        readable = [
-            (row, message)
-            for row, envelope in wave
-            if row.order_key not in blocked and (message := _read(row, envelope, outcome)) is not None
-        ]
-        for (place, queue), group in groupby(
-            sorted(readable, key=lambda one: (sender.place_of(one[0]), one[0].queue)),
-            key=lambda one: (sender.place_of(one[0]), one[0].queue),
-        ):
-            together = list(group)
+        places: dict[tuple[str, str], list[tuple[Row, Message]]] = {}
+        for row, envelope in wave:
+            if row.order_key in blocked or (message := _read(row, envelope, outcome)) is None:
+                continue
+            places.setdefault((sender.place_of(row), row.queue), []).append((row, message))
+        for (place, queue), together in places.items():
             receipts = sender.publish(place, queue, [message for _, message in together])
             for (row, _), receipt in zip(together, receipts, strict=True):
                 _note(row, receipt, outcome)

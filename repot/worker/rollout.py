@@ -57,7 +57,7 @@ def install_rollout(
     """
     home = Side(settings.rollout_side)
     theirs = given.replace(rollout_side=home.other.value)
-    follower = Follower(settings.rollout, lambda: _reader(settings, lambda: sender.counters), _acceptor(settings))
+    follower = followed(settings, lambda: sender.counters)
 
     def make() -> SiblingApp:
         sibling = sibling_of(app)
@@ -73,6 +73,11 @@ def install_rollout(
     control_by(app, BothSides(app, settings, sender))
     signals.worker_init.connect(_note_worker, dispatch_uid="repot-rollout-worker")
     signals.beat_init.connect(_guard_beat, dispatch_uid="repot-rollout-beat")
+
+
+def followed(settings: WorkerSettings, counters: Callable[[], Counters]) -> Follower:
+    """Return what follows the record of the settings' rollout, and reports what this process has sent."""
+    return Follower(settings.rollout, lambda: _reader(settings, counters), _acceptor(settings))
 
 
 def rollout_of(app: Celery) -> RolloutSender | None:

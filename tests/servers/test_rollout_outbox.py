@@ -1,0 +1,127 @@
+"""The outbox during a rollout: its relay sends as every other sender does."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from repot import outbox
+from repot.database.migrate import Migrations
+from repot.outbox.brokers import RolloutBrokers
+from repot.outbox.listener import Listener
+from repot.outbox.relay import Relay
+from repot.outbox.store import OutboxStore
+from repot.routing.choice import Side, chosen
+from repot.testbed import redis_server
+from repot.waiting import wait_until
+from repot.worker.rollout import rollout_of
+from support.rollouts import NAME, TASKS, Rollout, doubled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from repot.testbed import Server
+    from support.databases import PrivateDatabase
+
+
+class Shop:
+    """A rollout whose producer sends by the outbox of a database."""
+
+    def __init__(self, source: str, target: str, results: Server, database: PrivateDatabase, directory: Path) -> None:
+        self.rollout = Rollout(source, target, results, directory, lease_store=database.url)
+        self.store = OutboxStore(self.rollout.settings)
+        Migrations(self.store.database).apply()
+        self.engine = create_engine(database.url)
+        self.app = self.rollout.producer()
+
+    def send(self, label: str, **options: Any) -> None:
+        with Session(self.engine) as session, session.begin():
+            outbox.send(session, f"{TASKS}.note", (label,), app=self.app, **options)
+
+    def publish(self) -> None:
+        """Run a relay until nothing is left."""
+        with (
+            closing(RolloutBrokers(self.rollout.settings)) as sender,
+            closing(Listener(self.store.database)) as listener,
+        ):
+            # the first look at the record waits for half a second at most
+            known = self.rollout.records.read(NAME)
+            wait_until(lambda: sender.record == known, within_s=20, what="the record is read")
+            Relay(self.store, sender, listener, 30).run(Event(), once=True)
+
+    def close(self) -> None:
+        self.rollout.stop()
+        self.store.close()
+        self.engine.dispose()
+
+
+@pytest.fixture(params=["redis to rabbitmq", "rabbitmq to redis"])
+def shop(
+    request: pytest.FixtureRequest, redis: Server, rabbitmq: Server, postgresql: PrivateDatabase, tmp_path: Path
+) -> Iterator[Shop]:
+    """A rollout in each direction."""
+    addresses = [redis.url, rabbitmq.url]
+    source, target = addresses if request.param.startswith("redis") else reversed(addresses)
+    with closing(Shop(source, target, redis, postgresql, tmp_path)) as found:
+        yield found
+
+
+def test_the_relay_follows_the_weights(shop: Shop) -> None:
+    shop.rollout.begin(0.5)
+    shop.rollout.start_workers()
+    labels = [f"n{number}" for number in range(40)]
+    for label in labels:
+        shop.send(label)
+    shop.publish()
+    lines = shop.rollout.await_ran(labels)
+    assert doubled(lines) == {}
+    assert {line["label"]: line["side"] for line in lines} == {
+        line["label"]: chosen(NAME, line["root"], 0.5) for line in lines
+    }
+    assert {line["side"] for line in lines} == set(Side)
+    assert not [line for line in lines if line["stamp"] != f"{NAME}:1:{line['side']}"]
+
+
+def test_what_the_target_does_not_take_goes_to_the_source(
+    redis: Server, rabbitmq: Server, postgresql: PrivateDatabase, tmp_path: Path
+) -> None:
+    with redis_server() as target, closing(Shop(rabbitmq.url, target.url, redis, postgresql, tmp_path)) as shop:
+        shop.rollout.begin(1.0)
+        shop.rollout.start_worker(Side.SOURCE)
+        target.process.stop()
+        shop.send("a")
+        shop.publish()
+        (line,) = shop.rollout.await_ran(["a"])
+        assert line["side"] == Side.SOURCE
+
+
+def test_without_a_record_the_relay_sends_to_the_source(shop: Shop) -> None:
+    shop.rollout.start_worker(Side.SOURCE)
+    shop.send("a")
+    shop.publish()
+    (line,) = shop.rollout.await_ran(["a"])
+    assert line["side"] == Side.SOURCE
+
+
+def test_what_belongs_to_a_run_stays_on_its_side_until_roots_are_gathered(shop: Shop) -> None:
+    shop.rollout.begin(1.0)
+    shop.rollout.start_workers()
+    sender = rollout_of(shop.app)
+    assert sender is not None
+    sender.is_worker = True
+    shop.send("stays", root_id="a root that runs here")
+    shop.publish()
+    assert [line["side"] for line in shop.rollout.await_ran(["stays"])] == [Side.SOURCE]
+    shop.rollout.change(gather=True)
+    shop.send("leaves", root_id="a root that runs here")
+    shop.publish()
+    assert {line["label"]: line["side"] for line in shop.rollout.await_ran(["stays", "leaves"])} == {
+        "stays": Side.SOURCE,
+        "leaves": Side.TARGET,
+    }
