@@ -65,13 +65,16 @@ def committing(
         LeaseLost: another run has acquired the key; nothing was committed.
     """
     with _opened(store, on) as (given, transaction, connection):
+        is_noted = False
         try:
             with transaction:
                 yield given
                 if lease is not None:
                     _note(store, connection(), lease, ending())
+                    is_noted = True
         except Exception as error:
-            if lease is None or not _has_committed(lease, error):
+            # what fails before the commit was certainly not committed
+            if lease is None or not is_noted or not _has_committed(lease):
                 raise
             log.warning(
                 "the answer to a commit was lost; the transaction was committed: %s",
@@ -131,10 +134,8 @@ def _note(store: TransactionalStore, connection: Any, lease: Lease, ending: Endi
         )
 
 
-def _has_committed(lease: Lease, error: Exception) -> bool:
-    """Return whether a transaction that raised was committed: only the answer to its commit may be lost."""
-    if isinstance(error, RepotError):
-        return False
+def _has_committed(lease: Lease) -> bool:
+    """Return whether a transaction whose commit raised was committed: the answer alone may be lost."""
     try:
         found = lease.store.inspect(lease.key)
     except RepotError:
