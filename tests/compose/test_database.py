@@ -6,13 +6,22 @@ import json
 import re
 import subprocess
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 
 from repot.config import inherited_environment
+from repot.errors import StoreUnreachable
+from repot.idempotency.fingerprint import Fingerprint
+from repot.idempotency.records import Ending, FinishResult, RunOutcome
+from repot.testbed import free_port
 from repot.waiting import wait_until
+from support.leases import TimedDatabase, lease_request
 from support.stack import Stack
 
 if TYPE_CHECKING:
@@ -111,3 +120,57 @@ def test_it_comes_back_after_its_database_was_killed(stack: Stack) -> None:
     assert "True PENDING" in done.stdout, done.stdout + done.stderr + stack.logs("relay")
     logs = stack.logs("relay") + stack.logs("worker") + stack.logs("migrate")
     assert stack.variables["DATABASE_PASSWORD"] not in logs
+
+
+def test_a_full_disk_is_unavailable_and_loses_nothing(stack: Stack) -> None:
+    """A PostgreSQL whose data directory has a size of its own."""
+    del stack  # its image is there
+    name, port = f"repot-test-postgres-{uuid4().hex[:8]}", free_port()
+    variables = ("POSTGRES_USER=shop", "POSTGRES_DB=shop", "POSTGRES_PASSWORD=planted", "PGDATA=/full/data")
+    options = ["--publish", f"127.0.0.1:{port}:5432", "--tmpfs", "/full:size=100m,mode=1777"]
+    options += [part for one in variables for part in ("--env", one)]
+    _docker("run", "--detach", "--name", name, *options, "postgres:17")
+    try:
+        url = f"postgresql+psycopg://shop:planted@127.0.0.1:{port}/shop"
+        wait_until(lambda: _answers(url), within_s=60, what="PostgreSQL answers", poll_s=0.2)
+        with closing(TimedDatabase(url).store) as store:
+            key, request = Fingerprint("0" * 64), lease_request()
+            store.acquire(key, request)
+            # without a log: that of a full disk would end the server
+            create = text("CREATE UNLOGGED TABLE filler (what text STORAGE EXTERNAL)")
+            filler = text("INSERT INTO filler SELECT repeat(md5(random()::text), 20000) FROM generate_series(1, 5)")
+            store.database.transact(lambda one: one.execute(create))
+
+            def fill() -> None:
+                for _ in range(100):
+                    store.database.transact(lambda one: one.execute(filler))
+
+            with pytest.raises(StoreUnreachable, match="the disk is full"):
+                fill()
+            ending = Ending(RunOutcome.DONE, 3600, '"' + "".join(map(str, range(100_000))) + '"')
+            with pytest.raises(StoreUnreachable, match="the disk is full"):
+                store.finish(key.key, request.owner, ending)
+            store.database.transact(lambda one: one.execute(text("DROP TABLE filler")))
+            assert store.finish(key.key, request.owner, ending) is FinishResult.OK
+    finally:
+        _docker("rm", "--force", "--volumes", name)
+
+
+def _answers(url: str) -> bool:
+    engine = create_engine(url)
+    try:
+        engine.connect().close()
+    except OperationalError:
+        return False
+    finally:
+        engine.dispose()
+    return True
+
+
+def _docker(*arguments: str) -> str:
+    environment = inherited_environment(without=())
+    done = subprocess.run(
+        ["docker", *arguments], env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout

@@ -28,7 +28,7 @@ from repot.idempotency.database_store import DatabaseLeaseStore
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.records import Acquired, Ending, FinishResult, Running, RunOutcome
 from repot.testbed import free_port
-from support.databases import PASSWORD, FileDatabase, PrivateDatabase
+from support.databases import PASSWORD, FileDatabase, PrivateDatabase, private_mariadb
 from support.leases import TimedDatabase, lease_request
 
 if TYPE_CHECKING:
@@ -271,6 +271,29 @@ def test_a_full_file_is_unavailable_and_loses_nothing(sqlite: FileDatabase) -> N
         connection.execute(text(f"PRAGMA max_page_count = {pages + 100}"))
     assert timed.store.finish(KEY.key, request.owner, big) is FinishResult.OK
     timed.store.close()
+
+
+def test_a_full_mariadb_is_unavailable_and_loses_nothing() -> None:
+    """Its files may not grow, as on a full disk."""
+    limits = ("--innodb-file-per-table=0", "--innodb-data-file-path=ibdata1:14M")
+    with private_mariadb(*limits) as server, closing(TimedDatabase(server.url).store) as store:
+        request, database = lease_request(), store.database
+        store.acquire(KEY, request)
+        _run_sql(server.url, "CREATE TABLE filler (what LONGTEXT)")
+        filler = text("INSERT INTO filler (what) VALUES (REPEAT('x', 100000))")
+
+        def fill() -> None:
+            for _ in range(1000):
+                database.transact(lambda connection: connection.execute(filler))
+
+        with pytest.raises(StoreUnreachable, match="the disk is full, or a limit is reached") as refused:
+            fill()
+        assert PASSWORD not in str(refused.value)
+        big = Ending(RunOutcome.DONE, 3600, '"' + "x" * 300_000 + '"')
+        with pytest.raises(StoreUnreachable, match="the disk is full"):
+            store.finish(KEY.key, request.owner, big)
+        server.restart("--innodb-data-file-path=ibdata1:14M;ibdata2:14M")
+        assert store.finish(KEY.key, request.owner, big) is FinishResult.OK
 
 
 def test_a_file_that_another_process_keeps_locked_is_unavailable(sqlite: FileDatabase) -> None:

@@ -40,7 +40,7 @@ class PrivateDatabase:
 
     url: str
     port: int
-    start: Callable[[], ReapedProcess]
+    start: Callable[..., ReapedProcess]
     await_answer: Callable[[], None]
     process: ReapedProcess
 
@@ -49,10 +49,10 @@ class PrivateDatabase:
         self.process.signal(signal.SIGKILL)
         self.process.stop()
 
-    def restart(self) -> None:
-        """Start it again on its data."""
+    def restart(self, *options: str) -> None:
+        """Start it again on its data, with more options."""
         self.process.stop()
-        self.process = self.start()
+        self.process = self.start(*options)
         self.await_answer()
 
     def at(self, port: int) -> str:
@@ -154,8 +154,8 @@ def private_postgresql() -> Iterator[PrivateDatabase]:
 
 
 @contextmanager
-def private_mariadb() -> Iterator[PrivateDatabase]:
-    """Start a MariaDB for the duration of a `with`."""
+def private_mariadb(*more: str) -> Iterator[PrivateDatabase]:
+    """Start a MariaDB for the duration of a `with`; `more` are options of the server."""
     install, mariadbd = _program("mariadb-install-db"), _program("mariadbd")
     user = [f"--user={pwd.getpwuid(os.geteuid()).pw_name}"]
     with ReapedDirectory("repot-mariadb-") as home:
@@ -166,7 +166,7 @@ def private_mariadb() -> Iterator[PrivateDatabase]:
             f"CREATE USER IF NOT EXISTS 'shop'@'%' IDENTIFIED BY '{PASSWORD}';\n"
             "GRANT ALL ON *.* TO 'shop'@'%' WITH GRANT OPTION;\n"
         )
-        _run([install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", *user])
+        _run([install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", *user, *more])
         command = [
             mariadbd,
             "--no-defaults",
@@ -177,7 +177,7 @@ def private_mariadb() -> Iterator[PrivateDatabase]:
         ]
         command += [f"--socket={home.path}/socket", f"--pid-file={home.path}/pid", f"--init-file={setup}"]
         # files in /tmp would have the names of another server's
-        command += ["--innodb-buffer-pool-size=16M", "--skip-name-resolve", f"--tmpdir={home.path}"]
+        command += ["--innodb-buffer-pool-size=16M", "--skip-name-resolve", f"--tmpdir={home.path}", *more]
         url = f"mysql+pymysql://shop:{PASSWORD}@{LOOPBACK}:{port}/shop"
 
         def connect() -> None:
@@ -200,8 +200,10 @@ def _serving(
 ) -> Iterator[PrivateDatabase]:
     environment = {"PATH": os.defpath, "LC_ALL": "C"}
 
-    def start() -> ReapedProcess:
-        return ReapedProcess(command, log=home.path / "log", environment=environment, home=home, directory=home.path)
+    def start(*options: str) -> ReapedProcess:
+        return ReapedProcess(
+            [*command, *options], log=home.path / "log", environment=environment, home=home, directory=home.path
+        )
 
     def answers() -> bool:
         assert found.process.exit_code is None, found.process.log_tail()

@@ -8,7 +8,7 @@ RUN apt-get update \
 RUN mkdir -p /var/lib/postgresql/data /var/run/postgresql \
  && chown -R postgres:postgres /var/lib/postgresql /var/run/postgresql \
  && printf '%s\n' '#!/bin/sh' 'set -eu' \
-    'data=/var/lib/postgresql/data' \
+    'data=${PGDATA:-/var/lib/postgresql/data}' \
     'if [ ! -s "$data/PG_VERSION" ]; then' \
     '  printf %s "$POSTGRES_PASSWORD" >/tmp/password' \
     '  initdb --pgdata="$data" --username="$POSTGRES_USER" --pwfile=/tmp/password --auth=scram-sha-256 --encoding=UTF8' \
