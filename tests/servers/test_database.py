@@ -21,6 +21,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from repot.cli.main import main
 from repot.config import ExplicitSettings, inherited_environment
+from repot.database import rollout_tables  # noqa: F401 - its tables are part of the metadata
 from repot.database.migrate import Migrations
 from repot.database.schema import metadata
 from repot.errors import RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
@@ -98,7 +99,10 @@ def test_the_tables_are_made_once_and_are_those_of_the_schema(empty: str) -> Non
     with closing(_store(empty)) as store:
         engine = store.database.engine
         assert inspect(engine).get_table_names() == []
-        for expected in ("version 0001: The table of leases and idempotency records.", f"up to date, at version {VERSIONS[-1]}"):
+        for expected in (
+            "version 0001: The table of leases and idempotency records.",
+            f"up to date, at version {VERSIONS[-1]}",
+        ):
             made = _repot(empty, "store", "migrate", "--execute")
             assert made.exit_code == 0, made.output
             assert expected in made.stderr

@@ -7,14 +7,17 @@ import pwd
 import shutil
 import signal
 import subprocess
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 import pymysql
 
+from repot.config import ExplicitSettings
+from repot.database.connection import Database
+from repot.database.migrate import Migrations
 from repot.testbed import LOOPBACK, ReapedProcess, free_port
 from repot.testbed.process import ReapedDirectory
 from repot.waiting import wait_until
@@ -22,6 +25,9 @@ from support.installed import absent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+#: The fixtures of databases.
+DATABASES = ("sqlite", "postgresql", "mariadb")
 
 #: Looked for in a planted place.
 PASSWORD = "planted-9f8e"
@@ -66,6 +72,16 @@ class FileDatabase:
     def url(self) -> str:
         """Its address for SQLAlchemy."""
         return f"sqlite:///{self.path}"
+
+
+D = TypeVar("D", PrivateDatabase, FileDatabase)
+
+
+def with_tables(database: D) -> D:
+    """Bring the tables of a database to this version of repot."""
+    with closing(Database(ExplicitSettings(lease_store=database.url))) as opened:
+        Migrations(opened).apply()
+    return database
 
 
 def _program(name: str, *directories: Path) -> str:
