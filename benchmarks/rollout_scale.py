@@ -42,11 +42,12 @@ from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side, Weights
 from repot.routing.follower import INTERVAL_S
-from repot.routing.record import Change, RolloutRecords, key_of
+from repot.routing.record import Change
+from repot.routing.store import key_of
 from repot.routing.tally import Reporter, Tally, WorkerState
 from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until
-from repot.worker.rollout_store import RolloutStore
+from repot.worker.rollout_store import open_rollout_store, rollout_records
 from repot.worker.task_outcomes import BUCKETS_S, TaskDuration
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def cpu_s(client: Any) -> float:
 def producers(settings: ExplicitSettings, url: str, count: int) -> dict[str, Any]:
     """Let so many producers follow, and change the weight."""
     client: Any = Redis.from_url(url)
-    records = RolloutRecords(RolloutStore(settings), settings.lease_prefix)
+    records = rollout_records(settings)
     record = records.create(settings.rollout, "redis://a", "amqp://b", Change("scale", "begins", phase="canary"))
     stop, results = multiprocessing.Event(), multiprocessing.Queue()
     each = count // PROCESSES
@@ -198,7 +199,7 @@ def fields(tasks: int, times: int) -> dict[str, int]:
 
 def report(settings: ExplicitSettings, workers: range, tasks: int, stop: Event, results: Any) -> None:
     """Report once a second for each of these workers, of which each ran every task in that second."""
-    store, took, turns = RolloutStore(settings), list[float](), 0
+    store, took, turns = open_rollout_store(settings), list[float](), 0
     tally = Tally(store, settings.lease_prefix, settings.rollout)
     times = [0]
     reporters = [
@@ -221,7 +222,7 @@ def workers(settings: ExplicitSettings, url: str, count: int, tasks: int, busy: 
     client: Any = Redis.from_url(url)
     stop, results = multiprocessing.Event(), multiprocessing.Queue()
     # the hashes have the counts of all tasks; in one second a worker runs some of them
-    with closing(RolloutStore(settings)) as store:
+    with closing(open_rollout_store(settings)) as store:
         tally = Tally(store, settings.lease_prefix, settings.rollout)
         for side in Side:
             Reporter(tally, side, uuid4().hex, partial(fields, tasks, 1)).report()

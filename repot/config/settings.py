@@ -294,10 +294,10 @@ class WorkerSettings(EnvironmentSettings):
     )
     lease_store: OptionalStore = Field(
         None,
-        description="URL of the Redis or Valkey for leases, idempotency records and jobs: redis://, rediss://, "
-        "sentinel://, redis+cluster://, rediss+cluster://. Default: the result backend, if it is one. It must not "
-        "evict keys. Or a database for leases and records (database.md): postgresql+psycopg://, mysql+pymysql://, "
-        "sqlite:////file; jobs and rollouts then use the Redis of the result backend.",
+        description="URL of the Redis or Valkey for leases, idempotency records, rollouts and jobs: redis://, "
+        "rediss://, sentinel://, redis+cluster://, rediss+cluster://. Default: the result backend, if it is one. It "
+        "must not evict keys. Or a database for leases, records and rollouts (database.md): postgresql+psycopg://, "
+        "mysql+pymysql://, sqlite:////file; jobs then use the Redis of the result backend.",
     )
     lease: float = Field(
         30,
@@ -523,10 +523,10 @@ def _rollout_problems(settings: WorkerSettings) -> list[str]:
     # without the variable the application may name the source; repot.configure looks again
     if "broker_url" in settings.model_fields_set and settings.broker_url.shares_server(target):
         found.append(same_broker_problem(settings.broker_url))
-    if settings.redis_store_url is None:
+    if settings.store_url is None:
         found.append(
-            "WORKER_ROLLOUT needs a lease store in Redis or Valkey, which holds its record, and no setting names one; "
-            "set WORKER_LEASE_STORE=redis://host:6379/0"
+            "WORKER_ROLLOUT needs a lease store, which holds its record, and no setting names one; set "
+            "WORKER_LEASE_STORE=redis://host:6379/0, or postgresql+psycopg://host/database"
         )
     return found
 

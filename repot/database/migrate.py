@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from io import StringIO
@@ -16,12 +17,14 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
 from alembic.util import CommandError
-from sqlalchemy import exc
+from sqlalchemy import exc, func, select
 
 from repot.database.schema import VERSION_TABLE
 from repot.errors import StoreMisconfigured, StoreRefused, StoreUnreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import Connection
 
     from repot.database.connection import Database
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which a migration that failed beside another one is tried again.
 _PAUSES_S = (0.5, 1.0, 2.0)
+#: Seconds for which one waits for the end of another.
+_LONGEST_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,11 @@ class Migrations:
         return pending
 
     def _upgrade(self) -> None:
-        with self._database.errors_named(), self._database.engine.connect() as connection:
+        with (
+            self._database.errors_named(),
+            self._database.engine.connect() as connection,
+            _alone(connection),
+        ):
             command.upgrade(self._config(connection=connection), "heads")
             connection.commit()
 
@@ -115,6 +124,19 @@ class Migrations:
         config = Config(attributes={"options": options})
         config.set_main_option("script_location", str(files("repot.database") / "migrations"))
         return config
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """Keep other migrations out, where each statement of one is committed by itself: in MySQL and MariaDB."""
+    if connection.dialect.name not in ("mysql", "mariadb"):
+        yield
+        return
+    connection.execute(select(func.get_lock(VERSION_TABLE, _LONGEST_S)))
+    try:
+        yield
+    finally:
+        connection.execute(select(func.release_lock(VERSION_TABLE)))
 
 
 def _version(connection: Connection) -> str:

@@ -58,7 +58,7 @@ ROLLOUT = Rights(
 )
 
 #: A beat during a rollout, besides `ROLLOUT`: it asks for its lease, and stores what ran.
-BEAT = Rights(("rollout",), ("time", "hmget", "hset", "zadd", "zrange"))
+BEAT = Rights(("rollout",), ("time", "hmget", "hgetall", "hset", "zadd", "zrange"))
 
 #: A process that leads a rollout, or changes its record.
 ROLLOUTS = Rights(

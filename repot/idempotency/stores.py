@@ -8,7 +8,7 @@ from repot.errors import ConfigInvalid
 from repot.idempotency.lease_store import RedisLeaseStore
 
 if TYPE_CHECKING:
-    from repot.config import WorkerSettings
+    from repot.config import ServiceUrl, WorkerSettings
     from repot.idempotency.records import RecordStore
 
 
@@ -23,6 +23,11 @@ def open_store(settings: WorkerSettings) -> RecordStore:
     try:
         from repot.idempotency.database_store import DatabaseLeaseStore
     except ModuleNotFoundError as error:
-        message = f"WORKER_LEASE_STORE={settings.store_url} needs SQLAlchemy, which is not installed: {error}"
-        raise ConfigInvalid(message, hint="pip install 'repot[database]'") from error
+        raise not_installed(settings.store_url, error) from error
     return DatabaseLeaseStore(settings)
+
+
+def not_installed(url: ServiceUrl, error: ModuleNotFoundError) -> ConfigInvalid:
+    """Return the error of a lease store in a database without `repot[database]`."""
+    message = f"WORKER_LEASE_STORE={url} needs SQLAlchemy, which is not installed: {error}"
+    return ConfigInvalid(message, hint="pip install 'repot[database]'")

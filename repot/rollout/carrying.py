@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from repot.errors import RepotError
+from repot.errors import ConfigInvalid, RepotError
 from repot.migrate.addresses import Addresses, check_name
 from repot.migrate.control import Limits
 from repot.migrate.move import Order, open_move
@@ -45,11 +45,25 @@ class Carrying:
     error: str = ""
     _stop: Event = field(default_factory=Event)
     _thread: Thread | None = None
+    _is_possible: bool = False
 
     @property
     def is_at_work(self) -> bool:
         """Return whether messages are on their way."""
         return self._thread is not None and self._thread.is_alive()
+
+    def obstacles(self) -> list[str]:
+        """Return why nothing could be moved: no store of the settings keeps the journal of a move."""
+        if not self._is_possible:
+            try:
+                with open_move(self.order(Side.SOURCE), self.settings):
+                    self._is_possible = True
+            except ConfigInvalid as error:
+                return [f"--drain move: {error.message}; {error.hint}"]
+            except RepotError:
+                # a broker that is away is an obstacle by itself
+                return []
+        return []
 
     def order(self, side: Side) -> Order:
         """Return the move that carries what waits on a side to the other one."""

@@ -39,6 +39,9 @@ def warnings(settings: WorkerSettings, target: BrokerUrl) -> list[str]:
 
 def _store(settings: WorkerSettings) -> Iterator[str]:
     """Yield why the lease store may forget the rollout."""
+    if settings.store_url and settings.store_url.is_database:
+        # its owner decides how durable it is
+        return
     weak = weaknesses(settings)
     if isinstance(weak, Unknown):
         yield f"whether the lease store is durable is unknown: {masked(weak.reason)}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from repot.errors import RecordUnreadable
 from repot.rollout.samples import sample_of, tasks_in
 from repot.routing.choice import Side
-from repot.routing.record import key_of
+from repot.routing.store import key_of
 from repot.worker.task_outcomes import TaskOutcome
 
 if TYPE_CHECKING:
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from repot.rollout.phases import Observed
     from repot.rollout.samples import Sample
     from repot.rollout.side_watch import SideWatch
-    from repot.routing.record import RolloutRecord, Store
+    from repot.routing.record import RolloutRecord
+    from repot.routing.store import RolloutStore
     from repot.routing.tally import Tally
 
 #: Points are at least a second apart, and the further apart the longer a rollout lasts: some 3,000 in a day.
@@ -64,14 +64,14 @@ class LastLook:
 class Observations:
     """The observations of one rollout. Methods raise StoreUnreachable, StoreMisconfigured or StoreRefused."""
 
-    def __init__(self, store: Store, prefix: str, name: str) -> None:
+    def __init__(self, store: RolloutStore, prefix: str, name: str) -> None:
         """Take the store, the prefix of its keys (WORKER_LEASE_PREFIX), and the rollout's name."""
         self._store, base = store, key_of(prefix, name)
         self._look, self._series = f"{base}:look", f"{base}:series"
 
     def put(self, look: LastLook) -> None:
         """Keep the last look."""
-        self._store.ask(lambda client: client.set(self._look, json.dumps(asdict(look))))
+        self._store.put_text(self._look, json.dumps(asdict(look)))
 
     def last(self) -> LastLook | None:
         """Return the last look; None before the first.
@@ -79,7 +79,7 @@ class Observations:
         Raises:
             RecordUnreadable: the value is of another program.
         """
-        text: str | None = self._store.ask(lambda client: client.get(self._look))
+        text = self._store.text(self._look)
         if text is None:
             return None
         try:
@@ -92,25 +92,15 @@ class Observations:
 
     def add(self, point: Mapping[str, Any]) -> None:
         """Add a point to the series."""
-        self._store.ask(lambda client: client.rpush(self._series, json.dumps(point)))
-        self._store.ask(lambda client: client.ltrim(self._series, -_MOST_POINTS, -1))
+        self._store.step("append", [self._series], [json.dumps(point), _MOST_POINTS])
 
     def series(self) -> list[dict[str, Any]]:
         """Return all points, the first one first."""
-        lines: list[str] = self._store.ask(lambda client: client.lrange(self._series, 0, -1))
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in self._store.lines(self._series)]
 
     def ends(self) -> list[dict[str, Any]]:
         """Return the first and the last point."""
-        lines: list[str] = []
-        for place in (0, -1):
-            lines += self._store.ask(partial(_lrange, key=self._series, place=place))
-        return [json.loads(line) for line in lines]
-
-
-def _lrange(client: Any, key: str, place: int) -> list[str]:  # noqa: ANN401 - redis-py's client
-    found: list[str] = client.lrange(key, place, place)
-    return found
+        return [json.loads(line) for line in self._store.ends(self._series)]
 
 
 class Recorder:

@@ -22,11 +22,11 @@ from repot.rollout.synthetic import SideAccount, Synthetic
 from repot.rollout.watch import Watch
 from repot.routing.beat_lease import beat_holder
 from repot.routing.choice import Side
-from repot.routing.record import Change
+from repot.routing.record import Change, RolloutRecords
 from repot.routing.synthetic import SyntheticTasks
 from repot.routing.tally import Tally
 from repot.worker.holder import this_process
-from repot.worker.rollout_store import RolloutStore, rollout_records
+from repot.worker.rollout_store import open_rollout_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from repot.config import BrokerUrl, WorkerSettings
     from repot.rollout.observations import Depths
     from repot.rollout.phases import Plan
-    from repot.routing.record import RolloutRecord, RolloutRecords
+    from repot.routing.record import RolloutRecord
+    from repot.routing.store import RolloutStore
 
 #: A task whose worker died waits besides for its guard's lease, and for so many seconds of pauses and looks.
 _SLACK_S = 60.0
@@ -160,8 +161,9 @@ class Rollout:
         source, target = self.urls()
         given = self.settings.management_url
         management = given.reveal() if given else ""
-        # one address: of the only RabbitMQ, or else of the source
-        of_target = management if source.kind != target.kind else ""
+        # one address: of the only RabbitMQ, or else of the source; two virtual hosts of one server share it
+        is_shared = source.kind != target.kind or source.addresses == target.addresses
+        of_target = management if is_shared else ""
         return {Side.SOURCE: Address(source, {}, management), Side.TARGET: Address(target, {}, of_target)}
 
     def beat_holder(self) -> str | None:
@@ -190,12 +192,15 @@ class Rollout:
 @contextmanager
 def open_rollout(name: str, settings: WorkerSettings) -> Iterator[Rollout]:
     """Open a rollout for the duration of a `with`; connects on first use."""
-    store, kept = RolloutStore(settings), ControllerStore(settings, name)
-    try:
-        tally = Tally(store, settings.lease_prefix, name)
-        synthetic = SyntheticTasks(store, settings.lease_prefix, name)
-        observations = Observations(store, settings.lease_prefix, name)
-        yield Rollout(name, settings, rollout_records(settings), kept, tally, synthetic, observations, store)
-    finally:
-        store.close()
-        kept.close()
+    prefix = settings.lease_prefix
+    with closing(open_rollout_store(settings)) as store:
+        yield Rollout(
+            name=name,
+            settings=settings,
+            records=RolloutRecords(store, prefix),
+            store=ControllerStore(store, prefix, name),
+            tally=Tally(store, prefix, name),
+            synthetic=SyntheticTasks(store, prefix, name),
+            observations=Observations(store, prefix, name),
+            lease_store=store,
+        )

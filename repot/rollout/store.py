@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from repot.errors import AlreadyControlled, RecordUnreadable, RolloutNotFound
-from repot.idempotency.connection import StoreConnection
 from repot.rollout.phases import Plan
+from repot.routing.beat_lease import live_owner
 from repot.routing.choice import Side
-from repot.routing.record import key_of
+from repot.routing.store import key_of
 from repot.worker.holder import described, has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from repot.config import WorkerSettings
+    from repot.routing.store import RolloutStore
 
 
-class ControllerStore(StoreConnection):
+class ControllerStore:
     """The controller's keys of one rollout; beside those of `repot.routing`, on the same node of a cluster."""
 
-    package = "repot.routing"
-
-    def __init__(self, settings: WorkerSettings, name: str) -> None:
-        """Use the store of the settings; connects on first use."""
-        super().__init__(settings)
-        self._name, self._base = name, key_of(settings.lease_prefix, name)
+    def __init__(self, store: RolloutStore, prefix: str, name: str) -> None:
+        """Take the store, the prefix of its keys (WORKER_LEASE_PREFIX), and the rollout's name."""
+        self._store, self._name, self._base = store, name, key_of(prefix, name)
 
     def put_plan(self, plan: Plan) -> None:
         """Keep the plan.
@@ -34,7 +31,7 @@ class ControllerStore(StoreConnection):
         Raises:
             StoreUnreachable: the store is unavailable.
         """
-        self._ask(lambda: self.client.set(f"{self._base}:plan", plan.to_json()))
+        self._store.put_text(f"{self._base}:plan", plan.to_json())
 
     def plan(self) -> Plan:
         """Return the plan.
@@ -43,11 +40,11 @@ class ControllerStore(StoreConnection):
             RolloutNotFound: it does not exist.
             RecordUnreadable: the value is not a plan.
         """
-        text = self._ask(lambda: self.client.get(f"{self._base}:plan"))
+        text = self._store.text(f"{self._base}:plan")
         if text is None:
             message = f"there is no plan of the rollout {self._name}"
             raise RolloutNotFound(message, hint="`repot rollout start` begins one.")
-        return Plan.of(str(text))
+        return Plan.of(text)
 
     def first_counts(self, step: str, now: Mapping[Side, Mapping[str, int]]) -> dict[Side, dict[str, int]]:
         """Return the counts at the start of a step, by side; those of now if it has just begun.
@@ -57,16 +54,9 @@ class ControllerStore(StoreConnection):
             RecordUnreadable: the value is of another program.
         """
         key = f"{self._base}:starts"
-
-        def ask() -> str | None:
-            found = self.client.hget(key, step)
-            if found is None:
-                self.client.hsetnx(key, step, json.dumps(now))
-                found = self.client.hget(key, step)
-            return found  # type: ignore[return-value] # redis-py's types include those of asyncio
-
+        text = self._store.field(key, step) or self._store.put_first(key, step, json.dumps(now))
         try:
-            found = json.loads(self._ask(ask) or "{}")
+            found = json.loads(text)
             return {Side(side): counts for side, counts in found.items()}
         except ValueError as error:
             message = f"the counts at the start of a step of the rollout {self._name} cannot be read: {error}"
@@ -78,7 +68,7 @@ class ControllerStore(StoreConnection):
         Raises:
             StoreUnreachable: the store is unavailable.
         """
-        self._ask(lambda: self.client.delete(f"{self._base}:starts"))
+        self._store.forget(f"{self._base}:starts")
 
     def hold(self, owner: str, lease_s: float) -> int:
         """Acquire or renew the controller's lease; return its fencing token.
@@ -104,15 +94,8 @@ class ControllerStore(StoreConnection):
         Raises:
             StoreUnreachable: the store is unavailable.
         """
-
-        def ask() -> tuple[list[str | None], tuple[int, int]]:
-            found: Any = self.client.hmget(f"{self._base}:controller", ["owner", "until"])
-            now: Any = self.client.time()
-            return found, now
-
-        (owner, until), (seconds, microseconds) = self._ask(ask)
-        now_ms = int(seconds) * 1000 + int(microseconds) // 1000
-        return owner if owner and int(until or 0) > now_ms and not has_ended(owner) else None
+        owner = live_owner(self._store, f"{self._base}:controller")
+        return owner if owner and not has_ended(owner) else None
 
     def release(self, owner: str) -> None:
         """End the lease, if this owner has it.
@@ -123,6 +106,6 @@ class ControllerStore(StoreConnection):
         self._lease(owner, 0, "")
 
     def _lease(self, owner: str, lease_s: float, ended: str) -> list[str]:
-        arguments: list[str | int] = [owner, round(lease_s * 1000), ended]
-        found: list[str] = self._ask(lambda: self._script("lease")(keys=[f"{self._base}:controller"], args=arguments))
+        arguments: list[str | float] = [owner, round(lease_s * 1000), ended]
+        found: list[str] = self._store.step("lease", [f"{self._base}:controller"], arguments)
         return found

@@ -120,7 +120,8 @@ class Watch:
         """Return what the target lacks, without a question to its workers."""
         read = {queue for one in self._workers(Side.TARGET) for queue in one.queues}
         unread = _unread(queue for queue in self.plan.queues if queue not in read)
-        return [*self.sides[Side.TARGET].obstacles(), *unread, *self.prometheus.obstacles()]
+        unmoved = self.carrying.obstacles() if self.plan.moves else []
+        return [*self.sides[Side.TARGET].obstacles(), *unread, *unmoved, *self.prometheus.obstacles()]
 
     def _silent(self) -> list[str]:
         """Return which workers of the target report, and do not answer over its broker, as the sidecar asks them."""

@@ -1,7 +1,7 @@
 """The lease of the one beat that sends during a rollout, and when each entry of its schedule ran last.
 
-A standby knows no runs but its own. Each run is stored, and it goes on where the holder was. They are in a sorted set
-whose scores only grow: a beat that was frozen cannot put an older run over a later one.
+A standby knows no runs but its own. Each run is stored, and it goes on where the holder was. The stored times only
+grow: a beat that was frozen cannot put an older run over a later one.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import logging
 import time
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, uuid5
 
 from repot.errors import RepotError
-from repot.routing.record import key_of
+from repot.routing.store import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from repot.routing.record import Store
+    from repot.routing.store import RolloutStore
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class BeatLease:
     """The lease of one rollout's beat, as one process sees it."""
 
     def __init__(
-        self, store: Store, prefix: str, name: str, owner: str, lease_s: float, has_ended: Callable[[str], bool]
+        self, store: RolloutStore, prefix: str, name: str, owner: str, lease_s: float, has_ended: Callable[[str], bool]
     ) -> None:
         """Ask the store on first use.
 
@@ -79,7 +78,7 @@ class BeatLease:
         Raises:
             StoreUnreachable: the store is unavailable.
         """
-        return dict(self._store.ask(lambda client: client.zrange(f"{self._key}:runs", 0, -1, withscores=True)))
+        return self._store.scores(f"{self._key}:runs")
 
     def ran(self, runs: Mapping[str, float]) -> None:
         """Store when entries ran, in seconds since 1970; a run that is earlier than the stored one changes nothing.
@@ -88,7 +87,7 @@ class BeatLease:
             StoreUnreachable: the store is unavailable.
         """
         if runs:
-            self._store.ask(lambda client: client.zadd(f"{self._key}:runs", dict(runs), gt=True))
+            self._store.raise_scores(f"{self._key}:runs", runs)
 
     def acquire(self) -> None:
         """Acquire or renew the lease, or learn who has it.
@@ -99,7 +98,7 @@ class BeatLease:
         if not self._had_it:
             # only a look: a server that was frozen still does what it was asked meanwhile, and a lease that is given so
             # would take the schedule from a holder that has sent in the meantime
-            owner = self._store.ask(partial(_live_owner, self._key))
+            owner = live_owner(self._store, self._key)
             if owner and owner != self._owner and not self._has_ended(owner):
                 self.other = owner
                 return
@@ -124,7 +123,7 @@ class BeatLease:
                 self.acquire()
             else:
                 # the holder was cut off as well: it comes first, since it alone knows what it has sent meanwhile
-                self._store.ask(lambda client: client.time())
+                self._store.now()
                 self._ask_at = boot_time() + self._lease_s / _GRACE_PART
             self.is_answered = True
         except RepotError as error:
@@ -132,23 +131,28 @@ class BeatLease:
             log.warning("the lease of beat is not renewed: %s", error.message, extra={"action": "beat_unrenewed"})
 
     def _run(self, lease_s: float, ended: str) -> list[str]:
-        found: list[str] = self._store.run("lease", [self._key], [self._owner, round(lease_s * 1000), ended])
+        found: list[str] = self._store.step("lease", [self._key], [self._owner, round(lease_s * 1000), ended])
         return found
 
 
-def beat_holder(store: Store, prefix: str, name: str) -> str | None:
+def beat_holder(store: RolloutStore, prefix: str, name: str) -> str | None:
     """Return the owner of a rollout's beat lease; None if no process has it.
 
     Raises:
         StoreUnreachable: the store is unavailable.
     """
-    return store.ask(partial(_live_owner, f"{key_of(prefix, name)}:beat"))
+    return live_owner(store, f"{key_of(prefix, name)}:beat")
 
 
-def _live_owner(key: str, client: Any) -> str | None:  # noqa: ANN401 - redis-py's client
-    owner, until = client.hmget(key, "owner", "until")
-    seconds, micro = client.time()
-    return owner if owner and float(until or 0) > seconds * 1000 + micro / 1000 else None
+def live_owner(store: RolloutStore, key: str) -> str | None:
+    """Return the owner of a lease that has not ended; None without one.
+
+    Raises:
+        StoreUnreachable: the store is unavailable.
+    """
+    found = store.fields(key)
+    owner, until = found.get("owner"), float(found.get("until") or 0)
+    return owner if owner and until > store.now() * 1000 else None
 
 
 def task_id_of(rollout: str, entry: str, after: float) -> str:

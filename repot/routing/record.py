@@ -1,7 +1,7 @@
 """The record of a rollout, in the lease store: what every producer and worker follows.
 
-One hash for each rollout, and a list with every state that it had. Both keys have the rollout's name as their hash tag,
-so that a cluster keeps them on one node. Addresses are stored without passwords.
+Named values of one key for each rollout, and lines with every state that it had. Both keys have the rollout's name as
+their hash tag, so that a cluster keeps them on one node. Addresses are stored without passwords.
 """
 
 from __future__ import annotations
@@ -9,37 +9,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from repot.errors import RecordUnreadable, RolloutConflict, RolloutNotFound
 from repot.routing.choice import Weights
+from repot.routing.store import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-T = TypeVar("T")
+    from repot.routing.store import RolloutStore
 
 #: States that the history keeps, the latest.
 MAX_HISTORY = 1000
-
-
-def key_of(prefix: str, name: str) -> str:
-    """Return the key of a rollout's record; its other keys start with it, and are on the same node of a cluster."""
-    return f"{prefix}:rollout:{{{name}}}"
-
-
-class Store(Protocol):
-    """The lease store; its errors are those of `repot.errors` (StoreUnreachable and the others)."""
-
-    def ask(self, request: Callable[[Any], T]) -> T:
-        """Call `request` with a client of redis-py's, and return its answer."""
-
-    def run(self, script: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - what the script returns
-        """Run a script of this package, and return its answer."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +101,14 @@ class RolloutRecords:
     as every request to the store, and RecordUnreadable where the value is not a record.
     """
 
-    def __init__(self, store: Store, prefix: str) -> None:
+    def __init__(self, store: RolloutStore, prefix: str) -> None:
         """Take the store, and the prefix of its keys (WORKER_LEASE_PREFIX)."""
         self._store = store
         self._prefix = prefix
 
     def read(self, name: str) -> RolloutRecord | None:
         """Return the record of a rollout; None if there is no record."""
-        key = self.key(name)
-        found: dict[str, str] = self._store.ask(lambda client: client.hgetall(key))
+        found = self._store.fields(self.key(name))
         return _read(name, found) if found else None
 
     def create(self, name: str, source: str, target: str, change: Change) -> RolloutRecord:
@@ -151,12 +133,11 @@ class RolloutRecords:
 
     def history(self, name: str) -> list[RolloutRecord]:
         """Return the states that a rollout had, the first one first; at most the last 1000."""
-        key = f"{self.key(name)}:history"
-        lines: list[str] = self._store.ask(lambda client: client.lrange(key, 0, -1))
+        lines = self._store.lines(f"{self.key(name)}:history")
         return [_read(name, _paired(_parsed(name, line))) for line in lines]
 
     def key(self, name: str) -> str:
-        """Return the Redis key of a record."""
+        """Return the key of a record."""
         return key_of(self._prefix, name)
 
     def _change(self, name: str, expected: int, fields: Mapping[str, str], token: int | None) -> RolloutRecord:
@@ -164,7 +145,7 @@ class RolloutRecords:
         flat = [word for pair in fields.items() for word in pair]
         # a repeated request has the same id
         arguments = [expected, uuid4().hex, "" if token is None else token, MAX_HISTORY, *flat]
-        answer, values = self._store.run("change", [key, f"{key}:history"], arguments)
+        answer, values = self._store.step("change", [key, f"{key}:history"], arguments)
         if answer != "changed" and not values:
             message = f"there is no record of the rollout {name}"
             raise RolloutNotFound(message, hint="It was deleted, or the lease store lost it; begin the rollout again.")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from repot.errors import RecordUnreadable
-from repot.routing.record import key_of
+from repot.routing.store import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from repot.routing.record import Store
+    from repot.routing.store import RolloutStore
 
 #: The name of the task.
 TASK = "repot.rollout.synthetic"
@@ -64,7 +64,7 @@ class SyntheticTask:
 class SyntheticTasks:
     """The synthetic tasks of one rollout. Methods raise StoreUnreachable, StoreMisconfigured or StoreRefused."""
 
-    def __init__(self, store: Store, prefix: str, name: str) -> None:
+    def __init__(self, store: RolloutStore, prefix: str, name: str) -> None:
         """Take the store, the prefix of its keys (WORKER_LEASE_PREFIX), and the rollout's name."""
         self._store = store
         base = key_of(prefix, name)
@@ -75,19 +75,19 @@ class SyntheticTasks:
         stated = {
             name: value for name, value in asdict(task).items() if name not in ("id", "runs", "effects", "ended_at")
         }
-        self._store.ask(lambda client: client.hset(self._sent, task.id, json.dumps(stated)))
+        self._store.put(self._sent, {task.id: json.dumps(stated)})
 
     def forget(self, id_: str) -> None:
         """Forget a task that surely was not sent."""
-        self._store.ask(lambda client: client.hdel(self._sent, id_))
+        self._store.drop(self._sent, id_)
 
     def begun(self, id_: str) -> int:
         """Count a run that begins; return how many began."""
-        return int(self._store.ask(lambda client: client.hincrby(self._runs, f"runs:{id_}", 1)))
+        return int(self._store.step("begin", [self._runs], [id_, uuid4().hex]))
 
     def ended(self, id_: str) -> None:
         """Count an effect."""
-        self._store.run("effect", [self._runs], [id_, uuid4().hex])
+        self._store.step("effect", [self._runs], [id_, uuid4().hex])
 
     def all(self) -> list[SyntheticTask]:
         """Return the tasks that are not closed, in the order of sending.
@@ -95,40 +95,34 @@ class SyntheticTasks:
         Raises:
             RecordUnreadable: a value is not a synthetic task.
         """
-        sent: dict[str, str] = self._store.ask(lambda client: client.hgetall(self._sent))
-        found = self._counts()
-        tasks = (_task(id_, text, found) for id_, text in sent.items())
+        sent, runs = self._store.fields(self._sent), self._store.fields(self._runs)
+        tasks = (_task(id_, text, runs) for id_, text in sent.items())
         return sorted(tasks, key=lambda one: one.sent_at)
 
     def close(self, tasks: Iterable[SyntheticTask]) -> None:
         """Add tasks that have ended to the totals of their sides, and forget their ids."""
         for one in tasks:
             added: list[str | float] = [one.id, one.side, one.runs, one.effects]
-            self._store.run("close", [self._sent, self._runs, self._closed], added)
+            self._store.step("close", [self._sent, self._runs, self._closed], added)
 
     def closed(self) -> dict[str, int]:
         """Return the totals of closed tasks: `SIDE:ended`, `SIDE:repeated` (runs after the first), `SIDE:doubled`."""
-        found: dict[str, str] = self._store.ask(lambda client: client.hgetall(self._closed))
-        return {name: int(count) for name, count in found.items()}
+        return self._store.counts(self._closed)
 
     def stop(self, *, now: bool = True) -> None:
         """Let running tasks end early, and those that begin later end at once; or no longer."""
         if now:
-            self._store.ask(lambda client: client.hset(self._runs, _STOP, "1"))
+            self._store.put(self._runs, {_STOP: "1"})
         else:
-            self._store.ask(lambda client: client.hdel(self._runs, _STOP))
+            self._store.drop(self._runs, _STOP)
 
     def is_stopped(self) -> bool:
         """Return whether tasks should end early."""
-        return self._store.ask(lambda client: client.hget(self._runs, _STOP)) is not None
+        return self._store.field(self._runs, _STOP) is not None
 
     def clear(self) -> None:
         """Forget all tasks: a rollout begins again."""
-        self._store.ask(lambda client: client.delete(self._sent, self._runs, self._closed))
-
-    def _counts(self) -> dict[str, str]:
-        found: dict[str, str] = self._store.ask(lambda client: client.hgetall(self._runs))
-        return found
+        self._store.forget(self._sent, self._runs, self._closed)
 
 
 def _task(id_: str, text: str, counts: dict[str, str]) -> SyntheticTask:

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from repot.errors import RecordUnreadable
-from repot.routing.record import key_of
+from repot.routing.store import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from repot.routing.choice import Side
-    from repot.routing.record import Store
+    from repot.routing.store import RolloutStore
 
 #: For how long a process may be silent before its numbers may be used again; it never reuses them.
 _REMEMBERED_S = 3600
@@ -54,7 +54,7 @@ class WorkerState:
 class Tally:
     """The counts of one rollout. Methods raise StoreUnreachable, StoreMisconfigured or StoreRefused."""
 
-    def __init__(self, store: Store, prefix: str, name: str) -> None:
+    def __init__(self, store: RolloutStore, prefix: str, name: str) -> None:
         """Take the store, the prefix of its keys (WORKER_LEASE_PREFIX), and the rollout's name."""
         self._store, self._base = store, key_of(prefix, name)
 
@@ -63,12 +63,11 @@ class Tally:
         keys = [self._counts(side), f"{self._base}:workers", f"{self._base}:reported:{process}:{side}"]
         state = json.dumps(asdict(worker)) if worker else ""
         flat = [word for pair in counts.items() for word in pair]
-        self._store.run("report", keys, [number, _REMEMBERED_S, worker.node if worker else "", state, *flat])
+        self._store.step("report", keys, [number, _REMEMBERED_S, worker.node if worker else "", state, *flat])
 
     def counts(self, side: Side) -> dict[str, int]:
         """Return the counts of a side, by field."""
-        found: dict[str, str] = self._store.ask(lambda client: client.hgetall(self._counts(side)))
-        return {name: int(count) for name, count in found.items()}
+        return self._store.counts(self._counts(side))
 
     def workers(self) -> list[WorkerState]:
         """Return the last report of each worker, also of those that have ended.
@@ -76,13 +75,11 @@ class Tally:
         Raises:
             RecordUnreadable: the value is not a worker's report.
         """
-        found: dict[str, str] = self._store.ask(lambda client: client.hgetall(f"{self._base}:workers"))
-        return [_worker(text) for _, text in sorted(found.items())]
+        return [_worker(text) for _, text in sorted(self._store.fields(f"{self._base}:workers").items())]
 
     def now(self) -> float:
         """Return the store's time, in seconds since 1970."""
-        seconds, microseconds = map(int, self._store.ask(lambda client: client.time()))
-        return seconds + microseconds / 1e6
+        return self._store.now()
 
     def _counts(self, side: Side) -> str:
         return f"{self._base}:counts:{side}"

@@ -25,7 +25,7 @@ from repot.upstream.remote_control import control_by, stop_controlling_by
 from repot.upstream.sending import send_by, stop_sending_by
 from repot.upstream.sibling_app import own_pools, sibling_of, with_own_queues
 from repot.worker.rollout_control import BothSides
-from repot.worker.rollout_store import RolloutStore, quick
+from repot.worker.rollout_store import open_rollout_store, quick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.routing.counters import Counters
     from repot.routing.record import RolloutRecord
+    from repot.routing.store import RolloutStore
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,9 @@ def install_rollout(
 
 def followed(settings: WorkerSettings, counters: Callable[[], Counters]) -> Follower:
     """Return what follows the record of the settings' rollout, and reports what this process has sent."""
-    return Follower(settings.rollout, lambda: _reader(settings, counters), _acceptor(settings))
+    # not in the follower's thread: a process that is forked while a thread imports a driver waits for ever
+    store = open_rollout_store(quick(settings))
+    return Follower(settings.rollout, lambda: _reader(store, settings, counters), _acceptor(settings))
 
 
 def rollout_of(app: Celery) -> RolloutSender | None:
@@ -108,9 +111,10 @@ def _guard_beat(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signa
         guard_beat(sender, state_of(sender.app).settings)
 
 
-def _reader(settings: WorkerSettings, counters: Callable[[], Counters]) -> Callable[[], RolloutRecord | None]:
+def _reader(
+    store: RolloutStore, settings: WorkerSettings, counters: Callable[[], Counters]
+) -> Callable[[], RolloutRecord | None]:
     """Return what reads the record, and reports what this process has sent."""
-    store = RolloutStore(quick(settings))
     records = RolloutRecords(store, settings.lease_prefix)
     tally, process = Tally(store, settings.lease_prefix, settings.rollout), uuid4().hex
     reporters = [Reporter(tally, side, process, partial(_sent, counters, side)) for side in Side]

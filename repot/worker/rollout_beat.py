@@ -10,7 +10,7 @@ from repot.errors import RepotError
 from repot.routing.beat_lease import BeatLease, task_id_of
 from repot.upstream.beat import guard_scheduler, last_runs, set_last_runs
 from repot.worker.holder import described, has_ended, this_process
-from repot.worker.rollout_store import RolloutStore, quick
+from repot.worker.rollout_store import open_rollout_store, quick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ _INTERVAL_S, _TIMES = 2.0, 6
 
 def guard_beat(service: Any, settings: WorkerSettings) -> None:  # noqa: ANN401 - celery.beat.Service
     """Let a beat send only while it holds the lease of the rollout in its settings."""
-    store = RolloutStore(quick(settings))
+    store = open_rollout_store(quick(settings))
     name, lease_s = settings.rollout, LEASES * settings.lease
     owner = this_process(f"beat of the rollout {name!r}")
     lease = BeatLease(store, settings.lease_prefix, name, owner, lease_s, has_ended)

@@ -22,7 +22,7 @@ from repot.errors import RepotError
 from repot.routing.choice import Side
 from repot.routing.revoked import RevokedIds
 from repot.upstream.remote_control import plain_control
-from repot.worker.rollout_store import RolloutStore, quick
+from repot.worker.rollout_store import open_rollout_store, quick
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -68,7 +68,7 @@ class BothSides:
 
     def _keep(self, ids: str | list[str]) -> None:
         settings = quick(self._settings)
-        with closing(RolloutStore(settings)) as store:
+        with closing(open_rollout_store(settings)) as store:
             try:
                 RevokedIds(store, settings.lease_prefix, settings.rollout).add(
                     [ids] if isinstance(ids, str) else list(ids)

@@ -19,7 +19,7 @@ from repot.routing.choice import Side
 from repot.routing.tally import Reporter, Tally, WorkerState
 from repot.worker import status_file
 from repot.worker.rollout_revoked import RevokedWatch
-from repot.worker.rollout_store import RolloutStore
+from repot.worker.rollout_store import open_rollout_store, quick
 from repot.worker.status_file import INTERVAL_S, WorkerPhase
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.config import WorkerSettings
+    from repot.routing.store import RolloutStore
     from repot.worker.status_file import WorkerStatus
 
 log = logging.getLogger(__name__)
@@ -35,9 +36,10 @@ log = logging.getLogger(__name__)
 def report_to_rollout(worker: Any, settings: WorkerSettings) -> None:  # noqa: ANN401 - WorkController
     """Report what a worker counts, from now until it has stopped."""
     directory = settings.status_dir or status_file.default_dir()
-    revoked = RevokedWatch(worker, settings)
+    store = open_rollout_store(quick(settings))
+    revoked = RevokedWatch(worker, store, settings)
     revoked.load()
-    reporter = WorkerReporter(settings, status_file.path_of(directory, worker.hostname), revoked)
+    reporter = WorkerReporter(settings, store, status_file.path_of(directory, worker.hostname), revoked)
 
     def stop(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
         if sender is worker:
@@ -56,12 +58,12 @@ _LAST_S = 2.0
 class WorkerReporter:
     """Reports what the status file of one worker says, and tells the worker what is revoked, once a second."""
 
-    def __init__(self, settings: WorkerSettings, path: Path, revoked: RevokedWatch) -> None:
-        """Read the status at `path`, and what is revoked; `start` begins."""
+    def __init__(self, settings: WorkerSettings, store: RolloutStore, path: Path, revoked: RevokedWatch) -> None:
+        """Read the status at `path`, and what is revoked; `start` begins, and the end closes the store."""
         self._revoked = revoked
         self._path, self._side = path, Side(settings.rollout_side)
-        self._store = RolloutStore(settings)
-        tally = Tally(self._store, settings.lease_prefix, settings.rollout)
+        self._store = store
+        tally = Tally(store, settings.lease_prefix, settings.rollout)
         self._status: WorkerStatus | None = None
         self._reporter = Reporter(tally, self._side, uuid4().hex, lambda: dict(_counts(self._status)))
         self._stopped = Event()
@@ -84,7 +86,6 @@ class WorkerReporter:
             with no_fork():
                 self._revoked.take()
         self._report()
-        self._revoked.close()
         self._store.close()
 
     def _report(self) -> None:

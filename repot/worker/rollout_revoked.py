@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from repot.errors import RepotError
 from repot.routing.revoked import RevokedIds
 from repot.upstream.worker_state import revoke
-from repot.worker.rollout_store import RolloutStore, quick
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from repot.config import WorkerSettings
+    from repot.routing.store import RolloutStore
 
 log = logging.getLogger(__name__)
 
@@ -21,12 +21,10 @@ log = logging.getLogger(__name__)
 class RevokedWatch:
     """Reads the revoked ids of a rollout for one worker."""
 
-    def __init__(self, worker: Any, settings: WorkerSettings) -> None:  # noqa: ANN401 - WorkController
+    def __init__(self, worker: Any, store: RolloutStore, settings: WorkerSettings) -> None:  # noqa: ANN401 - WorkController
         """Take the worker; connects with the first call."""
         self._worker = worker
-        settings = quick(settings)
-        self._store = RolloutStore(settings)
-        self._ids = RevokedIds(self._store, settings.lease_prefix, settings.rollout)
+        self._ids = RevokedIds(store, settings.lease_prefix, settings.rollout)
         self._failed = False
 
     def load(self) -> None:
@@ -39,10 +37,6 @@ class RevokedWatch:
         if consumer is not None:
             # the set of revoked ids belongs to the event loop
             self._take(lambda ids: consumer.call_soon(_revoke, ids))
-
-    def close(self) -> None:
-        """Close the connection to the store."""
-        self._store.close()
 
     def _take(self, use: Callable[[list[str]], object]) -> None:
         try:

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from repot.idempotency.connection import StoreConnection
+from repot.idempotency.stores import not_installed
 from repot.routing.record import RolloutRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from repot.config import WorkerSettings
-
-T = TypeVar("T")
+    from repot.routing.store import RolloutStore
 
 #: The thread that follows the record, and beat, wait for the store at most so long: a later answer would be too late.
 _STORE_TIMEOUT_S = 1.0
 
 
-class RolloutStore(StoreConnection):
-    """The lease store, for the records of rollouts."""
+def open_rollout_store(settings: WorkerSettings) -> RolloutStore:
+    """Return the lease store of the settings, for rollouts; it connects on first use.
 
-    package = "repot.routing"
+    Raises:
+        ConfigInvalid: it is a database, and `repot[database]` is not installed. By a method: no setting names a store.
+    """
+    if settings.store_url is None or not settings.store_url.is_database:
+        return RedisRolloutStore(settings)
+    try:
+        from repot.routing.database_store import DatabaseRolloutStore
+    except ModuleNotFoundError as error:
+        raise not_installed(settings.store_url, error) from error
+    return DatabaseRolloutStore(settings)
 
-    def ask(self, request: Callable[[Any], T]) -> T:
-        """Call `request` with a client of redis-py's, and return its answer."""
-        return self._ask(lambda: request(self.client))
 
-    def run(self, script: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - what the script returns
-        """Run a script, and return its answer."""
-        return self._ask(lambda: self._script(script)(keys=list(keys), args=list(arguments)))
+def rollout_records(settings: WorkerSettings) -> RolloutRecords:
+    """Return the records of rollouts in the lease store of the settings.
+
+    Raises:
+        ConfigInvalid: as `open_rollout_store`.
+    """
+    return RolloutRecords(open_rollout_store(settings), settings.lease_prefix)
 
 
 def quick(settings: WorkerSettings) -> WorkerSettings:
@@ -40,10 +50,79 @@ def quick(settings: WorkerSettings) -> WorkerSettings:
     )
 
 
-def rollout_records(settings: WorkerSettings) -> RolloutRecords:
-    """Return the records of rollouts in the lease store of the settings; connects on first use.
+class RedisRolloutStore(StoreConnection):
+    """The `RolloutStore` on Redis or Valkey."""
 
-    Raises:
-        ConfigInvalid: by a method: no setting names a store.
-    """
-    return RolloutRecords(RolloutStore(settings), settings.lease_prefix)
+    package = "repot.routing"
+
+    def text(self, key: str) -> str | None:
+        """Return the string of a key."""
+        return self._any(lambda: self.client.get(key))  # type: ignore[no-any-return]
+
+    def put_text(self, key: str, text: str) -> None:
+        """Put the string of a key."""
+        self._any(lambda: self.client.set(key, text))
+
+    def fields(self, key: str) -> dict[str, str]:
+        """Return the fields of a hash."""
+        return self._any(lambda: self.client.hgetall(key))  # type: ignore[no-any-return]
+
+    def field(self, key: str, field: str) -> str | None:
+        """Return a field of a hash."""
+        return self._any(lambda: self.client.hget(key, field))  # type: ignore[no-any-return]
+
+    def put(self, key: str, fields: Mapping[str, str]) -> None:
+        """Put fields of a hash."""
+        self._any(lambda: self.client.hset(key, mapping=dict[Any, Any](fields)))
+
+    def put_first(self, key: str, field: str, value: str) -> str:
+        """Put a field of a hash unless there is one."""
+
+        def request() -> Any:  # noqa: ANN401 - redis-py's types include those of asyncio
+            self.client.hsetnx(key, field, value)
+            return self.client.hget(key, field)
+
+        return self._any(request)  # type: ignore[no-any-return]
+
+    def drop(self, key: str, field: str) -> None:
+        """Delete a field of a hash."""
+        self._any(lambda: self.client.hdel(key, field))
+
+    def forget(self, *keys: str) -> None:
+        """Delete keys."""
+        self._any(lambda: self.client.delete(*keys))
+
+    def counts(self, key: str) -> dict[str, int]:
+        """Return the fields of a hash as numbers."""
+        return {name: int(count) for name, count in self.fields(key).items()}
+
+    def scores(self, key: str, since: float | None = None) -> dict[str, float]:
+        """Return the members of a sorted set."""
+        first = "-inf" if since is None else since
+        return dict(self._any(lambda: self.client.zrange(key, first, "+inf", byscore=True, withscores=True)))  # type: ignore[arg-type]
+
+    def raise_scores(self, key: str, scores: Mapping[str, float]) -> None:
+        """Put members of a sorted set whose scores only grow."""
+        self._any(lambda: self.client.zadd(key, dict(scores), gt=True))
+
+    def lines(self, key: str) -> list[str]:
+        """Return the elements of a list."""
+        return self._any(lambda: self.client.lrange(key, 0, -1))  # type: ignore[no-any-return]
+
+    def ends(self, key: str) -> list[str]:
+        """Return the first and the last element of a list."""
+        return [
+            line for place in (0, -1) for line in self._any(lambda place=place: self.client.lrange(key, place, place))
+        ]
+
+    def now(self) -> float:
+        """Return the server's time."""
+        seconds, microseconds = map(int, self._any(self.client.time))
+        return seconds + microseconds / 1e6
+
+    def step(self, name: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - what the script returns
+        """Run the script of this name."""
+        return self._any(lambda: self._script(name)(keys=list(keys), args=list(arguments)))
+
+    def _any(self, request: Any) -> Any:  # noqa: ANN401 - redis-py's types include those of asyncio
+        return self._ask(request)

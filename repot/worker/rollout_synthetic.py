@@ -14,7 +14,7 @@ from repot.idempotency import TASK_ID, IdempotentTask, Policy
 from repot.routing.synthetic import TASK, SyntheticTasks
 from repot.upstream.app_state import state_of
 from repot.upstream.pool_process import process_index
-from repot.worker.rollout_store import RolloutStore
+from repot.worker.rollout_store import open_rollout_store
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -61,4 +61,4 @@ def add_synthetic_task(app: Celery) -> None:
 
 @lru_cache(maxsize=1)
 def _tasks_of(settings: WorkerSettings) -> SyntheticTasks:
-    return SyntheticTasks(RolloutStore(settings), settings.lease_prefix, settings.rollout)
+    return SyntheticTasks(open_rollout_store(settings), settings.lease_prefix, settings.rollout)

@@ -47,7 +47,7 @@ from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.delivery_limit import Deliveries
-from repot.worker.rollout_store import RolloutStore, rollout_records
+from repot.worker.rollout_store import open_rollout_store, rollout_records
 from repot.worker.status_file import Link
 from support.leases import lease_request
 from support.realm import Realm
@@ -181,7 +181,8 @@ def rolled_out(desk: Desk) -> None:
     records.change(first, Change("test", "why"))
     assert 2 == len(records.history("shop"))
     assert records.read("shop")
-    with closing(ControllerStore(desk.settings, "shop")) as store, closing(RolloutStore(desk.settings)) as counts:
+    with closing(open_rollout_store(desk.settings)) as counts:
+        store = ControllerStore(counts, desk.settings.lease_prefix, "shop")
         tally = Tally(counts, desk.settings.lease_prefix, "shop")
         store.put_plan(Plan(queues=("orders",)))
         assert ("orders",) == store.plan().queues
@@ -201,7 +202,7 @@ def rolled_out(desk: Desk) -> None:
 
 def beaten(desk: Desk) -> None:
     """Everything that a beat asks of the store during a rollout."""
-    with closing(RolloutStore(desk.settings)) as store:
+    with closing(open_rollout_store(desk.settings)) as store:
         lease = BeatLease(store, desk.settings.lease_prefix, "shop", "ann", 10, lambda _: False)
         lease.acquire()
         lease.ran({"hourly": 1.5})
@@ -355,7 +356,7 @@ def test_a_sender_follows_a_rollout_with_the_rights_of_the_page_and_none_less(de
 def follow_and_report(desk: Desk) -> None:
     """What a worker asks of the store during a rollout."""
     assert rollout_records(desk.settings).read("shop")
-    with closing(RolloutStore(desk.settings)) as store:
+    with closing(open_rollout_store(desk.settings)) as store:
         tally = Tally(store, desk.settings.lease_prefix, "shop")
         tally.add(Side.SOURCE, uuid4().hex, 1, {"sent": 1}, WorkerState("celery@a", "source", "running", ("orders",)))
         synthetic = SyntheticTasks(store, desk.settings.lease_prefix, "shop")

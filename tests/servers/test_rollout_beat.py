@@ -15,10 +15,12 @@ import redis as redis_client
 from repot.config import child_environment
 from repot.routing.beat_lease import beat_holder
 from repot.routing.choice import Side
+from repot.routing.store import key_of
 from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
-from repot.worker.rollout_store import RolloutStore
+from repot.worker.rollout_store import open_rollout_store
 from support.beat_app import INTERVALS, STOP_FILE
+from support.databases import with_tables
 from support.rollouts import NAME, Rollout
 
 if TYPE_CHECKING:
@@ -81,6 +83,18 @@ class Beats:
 
         wait_until(lambda: min(map(entries().count, INTERVALS)) >= 2, within_s=within_s, what="it sends all entries")
 
+    def kill(self, beat: ReapedProcess) -> None:
+        """Kill one when its last runs are stored: in between, the next one sends the same message again."""
+        last = {one.entry: one.at for one in self.sent() if one.pid == beat.pid}
+        key = f"{key_of(self.rollout.settings.lease_prefix, NAME)}:beat:runs"
+
+        def are_stored() -> bool:
+            runs = self.rollout.store.scores(key)
+            return all(runs[entry] > at - INTERVALS[entry] / 2 for entry, at in last.items())
+
+        wait_until(are_stored, within_s=10, what="its runs are stored")
+        beat.signal(signal.SIGKILL)
+
     def stop(self) -> None:
         """End all."""
         for one in self._started:
@@ -99,10 +113,16 @@ def require_each_slot_once(sent: list[Sent], without_beat_s: float) -> None:
         assert max(gaps) < interval_s + without_beat_s + 3, gaps
 
 
-@pytest.fixture(params=["redis to rabbitmq", "rabbitmq to redis"])
+KEPT_IN_POSTGRESQL = "redis to rabbitmq, kept in a postgresql"
+
+
+@pytest.fixture(params=["redis to rabbitmq", "rabbitmq to redis", KEPT_IN_POSTGRESQL])
 def rollout(request: pytest.FixtureRequest, redis: Server, rabbitmq: Server, tmp_path: Path) -> Iterator[Rollout]:
     source, target = (redis, rabbitmq) if request.param.startswith("redis") else (rabbitmq, redis)
-    found = Rollout(source.url, target.url, redis, tmp_path, lease=LEASE_S)
+    changes: dict[str, Any] = {}
+    if request.param == KEPT_IN_POSTGRESQL:
+        changes["lease_store"] = with_tables(request.getfixturevalue("postgresql")).url
+    found = Rollout(source.url, target.url, redis, tmp_path, lease=LEASE_S, **changes)
     yield found
     found.stop()
 
@@ -121,14 +141,14 @@ def test_when_the_holder_is_killed_another_goes_on_where_it_was(beats: Beats) ->
     beats.await_sends(first)
     assert f"process {first.pid} of " in second.log_tail(50)
     assert not [one for one in beats.sent() if one.pid == second.pid]
-    first.signal(signal.SIGKILL)
+    beats.kill(first)
     beats.await_sends(second)
     sent = beats.sent()
     require_each_slot_once(sent, without_beat_s=3 * LEASE_S)
     assert {Side.SOURCE, Side.TARGET} == {one.side for one in sent}
 
 
-@pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
+@pytest.mark.parametrize("rollout", ["redis to rabbitmq", KEPT_IN_POSTGRESQL], indirect=True)
 def test_a_holder_that_was_stopped_does_not_send_what_another_has_sent(beats: Beats) -> None:
     """It stands between its look at the schedule and the message."""
     first, second = beats.start(), beats.start()
@@ -141,17 +161,17 @@ def test_a_holder_that_was_stopped_does_not_send_what_another_has_sent(beats: Be
     wait_until(lambda: "is not sent: the lease" in first.log_tail(50), within_s=20, what="it notices")
     beats.await_sends(second)
     # and back: what it had counted as run and did not send is not left out
-    second.signal(signal.SIGKILL)
+    beats.kill(second)
     beats.await_sends(first)
     require_each_slot_once(beats.sent(), without_beat_s=3 * LEASE_S)
 
 
-@pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
+@pytest.mark.parametrize("rollout", ["redis to rabbitmq", KEPT_IN_POSTGRESQL], indirect=True)
 def test_a_beat_that_ends_leaves_its_lease_at_once(beats: Beats) -> None:
     first, second = beats.start(), beats.start()
     beats.await_sends(first)
     settings = beats.rollout.settings
-    store = RolloutStore(settings)
+    store = open_rollout_store(settings)
     assert f'"pid": {first.pid},' in str(beat_holder(store, settings.lease_prefix, NAME))
     first.signal(signal.SIGTERM)
     beats.await_sends(second)

@@ -29,6 +29,7 @@ from repot.routing.record import Change
 from repot.routing.tally import Reporter, WorkerState
 from repot.testbed import redis_server
 from repot.waiting import wait_until
+from support.databases import with_tables
 from support.moves import task
 from support.reports import HEALTHY, Reports, between, environment, plan_of
 
@@ -43,12 +44,15 @@ if TYPE_CHECKING:
 
 PASSWORD = "planted-password"
 
+IN_EACH_STORE = pytest.mark.parametrize("settings", ["redis-rabbitmq", "redis-rabbitmq-postgresql"], indirect=True)
+
 
 @pytest.fixture
 def settings(request: pytest.FixtureRequest, redis: Server) -> ExplicitSettings:
+    """`SOURCE-TARGET`, or `SOURCE-TARGET-DATABASE` with the lease store."""
     way = getattr(request, "param", "redis-rabbitmq")
-    source, target = map(request.getfixturevalue, way.split("-"))
-    return between(source, target, redis)
+    source, target, *databases = map(request.getfixturevalue, way.split("-"))
+    return between(source, target, with_tables(databases[0]) if databases else redis)
 
 
 @pytest.fixture
@@ -190,6 +194,7 @@ def is_judged(record: RolloutRecord, seen: Observed) -> bool:
     return record.phase == Phase.CANARY and seen.judgement is not None and seen.judgement.verdict == "pass"
 
 
+@IN_EACH_STORE
 def test_one_controller_at_a_time_and_a_frozen_one_changes_nothing_afterwards(rollout: Rollout) -> None:
     rollout.begin(plan_of(rollout), "ann")
     frozen = rollout.store.hold("frozen", 1.0)
@@ -318,6 +323,7 @@ def repot() -> Callable[..., Result]:
     return run
 
 
+@IN_EACH_STORE
 def test_an_operator_leads_by_hand(rollout: Rollout, settings: ExplicitSettings, repot: Callable[..., Result]) -> None:
     name = rollout.name
     rollout.begin(plan_of(rollout, manual=True), "ann")
@@ -363,6 +369,7 @@ def test_no_password_is_kept_or_shown(settings: ExplicitSettings, redis: Server,
     assert PASSWORD not in str(kept)
 
 
+@IN_EACH_STORE
 def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, reports: Reports) -> None:
     """Each start goes on where the last one was killed; to see the source empty for seconds, the last one must live."""
     chance = random.Random(11)  # noqa: S311 - instants

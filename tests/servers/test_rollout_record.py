@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from threading import Thread
 from time import monotonic, time
@@ -34,6 +34,7 @@ from repot.testbed import LOOPBACK, ReapedProcess, executables, free_port, redis
 from repot.testbed.redis_errors import answering
 from repot.waiting import wait_until
 from repot.worker.rollout_store import rollout_records
+from support.databases import DATABASES, with_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,10 +50,12 @@ def _records(url: str, **changes: Any) -> RolloutRecords:
     return rollout_records(ExplicitSettings(lease_store=url, lease_prefix=f"test-{uuid4()}", **changes))
 
 
-@pytest.fixture(params=["redis", "valkey"])
-def records(request: pytest.FixtureRequest) -> RolloutRecords:
-    server: Server = request.getfixturevalue(request.param)
-    return _records(server.url)
+@pytest.fixture(params=["redis", "valkey", *DATABASES])
+def records(request: pytest.FixtureRequest) -> Iterator[RolloutRecords]:
+    server = request.getfixturevalue(request.param)
+    found = _records(with_tables(server).url if request.param in DATABASES else server.url)
+    with closing(_store(found)):
+        yield found
 
 
 def test_a_new_record_is_read_as_it_was_made(records: RolloutRecords) -> None:
@@ -126,7 +129,7 @@ def test_a_controller_with_an_earlier_token_changes_nothing(records: RolloutReco
 
 def test_a_record_that_was_deleted_cannot_be_changed(records: RolloutRecords) -> None:
     first = records.create("shop", SOURCE, TARGET, FIRST)
-    _store(records).ask(lambda client: client.delete(records.key("shop")))
+    _store(records).forget(records.key("shop"))
     with pytest.raises(RolloutNotFound):
         records.change(first, Change("ann", "why"))
 
@@ -159,13 +162,14 @@ def test_a_change_whose_answer_was_lost_is_made_once(redis: Server, toxiproxy: S
 )
 def test_a_damaged_record_is_not_read(records: RolloutRecords, damage: str, value: str) -> None:
     records.create("shop", SOURCE, TARGET, FIRST)
-    _store(records).ask(lambda client: client.hset(records.key("shop"), damage, value))
+    _store(records).put(records.key("shop"), {damage: value})
     with pytest.raises(RecordUnreadable, match="rollout shop"):
         records.read("shop")
 
 
-def test_a_value_of_another_type_is_not_read(records: RolloutRecords) -> None:
-    _store(records).ask(lambda client: client.set(records.key("shop"), "x"))
+def test_a_value_of_another_type_is_not_read(redis: Server) -> None:
+    records = _records(redis.url)
+    _store(records).put_text(records.key("shop"), "x")
     asking: list[Any] = [lambda: records.read("shop"), lambda: records.create("shop", SOURCE, TARGET, FIRST)]
     for asked in asking:
         with pytest.raises(RecordUnreadable):
@@ -320,7 +324,7 @@ def test_a_record_that_was_deleted_holds(redis: Server) -> None:
 
     follower = Follower("shop", lambda: read)
     assert made == follower.record()
-    _store(records).ask(lambda client: client.delete(records.key("shop")))
+    _store(records).forget(records.key("shop"))
     wait_until(lambda: None in answers, within_s=10, what="it is read again")
     assert made == follower.record()
     follower.stop()
@@ -330,14 +334,15 @@ _FORKING = """
 import os, sys, threading
 from repot.config import ExplicitSettings
 from repot.routing.follower import Follower
+from repot.waiting import wait_until
 from repot.worker.rollout_store import rollout_records
 settings = ExplicitSettings(lease_store=sys.argv[1], lease_prefix=sys.argv[2])
-opened = []
+records, opened = rollout_records(settings), []
 def open_reader():
     opened.append(os.getpid())
-    records = rollout_records(settings)
     return lambda: records.read("shop")
 follower = Follower("shop", open_reader)
+wait_until(follower.record, within_s=20, what="the record is read")
 assert follower.record().generation == 1
 if os.fork() == 0:
     # the parent's thread is not here; its answer is
@@ -350,12 +355,17 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
-def test_a_forked_process_reads_for_itself(redis: Server) -> None:
+@pytest.mark.parametrize("kind", ["redis", "postgresql", "mariadb"])
+def test_a_forked_process_reads_for_itself(kind: str, request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue(kind)
+    url = with_tables(server).url if kind in DATABASES else server.url
     prefix = f"test-{uuid4()}"
-    settings = ExplicitSettings(lease_store=redis.url, lease_prefix=prefix)
-    rollout_records(settings).create("shop", SOURCE, TARGET, FIRST)
+    settings = ExplicitSettings(lease_store=url, lease_prefix=prefix)
+    records = rollout_records(settings)
+    with closing(_store(records)):
+        records.create("shop", SOURCE, TARGET, FIRST)
     done = subprocess.run(
-        [sys.executable, "-c", _FORKING, redis.url, prefix], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", _FORKING, url, prefix], capture_output=True, text=True, check=False, timeout=60
     )
     assert "41" == done.stdout.strip(), done.stderr
 

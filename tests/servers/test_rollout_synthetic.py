@@ -138,7 +138,7 @@ def test_an_effect_counts_once_for_a_run_and_a_closed_task_stays_in_the_account(
     assert [1, 2] == [tasks.begun(sent.id), tasks.begun(sent.id)]
     arguments = [[tasks._runs], [sent.id, "the first run"]]
     # the answer to the first request was lost, and redis-py sends it again
-    assert [1, 0] == [tasks._store.run("effect", *arguments) for _ in range(2)]
+    assert [1, 1] == [tasks._store.step("effect", *arguments) for _ in range(2)]
     (found,) = tasks.all()
     assert (2, 1) == (found.runs, found.effects)
     assert found.ended_at is not None

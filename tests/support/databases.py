@@ -8,10 +8,10 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import django
@@ -19,6 +19,9 @@ import psycopg
 import pymysql
 from sqlalchemy import make_url
 
+from repot.config import ExplicitSettings
+from repot.database.connection import Database
+from repot.database.migrate import Migrations
 from repot.testbed import LOOPBACK, ReapedProcess, free_port
 from repot.testbed.process import ReapedDirectory
 from repot.waiting import wait_until
@@ -26,6 +29,9 @@ from support.installed import absent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+#: The fixtures of databases.
+DATABASES = ("sqlite", "postgresql", "mariadb")
 
 #: Looked for in a planted place.
 PASSWORD = "planted-9f8e"
@@ -109,6 +115,16 @@ def django_connection(url: str) -> Iterator[Any]:
         yield connection
     finally:
         connection.close()
+
+
+D = TypeVar("D", PrivateDatabase, FileDatabase)
+
+
+def with_tables(database: D) -> D:
+    """Bring the tables of a database to this version of repot."""
+    with closing(Database(ExplicitSettings(lease_store=database.url))) as opened:
+        Migrations(opened).apply()
+    return database
 
 
 def _program(name: str, *directories: Path) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from repot.rollout.rollout import Rollout
     from repot.testbed import Server
+    from support.databases import PrivateDatabase
 
 
 #: What each side reports three times a second, if all is well.
@@ -75,7 +76,7 @@ class Reports:
 HEALTHY = {"source": {"succeeded": 60}, "target": {"succeeded": 60}}
 
 
-def between(source: Server, target: Server, store: Server) -> ExplicitSettings:
+def between(source: Server, target: Server, store: Server | PrivateDatabase) -> ExplicitSettings:
     queue = f"orders-{uuid4()}"
     for server in (source, target):
         declare(server, queue)

@@ -1,20 +1,21 @@
-"""An application whose tasks say on which side of a rollout they ran: one line in a Redis list for each run."""
+"""An application whose tasks say on which side of a rollout they ran: one line in a file for each run."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from celery import Celery, Task, chord, group
-from redis import Redis
 
 import repot
 from repot.waiting import wait_until
 from repot.worker.configure import configured_with
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 app = Celery("rollout")
 app.conf.task_publish_retry_policy = {"max_retries": 3, "interval_start": 0, "interval_step": 0.2}
@@ -25,12 +26,17 @@ app.conf.beat_schedule = {
 repot.configure(app)
 
 
-@cache
-def store() -> Any:
-    """The Redis of the list."""
+def path_of(suffix: str) -> Path:
+    """A file of one rollout."""
     settings = configured_with(app)
     assert settings is not None
-    return Redis.from_url(settings.result_backend.reveal())
+    assert settings.status_dir is not None
+    return settings.status_dir.parent / f"{settings.lease_prefix}.{suffix}"
+
+
+def await_stop(within_s: float) -> None:
+    """Wait until the test says stop."""
+    wait_until(path_of("stop").exists, within_s=within_s, what="the test says stop")
 
 
 def record(task: Any, label: str) -> None:
@@ -47,7 +53,10 @@ def record(task: Any, label: str) -> None:
         "stamp": request.get("repot_rollout"),
         "run": uuid4().hex,
     }
-    store().rpush(f"{settings.lease_prefix}:ran", json.dumps(line))
+    # one write at the end of the file, also beside other processes
+    file = os.open(path_of("ran"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{json.dumps(line)}\n".encode())
+    os.close(file)
 
 
 @app.task(bind=True, ignore_result=True)
@@ -84,22 +93,18 @@ def parent(self: Task[Any, Any], label: str) -> None:
 
 @app.task(bind=True, ignore_result=True, default_retry_delay=1, max_retries=2)
 def killed(self: Task[Any, Any], label: str) -> None:
-    """Die in the first run, as soon as the list says stop; Celery's main process sends it again."""
+    """Die in the first run, as soon as the test says stop; Celery's main process sends it again."""
     record(self, f"{label}-{self.request.retries}")
-    settings = configured_with(app)
-    assert settings is not None
     if not self.request.retries:
-        wait_until(lambda: store().exists(f"{settings.lease_prefix}:stop"), within_s=30, what="the list says stop")
+        await_stop(30)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(bind=True, ignore_result=True)
 def forever(self: Task[Any, Any], label: str) -> None:
-    """Send itself again, as a poller does, until the list says stop."""
+    """Send itself again, as a poller does, until the test says stop."""
     record(self, label)
-    settings = configured_with(app)
-    assert settings is not None
-    if not store().exists(f"{settings.lease_prefix}:stop"):
+    if not path_of("stop").exists():
         self.apply_async((label,), countdown=0.2)
 
 
@@ -116,9 +121,9 @@ def fails_on_the_target(self: Task[Any, Any], label: str) -> None:
 
 @app.task(bind=True, ignore_result=True)
 def hangs_on_the_target(self: Task[Any, Any], label: str) -> None:
-    """Work on the source, and hang where the target's workers run, until the list says stop."""
+    """Work on the source, and hang where the target's workers run, until the test says stop."""
     record(self, label)
     settings = configured_with(app)
     assert settings is not None
     if settings.rollout_side == "target":
-        wait_until(lambda: store().exists(f"{settings.lease_prefix}:stop"), within_s=120, what="the list says stop")
+        await_stop(120)

@@ -7,33 +7,35 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import redis as redis_client
 from celery import Celery
 from kombu import Connection
 
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role
 from repot.routing.choice import Side, Weights
-from repot.routing.record import Change
+from repot.routing.record import Change, RolloutRecords
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.rollout import rollout_of
-from repot.worker.rollout_store import rollout_records
+from repot.worker.rollout_store import open_rollout_store
+from support.databases import with_tables
+from support.realm import Realm
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.routing.record import RolloutRecord
     from repot.testbed import ReapedProcess, Server
+    from support.databases import PrivateDatabase
 
 NAME = "shop"
 TASKS = "support.rollout_app"
 
 
 class Rollout:
-    """From one address to another; queues, records and lists are its own."""
+    """From one address to another; queues, records and files are its own."""
 
-    def __init__(self, source: str, target: str, store: Server, directory: Path, **changes: Any) -> None:
+    def __init__(self, source: str, target: str, store: Server | None, directory: Path, **changes: Any) -> None:
         self.token = f"r-{uuid4().hex[:12]}"
         self.queue = self.token
         self.addresses = {Side.SOURCE: source, Side.TARGET: target}
@@ -43,7 +45,7 @@ class Rollout:
             "broker_url": source,
             "rollout": NAME,
             "rollout_target": target,
-            "result_backend": store.results_url,
+            **({"result_backend": store.results_url} if store else {}),
             "queue_names": (self.queue,),
             "lease_prefix": self.token,
             "status_dir": directory / "status",
@@ -51,8 +53,8 @@ class Rollout:
             **changes,
         }
         self.settings = ExplicitSettings(**given)
-        self.records = rollout_records(self.settings)
-        self._list: Any = redis_client.Redis.from_url(store.results_url)
+        self.store = open_rollout_store(self.settings)
+        self.records = RolloutRecords(self.store, self.settings.lease_prefix)
         self._workers: list[ReapedProcess] = []
         self._apps: list[Celery] = []
 
@@ -105,14 +107,16 @@ class Rollout:
             if rollout is not None:
                 rollout.stop()
             app.close()
+        self.store.close()
 
     def ran(self) -> list[dict[str, Any]]:
         """What the runs said."""
-        return [json.loads(line) for line in self._list.lrange(f"{self.token}:ran", 0, -1)]
+        path = self.directory / f"{self.token}.ran"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def stop_tasks(self) -> None:
         """Let `forever` end."""
-        self._list.set(f"{self.token}:stop", 1)
+        (self.directory / f"{self.token}.stop").touch()
 
     def await_ran(self, labels: list[str], within_s: float = 60) -> list[dict[str, Any]]:
         """Wait until each label ran; return all lines."""
@@ -147,6 +151,13 @@ class Rollout:
     def ids(self, side: Side, queue: str = "") -> list[str]:
         """Take the task ids of a queue."""
         return [message.headers["id"] for message in self.waiting(side, queue)]
+
+
+def without_redis(rabbitmq: Server, postgresql: PrivateDatabase, directory: Path, **changes: Any) -> Rollout:
+    """Between two virtual hosts, with its record and the results in a database."""
+    url = with_tables(postgresql).url
+    stores = {"lease_store": url, "result_backend": f"db+{url}", "management_url": rabbitmq.management_url}
+    return Rollout(Realm(rabbitmq).url, Realm(rabbitmq).url, None, directory, **stores | changes)
 
 
 def following(app: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from repot.config import WorkerSettings
 from repot.forks import no_fork
 from repot.idempotency import connection
-from repot.worker.rollout_store import RolloutStore
+from repot.worker.rollout_store import RedisRolloutStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,7 +106,7 @@ def test_a_forked_process_opens_its_client_while_a_thread_opens_one(monkeypatch:
     monkeypatch.setattr(connection, "open_client", open_client)
     settings = WorkerSettings()
 
-    with thread(lambda: RolloutStore(settings).client):
+    with thread(lambda: RedisRolloutStore(settings).client):
         opening.wait()
-        assert 0 == exit_code_of_a_child(lambda: RolloutStore(settings).client)
+        assert 0 == exit_code_of_a_child(lambda: RedisRolloutStore(settings).client)
         ended.set()

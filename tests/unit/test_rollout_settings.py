@@ -51,6 +51,13 @@ def test_a_contradiction_names_its_cause_and_the_next_step(
     assert "secret" not in str(raised.value)
 
 
+def test_a_database_is_a_lease_store_of_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = {"WORKER_RESULT_BACKEND": "db+postgresql://results", "WORKER_LEASE_STORE": "postgresql+psycopg://leases"}
+    for name, value in {**COMPLETE, **stores}.items():
+        monkeypatch.setenv(name, value)
+    assert "shop" == load().rollout
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("WORKER_ROLLOUT", "a:b"), ("WORKER_ROLLOUT_SIDE", "middle"), ("WORKER_ROLLOUT_SEND_TIMEOUT", "0")],

@@ -3,7 +3,9 @@
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-redis.call('HDEL', KEYS[2], 'runs:' .. ARGV[1], 'effects:' .. ARGV[1], 'ended:' .. ARGV[1], 'last:' .. ARGV[1])
+for _, name in ipairs({'runs:', 'begun:', 'effects:', 'ended:', 'last:'}) do
+  redis.call('HDEL', KEYS[2], name .. ARGV[1])
+end
 redis.call('HINCRBY', KEYS[3], ARGV[2] .. ':ended', 1)
 redis.call('HINCRBY', KEYS[3], ARGV[2] .. ':repeated', math.max(tonumber(ARGV[3]) - 1, 0))
 redis.call('HINCRBY', KEYS[3], ARGV[2] .. ':doubled', math.max(tonumber(ARGV[4]) - 1, 0))

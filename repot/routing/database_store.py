@@ -1,0 +1,119 @@
+"""What a rollout keeps, in the user's own database: one transaction for each method, by the database's clock."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from repot.database.connection import Database
+from repot.routing.database_rows import Rows
+from repot.routing.steps import STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from repot.config import WorkerSettings
+
+T = TypeVar("T")
+
+#: Seconds between two deletions by one process.
+_CLEAN_EVERY_S = 60.0
+
+
+class DatabaseRolloutStore:
+    """The `RolloutStore` on PostgreSQL, MySQL, MariaDB or SQLite."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Use the store of the settings; imports the driver, and connects on first use.
+
+        Raises:
+            ConfigInvalid: the driver is not installed, or the address is not one of SQLAlchemy's.
+        """
+        self.database = Database(settings)
+        # now, and not in a thread beside which the process may fork
+        _ = self.database.engine
+        self._cleans_at = monotonic() + _CLEAN_EVERY_S
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.database.close()
+
+    def text(self, key: str) -> str | None:
+        """Return the only value of a key."""
+        return self._read(lambda rows: rows.field(key, ""))
+
+    def put_text(self, key: str, text: str) -> None:
+        """Put the only value of a key."""
+        self._write(lambda rows: rows.put(key, {"": text}))
+
+    def fields(self, key: str) -> dict[str, str]:
+        """Return the named values of a key."""
+        return self._read(lambda rows: rows.fields(key))
+
+    def field(self, key: str, field: str) -> str | None:
+        """Return a named value of a key."""
+        return self._read(lambda rows: rows.field(key, field))
+
+    def put(self, key: str, fields: Mapping[str, str]) -> None:
+        """Put named values of a key."""
+        self._write(lambda rows: rows.put(key, fields))
+
+    def put_first(self, key: str, field: str, value: str) -> str:
+        """Put a named value unless there is one."""
+        return self._write(lambda rows: rows.put_first(key, field, value))
+
+    def drop(self, key: str, field: str) -> None:
+        """Delete a named value."""
+        self._write(lambda rows: rows.drop(key, field))
+
+    def forget(self, *keys: str) -> None:
+        """Delete all named values and all counts of some keys."""
+        self._write(lambda rows: rows.forget(keys))
+
+    def counts(self, key: str) -> dict[str, int]:
+        """Return the counts of a key."""
+        return self._read(lambda rows: rows.counts(key))
+
+    def scores(self, key: str, since: float | None = None) -> dict[str, float]:
+        """Return the members of a key with their scores."""
+        return self._read(lambda rows: rows.scores(key, since))
+
+    def raise_scores(self, key: str, scores: Mapping[str, float]) -> None:
+        """Put the scores of members, except of those that have a larger one."""
+        self._write(lambda rows: rows.raise_scores(key, scores))
+
+    def lines(self, key: str) -> list[str]:
+        """Return the lines of a key."""
+        return self._read(lambda rows: rows.lines(key))
+
+    def ends(self, key: str) -> list[str]:
+        """Return the first and the last line of a key."""
+        return self._read(lambda rows: rows.ends(key))
+
+    def now(self) -> float:
+        """Return the database's time."""
+        return self._read(lambda rows: rows.now())
+
+    def step(self, name: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - of a step
+        """Run the function of `repot.routing.steps` that does what the script of this name does."""
+        if monotonic() >= self._cleans_at:
+            self._cleans_at = monotonic() + _CLEAN_EVERY_S
+            self.clean()
+        return self._write(lambda rows: STEPS[name](rows, keys, arguments))
+
+    def clean(self) -> int:
+        """Delete rows whose time is over, at most 500 of each table; return how many."""
+        return self._write(lambda rows: rows.clean())
+
+    def _read(self, act: Callable[[Rows], T]) -> T:
+        return self.database.read(lambda connection: act(Rows(connection)))
+
+    def _write(self, act: Callable[[Rows], T]) -> T:
+        def transact(connection: Connection) -> T:
+            rows = Rows(connection)
+            rows.limit()
+            return act(rows)
+
+        return self.database.transact(transact)

@@ -1,0 +1,144 @@
+"""The steps of a rollout's lease store on a database: each does what the script of its name does on Redis.
+
+A step runs in one transaction, under the lock of a key where it decides by what it reads.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from repot.routing.database_rows import Rows
+
+#: Processes add to counts in so many parts, and seldom wait for each other.
+_PARTS = 8
+
+
+def change(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> list[Any]:
+    """Change the record of a rollout, and add it to the history."""
+    record, history = keys
+    expected, request, token, most, *flat = arguments
+    rows.lock(record)
+    found = rows.fields(record)
+    if found.get("request") == request:
+        # the answer to the first attempt was lost
+        return ["changed", _flat(found)]
+    generation = _number(found.get("generation"))
+    if generation != int(expected):
+        return ["conflict", _flat(found)]
+    if token and int(token) < _number(found.get("token")):
+        return ["fenced", _flat(found)]
+    new = {"generation": str(generation + 1), "updated_at": str(round(rows.now() * 1000)), "request": request}
+    if token:
+        new["token"] = str(token)
+    new |= zip(flat[::2], flat[1::2], strict=True)
+    rows.put(record, new)
+    changed = _flat(found | new)
+    rows.append(history, json.dumps(changed), int(most))
+    return ["changed", changed]
+
+
+def lease(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> list[str]:
+    """Acquire, renew or release the lease of one process of a rollout."""
+    (key,), (owner, milliseconds, ended) = keys, arguments
+    rows.lock(key)
+    found, now = rows.fields(key), round(rows.now() * 1000)
+    other, until, token = found.get("owner", ""), _number(found.get("until")), _number(found.get("token"))
+    if other not in (owner, ended) and until > now:
+        return [other, str(until - now)]
+    if not int(milliseconds):
+        if other == owner:
+            rows.put(key, {"until": "0", "owner": ""})
+        return [str(token)]
+    if other != owner:
+        token += 1
+    rows.put(key, {"owner": owner, "until": str(now + int(milliseconds)), "token": str(token)})
+    return [str(token)]
+
+
+def report(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
+    """Add what a process counted since its last report."""
+    counts, workers, reported = keys
+    number, retention_s, node, state, *flat = arguments
+    if _number(rows.lock(reported)) >= int(number):
+        return 0
+    rows.put(reported, {"": str(number)}, retention_s=float(retention_s))
+    if node:
+        rows.put(workers, {node: f"{rows.now():.6f} {state}"})
+    # last, because other processes wait for these rows
+    added = {name: int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
+    rows.count(counts, added, crc32(reported.encode()) % _PARTS)
+    return 1
+
+
+def revoke(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
+    """Add ids of revoked tasks."""
+    (key,), (retention_s, most, *ids) = keys, arguments
+    # a reader goes on after the latest instant that it has seen, so none may become visible with an earlier one
+    rows.lock(key)
+    microseconds = round(rows.now() * 1e6)
+    rows.raise_scores(key, dict.fromkeys(ids, microseconds), retention_s=float(retention_s))
+    rows.keep_highest(key, int(most))
+    return 1
+
+
+def begin(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
+    """Count a run of a synthetic task that begins."""
+    return _counted(rows, keys[0], *arguments, count="runs", last="begun")
+
+
+def effect(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
+    """Count the effect of a run of a synthetic task, and keep when the first one happened."""
+    return _counted(rows, keys[0], *arguments, count="effects", last="last", first="ended")
+
+
+def close(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
+    """Add a synthetic task that has ended to the totals, and forget it."""
+    (sent, runs, totals), (id_, side, began, effects) = keys, arguments
+    if not rows.drop(sent, id_):
+        return 0
+    rows.drop(runs, *(f"{name}:{id_}" for name in ("runs", "begun", "effects", "ended", "last")))
+    repeated, doubled = max(int(began) - 1, 0), max(int(effects) - 1, 0)
+    rows.count(totals, {f"{side}:ended": 1, f"{side}:repeated": repeated, f"{side}:doubled": doubled})
+    return 1
+
+
+def append(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
+    """Add a line to a list."""
+    (key,), (line, most) = keys, arguments
+    rows.lock(key)
+    rows.append(key, line, int(most))
+    return 1
+
+
+#: By the names of the scripts.
+STEPS: dict[str, Callable[[Rows, Sequence[str], Sequence[Any]], Any]] = {
+    one.__name__: one for one in (append, begin, change, close, effect, lease, report, revoke)
+}
+
+
+def _counted(rows: Rows, key: str, id_: str, run: str, *, count: str, last: str, first: str = "") -> int:
+    """Count a run once, by its name; keep the time of the first one under the name `first`."""
+    rows.lock(key)
+    number = _number(rows.field(key, f"{count}:{id_}"))
+    if rows.field(key, f"{last}:{id_}") == run:
+        # the answer to the first attempt was lost
+        return number
+    new = {f"{count}:{id_}": str(number + 1), f"{last}:{id_}": run}
+    if first and not number:
+        new[f"{first}:{id_}"] = f"{rows.now():.6f}"
+    rows.put(key, new)
+    return number + 1
+
+
+def _number(text: str | None) -> int:
+    """Return a stored number; 0 for none, and for what another program wrote: the reader says so."""
+    return int(text) if text and text.isdecimal() else 0
+
+
+def _flat(fields: Mapping[str, str]) -> list[str]:
+    return [word for pair in fields.items() for word in pair]
