@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from io import StringIO
 from random import uniform
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from alembic import command
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _PAUSES_S = (0.5, 1.0, 2.0)
 #: Seconds for which one waits for the end of another.
 _LONGEST_S = 60
+
+#: Alembic keeps the running migration in globals of a module: one at a time in a process.
+_IN_THIS_PROCESS = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,9 @@ class Migrations:
             return []
         config = self._config(dialect_name=self._database.engine.dialect.name)
         config.output_buffer = StringIO()
-        command.upgrade(config, f"{self.current() or 'base'}:heads", sql=True)
+        current = self.current()
+        with _IN_THIS_PROCESS:
+            command.upgrade(config, f"{current or 'base'}:heads", sql=True)
         parts = (re.sub(r"(?m)^--.*\n?", "", part).strip() for part in config.output_buffer.getvalue().split(";\n"))
         return [part for part in parts if part and part not in ("BEGIN", "COMMIT")]
 
@@ -116,6 +121,7 @@ class Migrations:
             self._database.errors_named(),
             self._database.engine.connect() as connection,
             _alone(connection),
+            _IN_THIS_PROCESS,
         ):
             command.upgrade(self._config(connection=connection), "heads")
             connection.commit()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
+    from repot.chaos.instruments.effect_table import EffectTable
     from repot.chaos.runner.case import Case, Testbed
     from repot.config import WorkerSettings
     from repot.testbed import ReapedProcess
@@ -75,13 +76,11 @@ class RunEnvironment:
         self.link = self.proxy("link", test_broker.port, test_broker.host)
         self.control_link = self.proxy("control", test_broker.port, test_broker.host)
         self.results_link = self.proxy("results", testbed.results.port)
-        self.observer = Observer(self.journal, test_broker, self.name, testbed.stop)
-        self.stack.callback(self.observer.close)
         self.settings = case.profile.worker_settings(
             app=APP_UNDER_TEST,
             broker_url=testbed.test_broker.url_at(self.control_link.port),
             result_backend=testbed.results.results_url,
-            lease_store=testbed.results.url,
+            lease_store=f"sqlite:///{self.directory}/shop.db" if case.profile.in_transaction else testbed.results.url,
             lease_prefix=self.name,
             queue_names=(self.queue, f"{self.queue}-idle"),
             dead_letter_queue="{queue}-dead",
@@ -89,12 +88,23 @@ class RunEnvironment:
             journal=self.journal.path,
             status_dir=self.directory / "status",
         )
+        effects = self._effect_table() if case.profile.in_transaction else None
+        self.observer = Observer(self.journal, test_broker, self.name, testbed.stop, effects)
+        self.stack.callback(self.observer.close)
         self.app_config = AppConfig(
             testbed.target.app, case.profile.bare(self.settings), test_broker.transport_options(self.name)
         )
         self.app_config.write(self.journal.path)
         # a long timeout, unlike the workers': the experiment's own messages must not fail or be sent twice
         self.client = self.client_of(self.settings.replace(socket_timeout=30))
+
+    def _effect_table(self) -> EffectTable:
+        # only these experiments need SQLAlchemy
+        from repot.chaos.instruments.effect_table import EffectTable
+
+        made = EffectTable(self.settings)
+        self.stack.callback(made.close)
+        return made
 
     def _clean_up(self) -> None:
         """Remove queues and keys from an external broker; a failure does not change the verdict."""
@@ -175,7 +185,9 @@ class RunEnvironment:
     def send(self, role: str, client: Celery | None = None) -> str:
         """Send a companion task; return its id."""
         sent = self._add_sent(role)
-        (client or self.client).send_task(companion(guard=self.case.guard), (0,), task_id=sent.task, queue=self.queue)
+        (client or self.client).send_task(
+            companion(self.case.profile, guard=self.case.guard), (0,), task_id=sent.task, queue=self.queue
+        )
         return sent.task
 
     def send_task_under_test(self, task: str, client: Celery | None = None) -> None:
@@ -188,7 +200,7 @@ class RunEnvironment:
 
         def send() -> None:
             try:
-                name = target.task_for(scenario, guard=self.case.guard)
+                name = target.task_for(scenario, self.case.profile, guard=self.case.guard)
                 (client or self.client).send_task(name, args, kwargs, task_id=task, queue=self.queue, **options)
             except NOT_SENT as error:
                 replies.append((Sending.UNKNOWN, f"{type(error).__name__}: {masked(str(error))}"))

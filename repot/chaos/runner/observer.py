@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from repot.brokers.browse import Decision
     from repot.brokers.message import Message
     from repot.brokers.port import Depth
+    from repot.chaos.instruments.effect_table import EffectTable
     from repot.chaos.instruments.journal import JournalEvent
     from repot.testbed.test_broker import TestBroker
 
@@ -58,6 +59,8 @@ class Observer:
     test_broker: TestBroker
     queue: str
     stop: Event
+    #: Effects that are rows of a database; None where the journal has them.
+    effects: EffectTable | None = None
     sent: list[Sent] = field(default_factory=list)
     died: dict[int, float] = field(default_factory=dict)
     #: The experiment is not settled before: a message waits in a queue that is not counted.
@@ -75,8 +78,8 @@ class Observer:
 
     @property
     def events(self) -> list[JournalEvent]:
-        """Return all events of the journal so far."""
-        return self._follower.read()
+        """Return all events of the journal so far, and the effects that were committed."""
+        return self._follower.read() + (self.effects.read() if self.effects else [])
 
     @property
     def task_under_test(self) -> Sent:

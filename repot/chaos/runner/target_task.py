@@ -15,10 +15,13 @@ from repot.errors import ExperimentFailed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from repot.chaos.scenarios.profiles import Profile
     from repot.chaos.scenarios.scenario import Scenario
 
-#: repot's own tasks: plain; guarded; guarded, and run again when the outcome is unknown.
+#: repot's own tasks: plain; guarded; guarded, and run again when the outcome is unknown; guarded, with its effect in a
+#: transaction.
 PLAIN, GUARDED, GUARDED_RERUN = "repot.under_test", "repot.guarded_under_test", "repot.guarded_under_test_rerun"
+IN_TRANSACTION = "repot.under_test_in_transaction"
 
 _PROBED_WITHIN_S = 30
 #: Characters of a probe's output that an error shows.
@@ -55,9 +58,10 @@ class Target:
         words = ["--app", self.app, "--task", self.task, "--args", given]
         return shlex.join([*words, "--probe", self.probe] if self.probe else words)
 
-    def task_for(self, scenario: Scenario, *, guard: bool) -> str:
+    def task_for(self, scenario: Scenario, profile: Profile, *, guard: bool) -> str:
         """Return the name of the task to send."""
-        return self.task or (GUARDED_RERUN if guard and scenario.reruns else companion(guard=guard))
+        own = companion(profile, guard=guard)
+        return self.task or (GUARDED_RERUN if own == GUARDED and scenario.reruns else own)
 
     def arguments(self, scenario: Scenario) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments to send."""
@@ -95,6 +99,8 @@ class Target:
         return ExperimentFailed(message, hint="It must end with 0 and print one whole number: all effects so far.")
 
 
-def companion(*, guard: bool) -> str:
+def companion(profile: Profile, *, guard: bool) -> str:
     """Return the name of repot's own task, which also runs beside a user's task."""
-    return GUARDED if guard else PLAIN
+    if not guard:
+        return PLAIN
+    return IN_TRANSACTION if profile.in_transaction else GUARDED

@@ -14,7 +14,7 @@ from celery import shared_task
 from repot.chaos.instruments.failpoints import Failpoints, Phase
 from repot.chaos.instruments.journal import EFFECT, Journal
 from repot.chaos.instruments.synthetic_tasks import LONGEST_RUN_S
-from repot.chaos.runner.target_task import GUARDED, GUARDED_RERUN, PLAIN
+from repot.chaos.runner.target_task import GUARDED, GUARDED_RERUN, IN_TRANSACTION, PLAIN
 from repot.config import load
 from repot.idempotency import PARK, RERUN, TASK_ID, Backoff, IdempotentTask, Policy
 
@@ -66,11 +66,40 @@ def guarded_rerun(task: Task[..., Any], seconds: float = 0, retries: int = 0, *,
     return _work(task, seconds, retries, deadly=deadly)
 
 
+@shared_task(
+    bind=True,
+    base=IdempotentTask,
+    name=IN_TRANSACTION,
+    time_limit=LONGEST_RUN_S,
+    max_retries=2,
+    default_retry_delay=_RETRY_DELAY_S,
+    idempotency=_RERUNS,
+)
+def in_transaction(task: IdempotentTask, seconds: float = 0, retries: int = 0, *, deadly: bool = False) -> str:
+    """Do the same under a lease, and commit the effect together with the outcome."""
+    from repot.chaos.instruments.effect_table import write_effect
+
+    failpoints, name, worker = _begin(task, seconds, retries, deadly=deadly)
+    with task.transaction() as session:
+        write_effect(session, worker, name)
+        # not committed: with the process the effect dies as well
+        failpoints.reach(Phase.AFTER_EFFECT, name, worker)
+        task.record_result(name)
+    return name
+
+
 def _work(task: Task[..., Any], seconds: float, retries: int, *, deadly: bool) -> str:
+    failpoints, name, worker = _begin(task, seconds, retries, deadly=deadly)
+    failpoints.journal.write(EFFECT, worker, name)
+    failpoints.reach(Phase.AFTER_EFFECT, name, worker)
+    return name
+
+
+def _begin(task: Task[..., Any], seconds: float, retries: int, *, deadly: bool) -> tuple[Failpoints, str, str]:
+    """Do everything before the effect; return the failpoints, and the names of the task and its worker."""
     path = load().journal
     assert path is not None, "the task under test runs only in experiments"
-    journal = Journal(Path(path))
-    failpoints = Failpoints(journal)
+    failpoints = Failpoints(Journal(Path(path)))
     name, worker = str(task.request.id), str(task.request.hostname)
     failpoints.reach(Phase.RUNNING, name, worker)
     if task.request.retries < retries:
@@ -78,6 +107,4 @@ def _work(task: Task[..., Any], seconds: float, retries: int, *, deadly: bool) -
     Event().wait(seconds)
     if deadly:
         os.kill(os.getpid(), signal.SIGKILL)
-    journal.write(EFFECT, worker, name)
-    failpoints.reach(Phase.AFTER_EFFECT, name, worker)
-    return name
+    return failpoints, name, worker

@@ -32,13 +32,13 @@ def expectation(cell: Cell, product: str, version: str) -> tuple[CellVerdict, ..
             continue
         if found is None or since >= best:
             found, best = entries[key][cell.guard], since
-    return alternatives(found) if found is not None else None
+    return alternatives(found) if found else None
 
 
 def cells(scenario: str) -> list[tuple[str, bool]]:
     """Return the profiles and guards for which the table has an entry."""
-    named = dict.fromkeys(_parsed(key)[0] for key in _table().get(scenario, {}))
-    return [(profile, guard) for profile in named for guard in (False, True)]
+    named = {_parsed(key)[0]: found for key, found in _table().get(scenario, {}).items()}
+    return [(profile, guard) for profile, found in named.items() for guard in (False, True) if found[guard]]
 
 
 def scenario_names() -> list[str]:
@@ -52,6 +52,7 @@ def table(scenario: str) -> dict[Cell, tuple[CellVerdict, ...]]:
         Cell(scenario, key, guard): alternatives(found[guard])
         for key, found in _table().get(scenario, {}).items()
         for guard in (False, True)
+        if found[guard]
     }
 
 

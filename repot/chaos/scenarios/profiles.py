@@ -46,6 +46,8 @@ class Profile:
         broker: the scheme of its address, `redis` or `amqp`.
         settings: repot's settings in addition to its defaults and the scaled times; None for Celery without repot.
         celery: Celery's own settings, if `settings` is None.
+        in_transaction: the lease store is a database (SQLite, in a file of the experiment), and the guarded task
+            commits its effect there together with its outcome.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Profile:
     title: str
     settings: Mapping[str, Any] | None = None
     celery: Mapping[str, Any] = field(default_factory=dict)
+    in_transaction: bool = False
 
     def reserves(self, *, guard: bool) -> int:
         """Return how many messages a worker with one process reserves beside the one that it runs.
@@ -110,6 +113,13 @@ PROFILES = {
             "Redis, repot's settings, messages taken by BRPOP as in stock Celery",
             settings={"redis_claim": "brpop"},
         ),
+        Profile(
+            "redis-database",
+            _REDIS,
+            "Redis, repot's settings, the effect committed with its outcome in a database",
+            settings={},
+            in_transaction=True,
+        ),
         Profile("amqp-stock", _RABBITMQ, "RabbitMQ, Celery's defaults: early acks, no confirms"),
         Profile("amqp-late", _RABBITMQ, "RabbitMQ, Celery's defaults with late acks", celery=_LATE),
         Profile(
@@ -134,6 +144,13 @@ PROFILES = {
             _RABBITMQ,
             "RabbitMQ, repot's settings, quorum queues",
             settings={"queue_type": "quorum"},
+        ),
+        Profile(
+            "amqp-database",
+            _RABBITMQ,
+            "RabbitMQ, repot's settings, quorum queues, the effect committed with its outcome in a database",
+            settings={"queue_type": "quorum"},
+            in_transaction=True,
         ),
     )
 }
