@@ -172,8 +172,10 @@ def _read_module(
         if names is None and not _WORTH_READING.search(text):
             return True
         tree = ast.parse(text)
-        names = _imported(tree, shown) if names is None else names
-        _Reader(found, shown, names, tasks).visit(tree)
+        imported = _imported(tree, shown)
+        _Reader(found, shown, imported if names is None else names, tasks).visit(tree)
+        # views import tasks within their functions
+        names = {**imported, **(names or {})}
         transactions = read_transactions(tree, shown, names, tasks, per_request=_has_atomic_requests())
     except (SyntaxError, ValueError):
         # not Python, for example a template

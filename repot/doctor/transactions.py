@@ -43,7 +43,7 @@ class _Kind(Enum):
     #: Called, it is a transaction; as a decorator, it opens one for each call.
     ATOMIC = auto()
     TRANSACTION = auto()
-    #: The next four return, when called, the one after the colon: maker: factory: session; engine maker: engine.
+    #: A sessionmaker class, what it makes, and what that makes; a connection counts as a session.
     SESSION_MAKER = auto()
     SESSION_FACTORY = auto()
     SESSION = auto()
@@ -76,7 +76,6 @@ _KNOWN = {
     ("sqlalchemy", "create_async_engine"): _Kind.ENGINE_MAKER,
     ("sqlalchemy", "Engine"): _Kind.ENGINE_MAKER,
     ("sqlalchemy", "AsyncEngine"): _Kind.ENGINE_MAKER,
-    # a connection has the methods of a session that count here
     ("sqlalchemy", "Connection"): _Kind.SESSION_FACTORY,
     ("sqlalchemy", "AsyncConnection"): _Kind.SESSION_FACTORY,
     ("sqlalchemy", "Table"): _Kind.TABLE_MAKER,
@@ -422,11 +421,11 @@ class _Reader(ast.NodeVisitor):
 def _kind_of(found: Any) -> _Kind | None:  # noqa: ANN401 - whatever the module holds
     """Return what an object is: a class or one below it, a function, or an instance of such a class."""
     if isinstance(found, FunctionType):
-        return _KNOWN.get((found.__module__.partition(".")[0], found.__name__))
+        return _KNOWN.get((_package(found), found.__name__))
     known = (
         kind
         for one in (found if isinstance(found, type) else type(found)).__mro__
-        if (kind := _KNOWN.get((one.__module__.partition(".")[0], one.__name__)))
+        if (kind := _KNOWN.get((_package(one), one.__name__)))
     )
     kind = next(known, None)
     return kind if isinstance(found, type) else _called(kind)
@@ -438,7 +437,12 @@ def _called(kind: _Kind | None) -> _Kind | None:
 
 def _is_of_celery(found: Any) -> bool:  # noqa: ANN401 - whatever the module holds
     """Return whether an object is a class or function of Celery's, such as `chain`."""
-    return isinstance(found, type | FunctionType) and found.__module__.partition(".")[0] == "celery"
+    return isinstance(found, type | FunctionType) and _package(found) == "celery"
+
+
+def _package(found: type | FunctionType) -> str:
+    # what `exec` or a library makes may have no module
+    return str(found.__module__).partition(".")[0]
 
 
 def _ends(body: list[ast.stmt]) -> bool:

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from repot.config.endpoints import Endpoint
     from repot.doctor.facts import Facts
 
+#: What to write in a database, by a word of the reason; {} is the reason's first word.
 _BY_DATABASE = {
     "fsync": "ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf();",
     "synchronous_commit": "ALTER ROLE shop SET synchronous_commit = on;  -- the user of WORKER_LEASE_STORE",
-    "UNLOGGED": "ALTER TABLE repot_idempotency SET LOGGED;",
+    "UNLOGGED": "ALTER TABLE {} SET LOGGED;",
     "innodb_flush": "SET GLOBAL innodb_flush_log_at_trx_commit = 1;  -- and in my.cnf",
-    "table of": "ALTER TABLE repot_idempotency ENGINE = InnoDB;",
+    "table of": "ALTER TABLE {} ENGINE = InnoDB;",
     "memory": "WORKER_LEASE_STORE=sqlite:////var/lib/shop/leases.db",
 }
 
@@ -64,18 +65,14 @@ def evicts(facts: Facts) -> Iterator[Finding]:
 def forgets(facts: Facts) -> Iterator[Finding]:
     """A record that is lost is work that was never done: a redelivery or a repeated call runs again.
 
-    A database that loses a commit of `self.transaction()` loses effect and record together; one that loses only a
-    record does not.
+    A database that loses a commit of `self.transaction()` loses the effect with it. A table that is emptied, or has no
+    transactions, loses the record alone.
     """
     if facts.store_durability is None or _is_live_broker(facts):
         return
     for reason in known(facts.store_durability).forgets:
-        fix = (
-            next((line for word, line in _BY_DATABASE.items() if word in reason), "")
-            if facts.has_database_store
-            else ""
-        )
-        yield Finding(reason, fix=fix)
+        fixes = (line for word, line in _BY_DATABASE.items() if facts.has_database_store and word in reason)
+        yield Finding(reason, fix=next(fixes, "").format(reason.partition(" ")[0]))
 
 
 @rule(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
+from celery import Celery
 from django.conf import settings as django_settings
 
 from repot.doctor.facts import StoreFacts
+from support.bill import bill
 from support.judging import judge
 
 if TYPE_CHECKING:
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 DATABASE = StoreFacts("postgresql+psycopg://db/shop", is_database=True, retention_s=604800)
 REDIS = StoreFacts("redis://localhost:6379/1", is_database=False, retention_s=604800)
+
+CHARGE = Celery("other", set_as_current=False).task(name="shop.charge", shared=False)(bill)
 
 IMPORTS = """
 from functools import partial
@@ -118,6 +124,10 @@ EARLY = {
         scoped.add(Order())
         if 7: charge.delay(7)
         scoped.commit()
+    """,
+    "an import of its own": """
+        from IMPORTED import charge as pay
+        with atomic(): pay.delay(7)
     """,
     "text": """
         scoped.execute(text("INSERT INTO orders VALUES (7)"))
@@ -231,8 +241,13 @@ def found(facts: Facts, path: Path, rule: str = "RPT220") -> list[str]:
 
 
 @pytest.mark.parametrize("name", EARLY)
-def test_a_task_that_is_sent_before_the_commit(project: Callable[[str], Facts], tmp_path: Path, name: str) -> None:
-    facts = project(IMPORTS + view(EARLY[name]))
+def test_a_task_that_is_sent_before_the_commit(
+    project: Callable[[str], Facts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    module = ModuleType(f"tasks_{uuid4().hex}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    vars(module)["charge"] = CHARGE
+    facts = project((IMPORTS + view(EARLY[name])).replace("IMPORTED", module.__name__))
     (line,) = found(facts, tmp_path)
     assert any(word in line for word in ("delay(", "apply_async(", "send_task("))
 
