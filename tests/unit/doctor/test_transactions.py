@@ -195,14 +195,13 @@ IN_TIME = {
     "in a branch that ends": """
         if charge:
             scoped.add(Order())
-            return scoped.commit()
+            raise OSError
         charge.delay(7)
         scoped.commit()
     """,
     "in a handler": """
         try:
             scoped.add(Order())
-            scoped.commit()
         except OSError:
             charge.delay(7)
             scoped.commit()
