@@ -21,6 +21,7 @@ GROUPS = {
     "RPT6": "Migration",
     "RPT7": "Redis server",
     "RPT8": "RabbitMQ server",
+    "RPT9": "Lease store",
 }
 
 

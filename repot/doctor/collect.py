@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,20 +17,21 @@ from repot.config import BrokerUrl, ExplicitSettings, explain, load, overriding_
 from repot.config.endpoints import Endpoint, endpoints
 from repot.doctor import static_analysis
 from repot.doctor.deployment import read_deployment
-from repot.doctor.facts import Facts, Setting, Versions
+from repot.doctor.facts import Facts, Setting, StoreFacts, Versions
 from repot.doctor.modules import loaded_modules, own_tasks
 from repot.doctor.queue_facts import read_queues
 from repot.doctor.task_facts import read_task, task_lines
 from repot.doctor.typos import spellings, unknown_settings
 from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError, StoreRefused
 from repot.idempotency import IdempotentTask
+from repot.idempotency.durability import Durability, durability
 from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, is_replica, missing_rights
 from repot.worker.app_loader import explained, load_app
 from repot.worker.configure import config_error_of, configure, configured_with
 from repot.worker.effective_config import APPLICATION, effective_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from celery import Celery
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from repot.doctor.config import DoctorConfig
     from repot.doctor.rule import Location
     from repot.worker.effective_config import EffectiveSetting
+
+T = TypeVar("T")
 
 _URLS = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
 
@@ -100,7 +103,7 @@ def collect_from(app: Celery, request: DoctorRequest, config: DoctorConfig) -> F
         configured = configured_with(app) is not None
         management_url = request.management_url or _management_url(app)
         facts = _query_brokers(facts, today, management_url, passes_over_replicas=configured)
-        facts = replace(facts, store_rights=_store_rights(app), store_is_replica=_store_is_replica(app))
+        facts = replace(facts, **_store_facts(app))
     return facts
 
 
@@ -172,6 +175,7 @@ def read_app(app: Celery, name: str, config: DoctorConfig, servers: tuple[Endpoi
         deployment=read_deployment(config.root, config.worker),
         bounds=config.bounds,
         source=found,
+        store=_store_of(configured_with(app)),
     )
 
 
@@ -217,13 +221,66 @@ def _query_brokers(
     return replace(facts, live=ask(facts.servers), source_live=ask(source_servers) if source_servers else None)
 
 
-def _store_rights(app: Celery) -> tuple[str, ...] | Unknown | None:
-    """Return the rights that the lease store's user lacks for this application; None if no task needs the store."""
-    settings, guarded = _store_users(app)
-    if settings is None:
+def _store_of(settings: WorkerSettings | None) -> StoreFacts | None:
+    if settings is None or settings.store_url is None:
         return None
+    url = settings.store_url
+    servers = () if url.is_database else endpoints(url.reveal())
+    return StoreFacts(str(url), url.is_database, settings.idempotency_retention, servers)
+
+
+def _store_facts(app: Celery) -> dict[str, Any]:
+    """Return what the lease store says of itself; nothing if no task needs it."""
+    settings = configured_with(app)
+    if settings is None or settings.store_url is None:
+        return {}
+    if settings.store_url.is_database:
+        return _database_facts(settings)
+    guarded = [task for task in app.tasks.values() if isinstance(task, IdempotentTask)]
+    if not guarded:
+        return {}
+    return {
+        "store_rights": _store_rights(settings, keeps_jobs=any(getattr(task, "keeps_jobs", False) for task in guarded)),
+        "store_read_only": _answer(lambda: _replica(is_replica(settings))),
+        "store_durability": durability(settings),
+    }
+
+
+def _database_facts(settings: WorkerSettings) -> dict[str, Any]:
+    # imported here: an application whose lease store is not a database needs no SQLAlchemy
+    try:
+        from repot.database.connection import Database
+        from repot.database.inspect import inspect_database
+    except ModuleNotFoundError as error:
+        missing = Unknown(f"SQLAlchemy is not installed: {error}", "pip install 'repot[database]'")
+        return dict.fromkeys(("store_read_only", "store_durability", "store_tables"), missing)
+    with closing(Database(settings)) as database:
+        found = _answer(lambda: inspect_database(database))
+    if isinstance(found, Unknown):
+        return dict.fromkeys(("store_read_only", "store_durability", "store_tables"), found)
+    return {
+        "store_read_only": found.read_only,
+        "store_durability": Durability(forgets=found.forgets),
+        "store_tables": found.tables,
+    }
+
+
+def _answer(ask: Callable[[], T]) -> T | Unknown:
+    """Return an answer of the lease store; Unknown if it gives none."""
+    try:
+        return ask()
+    except RepotError as error:
+        return Unknown(error.message, error.hint)
+
+
+def _replica(found: bool | Unknown) -> str | Unknown:  # noqa: FBT001 - the answer
+    return found if isinstance(found, Unknown) else "its role is replica" if found else ""
+
+
+def _store_rights(settings: WorkerSettings, *, keeps_jobs: bool) -> tuple[str, ...] | Unknown:
+    """Return the rights that the lease store's user lacks for this application."""
     needed = [GUARD]
-    if any(getattr(task, "keeps_jobs", False) for task in guarded):
+    if keeps_jobs:
         needed.append(JOBS)
     if settings.max_deliveries:
         needed.append(DELIVERIES)
@@ -234,23 +291,6 @@ def _store_rights(app: Celery) -> tuple[str, ...] | Unknown | None:
         return (error.message,)
     except RepotError as error:
         return Unknown(error.message, error.hint)
-
-
-def _store_is_replica(app: Celery) -> bool | Unknown | None:
-    settings, _ = _store_users(app)
-    try:
-        return None if settings is None else is_replica(settings)
-    except RepotError as error:
-        return Unknown(error.message, error.hint)
-
-
-def _store_users(app: Celery) -> tuple[WorkerSettings | None, list[IdempotentTask]]:
-    """Return the settings that name the lease store, or None if no task needs it, and the guarded tasks."""
-    settings = configured_with(app)
-    guarded = [task for task in app.tasks.values() if isinstance(task, IdempotentTask)]
-    # a database has rights of another kind, and says so itself
-    in_redis = settings is not None and settings.store_url and not settings.store_url.is_database
-    return (settings if in_redis and guarded else None), guarded
 
 
 def _management_url(app: Celery) -> str:

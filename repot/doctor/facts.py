@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from repot.doctor.config import Waiver
     from repot.doctor.rule import Location
     from repot.doctor.static_analysis import Call, SourceFacts
+    from repot.idempotency.durability import Durability
 
 LiveFacts = TypeVar("LiveFacts", RedisFacts, RabbitFacts)
 
@@ -66,6 +67,7 @@ class TaskFacts:
         unknown_options: attributes that Celery does not know, with the likely option.
         invalid_options: options with a value of a type that Celery cannot use, with the value.
         keyed_by_arguments: equal arguments make two calls the same work, IdempotentTask's default.
+        guarded: its class is an IdempotentTask.
         unguarded: the task has a policy, but its class is not an IdempotentTask.
         runs_later: why a call does not run the body: "async def", a generator; empty if it does.
         first_line: of its function or class; `last_line` also.
@@ -90,6 +92,7 @@ class TaskFacts:
     serializer: str | None = None
     keyed_by_arguments: bool = False
     unguarded: bool = False
+    guarded: bool = False
     runs_later: str = ""
     calls: tuple[Call, ...] = ()
     location: Location | None = None
@@ -153,6 +156,22 @@ class Deployment:
     beats: tuple[Location, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """The lease store of an application that repot configured.
+
+    Attributes:
+        url: without a password.
+        servers: of a Redis or Valkey.
+        retention_s: how long a record is kept after its task ended.
+    """
+
+    url: str
+    is_database: bool
+    retention_s: float
+    servers: tuple[Endpoint, ...] = ()
+
+
 class Delay(NamedTuple):
     """A delay before a task runs; `task`, `queue` and `location` are empty or None if unknown."""
 
@@ -180,6 +199,7 @@ class Facts:
         live: the facts of the running broker; None without `--live`.
         source_live: the same for today's broker, if `moved_from` is set.
         bounds: the user's own statements.
+        store: the lease store; None if no setting of repot's names one.
         library_tasks: tasks of installed libraries, which are not judged.
     """
 
@@ -204,10 +224,15 @@ class Facts:
     moved_from: BrokerKind | None = None
     live: RedisFacts | RabbitFacts | None = None
     source_live: RedisFacts | RabbitFacts | None = None
+    store: StoreFacts | None = None
     #: Rights that the lease store's user lacks; None if no task needs a store, or without `--live`.
     store_rights: tuple[str, ...] | Unknown | None = None
-    #: Whether the lease store is a replica; None as for `store_rights`.
-    store_is_replica: bool | Unknown | None = None
+    #: Why the lease store takes no writes, empty if it does; None as for `store_rights`.
+    store_read_only: str | Unknown | None = None
+    #: Why it may forget; None as for `store_rights`.
+    store_durability: Durability | Unknown | None = None
+    #: What is wrong with its tables, empty if nothing is; None if it is not a database, or without `--live`.
+    store_tables: str | Unknown | None = None
 
     @property
     def kind(self) -> BrokerKind:
@@ -220,6 +245,11 @@ class Facts:
     def broker(self) -> Capabilities:
         """Return what the broker does that it is judged on."""
         return capabilities_of(self.kind)
+
+    @property
+    def has_database_store(self) -> bool:
+        """Return whether leases and idempotency records are in a database."""
+        return self.store is not None and self.store.is_database
 
     @property
     def kinds(self) -> set[BrokerKind | None]:

@@ -14,11 +14,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from celery.app.task import Task
-
 from repot.doctor.config import rule_names
 from repot.doctor.modules import other_modules
 from repot.doctor.rule import Location
+from repot.doctor.source_names import SIGNATURES, first_line, is_celerys, object_behind
+from repot.doctor.transactions import DatabaseWrite, EarlySend, read_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -28,14 +28,12 @@ if TYPE_CHECKING:
 _WAIVER = re.compile(r"#\s*repot:\s*ignore\[([A-Za-z0-9,\s]*)\]\s*(.*)")
 
 #: A module that is not loaded is read only if this matches.
-_WORTH_READING = re.compile(r"\.(apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\(")
+_WORTH_READING = re.compile(r"\.(delay|apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\(")
 #: Calls that send a task, or prepare one to be sent, with options.
 _SENDING = frozenset({"apply_async", "retry", "send_task", "set", "signature", "subtask", "s", "si"})
 
 #: Those of them whose names only Celery uses.
 _CELERYS_OWN = frozenset({"apply_async", "send_task", "subtask"})
-#: Methods that return a signature of a task.
-_SIGNATURES = frozenset({"s", "si", "signature", "subtask"})
 
 #: Arguments of Celery's constructor that name a setting differently.
 _CONSTRUCTOR = {"broker": "broker_url", "backend": "result_backend"}
@@ -96,6 +94,8 @@ class SourceFacts:
         keys: where a name is written.
         rejects: where a Reject is raised; `revokes`: where a task is revoked.
         extents: file and first line of a function, or of its class -> its first and last line.
+        early_sends: tasks that are sent in an open transaction.
+        writes: rows that tasks write outside `self.transaction()`.
         complete: False if some modules were not read: too many, or unreadable.
     """
 
@@ -106,6 +106,8 @@ class SourceFacts:
     misuses: tuple[Misuse, ...] = ()
     revokes: tuple[Location, ...] = ()
     extents: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    early_sends: tuple[EarlySend, ...] = ()
+    writes: tuple[DatabaseWrite, ...] = ()
     complete: bool = True
 
 
@@ -118,6 +120,8 @@ class _Found:
     misuses: list[Misuse] = field(default_factory=list)
     revokes: list[Location] = field(default_factory=list)
     extents: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    early_sends: list[EarlySend] = field(default_factory=list)
+    writes: list[DatabaseWrite] = field(default_factory=list)
 
 
 def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[str, int], str]) -> SourceFacts:
@@ -153,6 +157,8 @@ def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[st
         misuses=tuple(found.misuses),
         revokes=tuple(found.revokes),
         extents=found.extents,
+        early_sends=tuple(found.early_sends),
+        writes=tuple(found.writes),
         complete=complete,
     )
 
@@ -166,14 +172,28 @@ def _read_module(
         if names is None and not _WORTH_READING.search(text):
             return True
         tree = ast.parse(text)
-        _Reader(found, shown, _imported(tree, shown) if names is None else names, tasks).visit(tree)
+        imported = _imported(tree, shown)
+        _Reader(found, shown, imported if names is None else names, tasks).visit(tree)
+        # views import tasks within their functions
+        names = {**imported, **(names or {})}
+        transactions = read_transactions(tree, shown, names, tasks, per_request=_has_atomic_requests())
     except (SyntaxError, ValueError):
         # not Python, for example a template
         return True
     except (OSError, RecursionError, MemoryError):
         return False
     found.waivers += _waivers(text, shown)
+    found.early_sends += transactions.early_sends
+    found.writes += transactions.writes
     return True
+
+
+def _has_atomic_requests() -> bool:
+    """Return whether Django opens a transaction for each request; False if it is not configured in this process."""
+    django = sys.modules.get("django.conf")
+    if django is None or not django.settings.configured:
+        return False
+    return any(one.get("ATOMIC_REQUESTS") for one in (getattr(django.settings, "DATABASES", None) or {}).values())
 
 
 def _imported(tree: ast.Module, file: str) -> dict[str, Any]:
@@ -184,7 +204,11 @@ def _imported(tree: ast.Module, file: str) -> dict[str, Any]:
             source = vars(_loaded(node, file) or object)
             names |= {one.asname or one.name: source[one.name] for one in node.names if one.name in source}
         elif isinstance(node, ast.Import):
-            names |= {one.asname: sys.modules[one.name] for one in node.names if one.asname and one.name in sys.modules}
+            for one in node.names:
+                # without `as` it is the name of the top package
+                module = one.name if one.asname else one.name.partition(".")[0]
+                if module in sys.modules:
+                    names[one.asname or module] = sys.modules[module]
     return names
 
 
@@ -221,12 +245,12 @@ class _Reader(ast.NodeVisitor):
         self._locals: dict[str, ast.expr] = {}
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        outer, self._class = self._class, (_first_line(node), node.end_lineno or node.lineno)
+        outer, self._class = self._class, (first_line(node), node.end_lineno or node.lineno)
         self.generic_visit(node)
         self._class = outer
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        first = _first_line(node)
+        first = first_line(node)
         self._found.extents[self._file, first] = self._class or (first, node.end_lineno or node.lineno)
         outer = self._task, self._self, self._class, self._locals
         self._task = self._tasks.get(first, self._task)
@@ -303,11 +327,11 @@ class _Reader(ast.NodeVisitor):
     def _is_task(self, receiver: ast.expr) -> bool:
         """Return whether a receiver is the bound task, or a name of a task or signature."""
         while isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Attribute):
-            if receiver.func.attr in _SIGNATURES:
+            if receiver.func.attr in SIGNATURES:
                 return True
             receiver = receiver.func.value
         itself = isinstance(receiver, ast.Name) and receiver.id == self._self and bool(self._task)
-        return itself or _is_celerys(self._object(receiver))
+        return itself or is_celerys(self._object(receiver))
 
     def _misused(self, called: str, node: ast.Call, keywords: Mapping[str, ast.expr]) -> None:
         if called in ("retry", "apply_async") and "delay" in keywords:
@@ -332,19 +356,10 @@ class _Reader(ast.NodeVisitor):
         while isinstance(receiver, ast.Call):
             receiver = receiver.func.value if isinstance(receiver.func, ast.Attribute) else ast.Name("")
         found = self._object(receiver)
-        return str(getattr(found, "name", "") or "") if _is_celerys(found) else ""
+        return str(getattr(found, "name", "") or "") if is_celerys(found) else ""
 
     def _object(self, node: ast.expr) -> Any:  # noqa: ANN401 - whatever the module holds
-        """Return the object behind a name, if that needs no user code; else None."""
-        if isinstance(node, ast.Name):
-            return self._names.get(node.id)
-        if isinstance(node, ast.Attribute):
-            try:
-                held = object.__getattribute__(self._object(node.value), "__dict__")
-            except AttributeError:
-                return None
-            return held.get(node.attr)
-        return None
+        return object_behind(self._names, node)
 
     def _seconds(self, node: ast.expr | None) -> float | None:
         value = self._value(node)
@@ -410,20 +425,9 @@ def _assigned_once(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, as
     return {name: value for name, value in assigned.items() if stores.count(name) == 1 and name not in parameters}
 
 
-def _is_celerys(found: object) -> bool:
-    """Return whether an object is a task or a proxy of one; by its type, because attributes may run user code."""
-    kind = type(found)
-    return issubclass(kind, Task) or kind.__module__.partition(".")[0] == "celery"
-
-
 def _last_name(node: ast.expr) -> str:
     """Return the last name of a dotted expression: `control` of `app.control`."""
     return str(getattr(node, "attr", getattr(node, "id", "")))
-
-
-def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
-    """Return the first line of a definition, including its decorators."""
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def _is_now(node: ast.expr) -> bool:

@@ -84,6 +84,7 @@ def read_task(app: Celery, task: Any, found: SourceFacts, root: Path) -> TaskFac
         invalid_options=invalid_options,
         serializer=task.serializer,
         keyed_by_arguments=guarded and task.idempotency.key is not TASK_ID,
+        guarded=guarded,
         unguarded=not guarded and has_unread_attribute(task, "idempotency"),
         runs_later=runs_later(task.run),
         calls=calls,

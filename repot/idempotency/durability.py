@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.cluster import RedisCluster
 
@@ -13,6 +13,13 @@ from repot.idempotency.connection import StoreConnection
 
 if TYPE_CHECKING:
     from repot.config import WorkerSettings
+
+
+class Durability(NamedTuple):
+    """Why the lease store may drop records while it runs, and why a crash or restart may lose some."""
+
+    evicts: tuple[str, ...] = ()
+    forgets: tuple[str, ...] = ()
 
 
 class _Durability(StoreConnection):
@@ -29,6 +36,12 @@ class _Durability(StoreConnection):
 
 def weaknesses(settings: WorkerSettings) -> list[str] | Unknown:
     """Return why the lease store may forget; Unknown if its server does not say."""
+    found = durability(settings)
+    return found if isinstance(found, Unknown) else [*found.forgets, *found.evicts]
+
+
+def durability(settings: WorkerSettings) -> Durability | Unknown:
+    """Return why the Redis or Valkey of the lease store may forget; Unknown if its server does not say."""
     with closing(_Durability(settings)) as store:
         try:
             found = store.info()
@@ -36,9 +49,9 @@ def weaknesses(settings: WorkerSettings) -> list[str] | Unknown:
             return Unknown(error.message, error.hint)
     if isinstance(found, Unknown):
         return found
-    weak = []
+    evicts, forgets = [], []
     if not found.get("aof_enabled"):
-        weak.append("appendonly is no: a restart forgets the last minutes, or everything")
+        forgets.append("appendonly is no: a restart forgets the last minutes, or everything")
     if (policy := found.get("maxmemory_policy", "noeviction")) != "noeviction":
-        weak.append(f"maxmemory-policy is {policy}: a full memory drops keys")
-    return weak
+        evicts.append(f"maxmemory-policy is {policy}: a full memory drops keys")
+    return Durability(tuple(evicts), tuple(forgets))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from repot.config.endpoints import Endpoint
     from repot.doctor.facts import Delay, Facts, QueueFacts, TaskFacts
+    from repot.doctor.transactions import DatabaseWrite
 
 #: A task that runs this long or longer makes the tasks behind it wait too long.
 LONG_S = 60
@@ -661,6 +662,59 @@ def lease_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
 
 
 _VISIBILITY = "broker_transport_options.visibility_timeout"
+
+
+@rule(
+    "RPT126",
+    "A task's rows and its outcome are two commits",
+    WARNING,
+    fix="""
+    @app.task(base=IdempotentTask, bind=True, idempotency=Policy(key=('order',)))
+    def charge(self, order):
+        with self.transaction(Session) as session:  # or Django's connection; docs/database.md
+            session.add(Payment(order=order))
+    """,
+    evidence=("docs/database.md: Which guarantee you get", "tests/servers/test_transaction_workers.py"),
+)
+def two_commits(facts: Facts) -> Iterator[Finding]:
+    """If the worker dies between the two, the rows are there and the outcome is unknown: the task runs again.
+
+    The lease store is in a database, so `self.transaction()` commits both together, if it is that of the rows.
+    """
+    if facts.has_database_store:
+        for task, write in _guarded_writes(facts):
+            yield Finding(f"{write.name} is outside self.transaction()", task=task.name, location=write.location)
+
+
+@rule(
+    "RPT127",
+    "A lease store in the database would commit a task's rows with its outcome",
+    INFO,
+    fix="""
+    WORKER_LEASE_STORE=postgresql+psycopg://shop:password@db.internal/shop  # and repot store migrate --execute
+    with self.transaction(Session) as session: ...  # in the task; docs/database.md
+    """,
+    evidence=("docs/database.md: Which guarantee you get",),
+)
+def store_elsewhere(facts: Facts) -> Iterator[Finding]:
+    """If a worker dies between the rows' commit and the record, which is in Redis, the outcome is unknown.
+
+    Then the task runs again, or waits for a person, by its policy.
+    """
+    if facts.store is None or facts.has_database_store:
+        return
+    for task, write in _guarded_writes(facts):
+        yield Finding(
+            f"{write.name} commits to a database, the outcome is in Redis", task=task.name, location=write.location
+        )
+
+
+def _guarded_writes(facts: Facts) -> Iterator[tuple[TaskFacts, DatabaseWrite]]:
+    """Yield the guarded tasks that write rows outside `self.transaction()`, with the first such call."""
+    for task in facts.tasks:
+        write = next((one for one in facts.source.writes if task.guarded and one.task == task.name), None)
+        if write:
+            yield task, write
 
 
 def _above(seconds: float) -> int:

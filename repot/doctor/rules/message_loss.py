@@ -469,6 +469,26 @@ def taken_by_brpop(facts: Facts) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "RPT220",
+    "A task is sent before its transaction is committed",
+    WARNING,
+    fix="""
+    outbox.send(session, charge, (order.id,))  # from repot import outbox: leaves with the commit, whatever dies
+    charge.delay_on_commit(order.id)  # Django; it is not sent if the process dies after the commit
+    """,
+    evidence=("docs/outbox.md", "https://docs.celeryq.dev/en/stable/userguide/tasks.html#database-transactions"),
+)
+def sent_before_the_commit(facts: Facts) -> Iterator[Finding]:
+    """A worker may take the message before the commit, and looks for a row that is not there yet.
+
+    If the transaction is rolled back, the task runs for rows that never were. A task that is sent after the commit is
+    lost if the process dies in between; one that is sent with the commit is not.
+    """
+    for sent in facts.source.early_sends:
+        yield Finding(f"{sent.name} is sent {sent.where}", location=sent.location)
+
+
 def _has_dead_letters(facts: Facts, queue: QueueFacts) -> bool:
     """Return whether a queue's arguments or its known policies name a dead-letter target."""
     return queue.has_dead_letter_target or bool(facts.set_by_known_policy(queue, "dead-letter-exchange"))

@@ -313,7 +313,7 @@ def claims_impossible(facts: Facts) -> Iterator[Finding]:
 
 @rule(
     "RPT713",
-    "The lease store is a replica",
+    "The lease store is a replica, or read-only",
     ERROR,
     live=True,
     fix="WORKER_LEASE_STORE=sentinel://host:26379/0  # and WORKER_SENTINEL_MASTER, or the address of the primary",
@@ -323,9 +323,18 @@ def claims_impossible(facts: Facts) -> Iterator[Finding]:
     ),
 )
 def store_replica(facts: Facts) -> Iterator[Finding]:
-    """A replica refuses writes (READONLY), and claiming a lease is a write: no guarded task runs, no job is accepted.
+    """A replica refuses writes, and claiming a lease is a write: no guarded task runs, no job is accepted.
 
-    No task runs twice because of it. A replica that accepts writes loses them with its next synchronization.
+    No task runs twice because of it. A replica that accepts writes loses them with its next synchronization. A database
+    that is read-only is the same.
     """
-    if facts.store_is_replica is not None and known(facts.store_is_replica):
-        yield Finding("its role is replica")
+    if facts.store_read_only is None:
+        return
+    reason = known(facts.store_read_only)
+    if reason:
+        fix = (
+            "WORKER_LEASE_STORE=postgresql+psycopg://...  # the address of the primary"
+            if facts.has_database_store
+            else ""
+        )
+        yield Finding(reason, fix=fix)

@@ -18,12 +18,14 @@ from repot.brokers.facts import Binding, DeclaredPolicy, DeclaredQueue, Permissi
 from repot.config.broker_kinds import BrokerKind
 from repot.config.endpoints import endpoints
 from repot.doctor.config import DoctorConfig, Waiver
-from repot.doctor.facts import Bounds, Deployment, Facts, Versions
+from repot.doctor.facts import Bounds, Deployment, Facts, StoreFacts, Versions
 from repot.doctor.rule import Location
 from repot.doctor.static_analysis import Call, Misuse, SourceFacts
+from repot.doctor.transactions import DatabaseWrite, EarlySend
 from repot.errors import ConfigInvalid
 from repot.idempotency import TASK_ID, IdempotentTask
 from repot.idempotency import Policy as GuardPolicy
+from repot.idempotency.durability import Durability
 from support.judging import (
     GOOD_RABBITMQ,
     GOOD_REDIS,
@@ -122,6 +124,13 @@ def declared(kind: str = "quorum", **changes: object) -> dict[str, DeclaredQueue
 
 
 QUORUM_4 = rabbit_says()
+IN_DATABASE = StoreFacts("postgresql+psycopg://db/shop", is_database=True, retention_s=604800)
+IN_REDIS = StoreFacts(
+    "redis://localhost:6380/1", is_database=False, retention_s=604800, servers=endpoints("redis://localhost:6380/1")
+)
+WITH_THE_BROKER = replace(IN_REDIS, servers=endpoints("redis://127.0.0.1/1"))
+WITHOUT_REDIS = {**GOOD_RABBITMQ, "result_backend": "db+postgresql+psycopg://db/shop"}
+SENT_EARLY = EarlySend("charge.delay()", "inside transaction.atomic()", Location("shop/views.py", 7))
 ELSEWHERE = "redis://localhost:6379/3"
 LONG = {"time_limit": 7200}
 CONSUMES = {**QUORUM, "x-consumer-timeout": 7200000}
@@ -176,6 +185,15 @@ def runs() -> None:
 def yields() -> Iterator[None]:
     """What has to be iterated."""
     yield
+
+
+def guarded_on(found: Facts) -> Facts:
+    return replace(found, tasks=tuple(replace(task, guarded=True) for task in found.tasks))
+
+
+def writes(store: StoreFacts) -> Facts:
+    write = DatabaseWrite("shop.bill", "session.add", Location("shop/tasks.py", 7))
+    return guarded_on(on_rabbitmq(store=store, source=SourceFacts(writes=(write,))))
 
 
 CASES = [
@@ -1465,8 +1483,8 @@ CASES = [
     ),
     Case(
         "RPT713",
-        lambda: on_rabbitmq(live=QUORUM_4, store_is_replica=True),
-        lambda: on_rabbitmq(live=QUORUM_4, store_is_replica=False),
+        lambda: on_rabbitmq(live=QUORUM_4, store_read_only="its role is replica"),
+        lambda: on_rabbitmq(live=QUORUM_4, store_read_only=""),
         "replica",
     ),
     Case(
@@ -1544,6 +1562,79 @@ CASES = [
             live=rabbit_says(queues=declared() | {"celery.dead": DeclaredQueue("celery.dead", "quorum", {})})
         ),
         "'celery' sends dead letters to the queue",
+    ),
+    # the store of leases
+    Case(
+        "RPT126",
+        lambda: writes(IN_DATABASE),
+        lambda: writes(IN_REDIS),
+        "session.add is outside self.transaction()",
+    ),
+    Case(
+        "RPT127",
+        lambda: writes(IN_REDIS),
+        lambda: writes(IN_DATABASE),
+        "session.add commits to a database",
+    ),
+    Case(
+        "RPT220",
+        lambda: on_redis(source=SourceFacts(early_sends=(SENT_EARLY,))),
+        lambda: on_redis(source=sends()),
+        "charge.delay() is sent inside transaction.atomic()",
+    ),
+    Case(
+        "RPT901",
+        lambda: on_rabbitmq(live=QUORUM_4, store=IN_REDIS, store_durability=Durability(evicts=("allkeys-lru",))),
+        lambda: on_rabbitmq(live=QUORUM_4, store=IN_REDIS, store_durability=Durability()),
+        "allkeys-lru",
+    ),
+    *(
+        Case(
+            rule,
+            lambda: on_redis(live=REDIS_SAYS, store=IN_REDIS, store_durability=Durability(("lru",), ("lru",))),
+            lambda: on_redis(live=REDIS_SAYS, store=WITH_THE_BROKER, store_durability=Durability(("lru",), ("lru",))),
+            "lru",
+            "with the broker",
+        )
+        for rule in ("RPT901", "RPT902")
+    ),
+    Case(
+        "RPT902",
+        lambda: on_rabbitmq(live=QUORUM_4, store=IN_DATABASE, store_durability=Durability(forgets=("fsync is off",))),
+        lambda: on_rabbitmq(live=QUORUM_4, store=IN_DATABASE, store_durability=Durability()),
+        "fsync is off",
+    ),
+    Case(
+        "RPT903",
+        lambda: guarded_on(on_stock(store=replace(IN_REDIS, retention_s=7000.0))),
+        lambda: guarded_on(on_stock(store=replace(IN_REDIS, retention_s=7200.0))),
+        "records are kept for 7000 s, a redelivery can come after 7200 s",
+    ),
+    Case(
+        "RPT903",
+        lambda: guarded_on(on_rabbitmq(store=replace(IN_DATABASE, retention_s=60.0))),
+        lambda: on_rabbitmq(store=replace(IN_DATABASE, retention_s=60.0)),
+        "kept for 60 s",
+        "unguarded",
+    ),
+    Case(
+        "RPT904",
+        lambda: on_rabbitmq(live=QUORUM_4, store=IN_DATABASE, store_tables="there are no tables"),
+        lambda: on_rabbitmq(live=QUORUM_4, store=IN_DATABASE, store_tables=""),
+        "there are no tables",
+    ),
+    Case(
+        "RPT905",
+        lambda: on_rabbitmq(store=IN_DATABASE),
+        lambda: on_rabbitmq(store=IN_REDIS),
+        "redis://localhost:6379/1",
+    ),
+    Case(
+        "RPT905",
+        lambda: on_rabbitmq(store=IN_DATABASE),
+        lambda: facts(WITHOUT_REDIS, store=IN_DATABASE),
+        "redis://localhost:6379/1",
+        "results in the database",
     ),
     # the waivers
     Case("RPT001", on_redis, on_redis, "waiver"),
@@ -1626,8 +1717,18 @@ def test_every_rule_has_a_case() -> None:
         lambda: on_redis(live=REDIS_SAYS),
         lambda: on_rabbitmq(live=QUORUM_4, source_live=REDIS_SAYS),
         lambda: facts(classic(), live=QUORUM_4),
+        lambda: guarded_on(
+            facts(
+                WITHOUT_REDIS,
+                live=QUORUM_4,
+                store=IN_DATABASE,
+                store_read_only="",
+                store_durability=Durability(),
+                store_tables="",
+            )
+        ),
     ],
-    ids=["redis", "rabbitmq quorum", "rabbitmq classic"],
+    ids=["redis", "rabbitmq quorum", "rabbitmq classic", "no redis at all"],
 )
 def test_every_rule_is_silent_about_a_good_configuration(good: object) -> None:
     report = judge(good())  # type: ignore[operator]

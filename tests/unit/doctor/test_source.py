@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
 
-from repot.doctor.collect import read_app
 from repot.doctor.config import read_config
 from repot.doctor.deployment import read_deployment
 from repot.doctor.rule import Finding, Location
 from repot.doctor.runner import run_rules
 from repot.errors import ConfigInvalid
-from support.judging import RULES, stock
+from support.judging import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
-
-    from celery import Celery
 
     from repot.doctor.facts import Facts
     from repot.doctor.runner import Report
-
-HEAD = """from datetime import datetime, timedelta
-from celery import Celery
-from celery.exceptions import Reject
-DAY = 24 * 60 * 60
-app = Celery("shop", set_as_current=False)
-app.conf.update(CONF)
-
-"""
-
 
 CLASS_WITH_WAIVER = """class Bill(app.Task):
     acks_late = False  # repot: ignore[RPT203] counters
@@ -43,28 +27,6 @@ CLASS_WITH_WAIVER = """class Bill(app.Task):
 
 app.register_task(Bill())
 """
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Iterator[Callable[[str], Facts]]:
-    """Import the text of a module as the project's only one, and read its application."""
-    name = f"shop_{uuid4().hex[:8]}"
-
-    def load(text: str) -> Facts:
-        path = tmp_path / f"{name}.py"
-        path.write_text(HEAD + text)
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        module.__dict__["CONF"] = stock()
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        app: Celery = module.app
-        return read_app(app, name, read_config(tmp_path))
-
-    yield load
-    sys.modules.pop(name, None)
 
 
 def judged(facts: Facts, path: Path) -> Report:
