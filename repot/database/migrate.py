@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 #: Seconds after which a migration that failed beside another one is tried again.
-_PAUSES_S = (0.5, 1.0, 2.0)
+_PAUSES_S = (0.5, 0.5, 1.0, 1.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,14 @@ class Migrations:
         return pending
 
     def _upgrade(self) -> None:
-        with self._database.errors_named(), self._database.engine.connect() as connection:
-            command.upgrade(self._config(connection=connection), "heads")
-            connection.commit()
+        try:
+            with self._database.errors_named(), self._database.engine.connect() as connection:
+                command.upgrade(self._config(connection=connection), "heads")
+                connection.commit()
+        except CommandError as error:
+            # a server without transactions for such statements: another one has brought the tables to this version
+            message = f"another one migrates the tables of the lease store {self._database.url}: {error}"
+            raise StoreUnreachable(message, hint="Run `repot store migrate --execute` again.") from error
 
     def _config(self, **options: Any) -> Config:  # noqa: ANN401 - of Alembic
         config = Config(attributes={"options": options})

@@ -74,3 +74,10 @@ def _now_of_mysql(_element: Any, _compiler: Any, **_: Any) -> str:  # noqa: ANN4
 @compiles(now, "sqlite")
 def _now_of_sqlite(_element: Any, _compiler: Any, **_: Any) -> str:  # noqa: ANN401
     return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+def storable(value: Any) -> Any:  # noqa: ANN401 - of any column
+    """Return text that every database stores: PostgreSQL knows no NUL, and UTF-8 no half of a pair."""
+    if not isinstance(value, str):
+        return value
+    return str(value).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

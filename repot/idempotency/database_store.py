@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from repot.database.connection import Database
 from repot.database.driver_connection import DriverConnection
 from repot.database.schema import idempotency as table
-from repot.database.schema import now
+from repot.database.schema import now, storable
 from repot.idempotency import transitions
 from repot.idempotency.records import FinishMode, State
 from repot.idempotency.transitions import StoredRecord
@@ -160,7 +160,7 @@ class DatabaseLeaseStore:
     def _write(self, connection: Connection | DriverConnection, changed: StoredRecord | None, *, is_new: bool) -> None:
         if changed is None:
             return
-        values = {name: _storable(value) for name, value in asdict(changed).items()}
+        values = {name: storable(value) for name, value in asdict(changed).items()}
         if is_new:
             connection.execute(insert(table).values(prefix=self._prefix, **values))
         else:
@@ -172,10 +172,3 @@ def _stored(row: Sequence[Any]) -> StoredRecord:
     # the last column of some queries is the time
     values = dict(zip((column.name for column in _COLUMNS), row, strict=False))
     return StoredRecord(**values | {"state": State(values["state"])})
-
-
-def _storable(value: Any) -> Any:  # noqa: ANN401 - of any column
-    """Return text that every database stores: PostgreSQL knows no NUL, and UTF-8 no half of a pair."""
-    if not isinstance(value, str):
-        return value
-    return str(value).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

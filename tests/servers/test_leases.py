@@ -16,7 +16,8 @@ from repot.cli.output import PIPE_CLOSED
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.records import Acquired, Done, Ending, RunOutcome
 from repot.submission.job import Status
-from repot.submission.job_store import JobStore, Submission
+from repot.submission.job_store import Submission
+from repot.submission.redis_job_store import RedisJobStore
 from repot.waiting import wait_until
 from support.leases import TimedRedis, lease_request
 
@@ -159,7 +160,7 @@ def test_the_reaper_changes_only_unknown_outcomes(desk: Desk) -> None:
 
 def test_jobs_whose_worker_died_are_listed_and_freed(desk: Desk) -> None:
     """A job of a process that died between its submission and its message."""
-    jobs = JobStore(desk.timed.settings)
+    jobs = RedisJobStore(desk.timed.settings)
     submission = Submission("job", "t" * 64, "s" * 64, "project 7", "shop.render", "p", "", 0, 0.05)
     jobs.submit(submission)
     wait_until(lambda: list(jobs.expired()), within_s=5, what="its lease runs out")

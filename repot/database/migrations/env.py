@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
+from repot.database import job_tables  # noqa: F401 - adds its tables to `metadata`
 from repot.database.schema import VERSION_TABLE, metadata
 
 attributes = context.config.attributes
