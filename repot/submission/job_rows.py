@@ -246,7 +246,7 @@ class JobRows:
         return self._connection.execute(query.with_for_update() if lock else query).first()
 
     def _lock(self, table: Table, empty: dict[str, Any], **key: str) -> dict[str, Any]:
-        """Return a row's values, which no other transaction changes before this one ends; without a row `empty` ones."""
+        """Return a row's values, which no other transaction changes meanwhile; without a row `empty` ones."""
         empty = empty | {"deleted_at": self.at + self._retention_s}
         found = self._first(table, [table.c[name] for name in empty], lock=True, **key)
         if found is None:
