@@ -294,10 +294,10 @@ class WorkerSettings(EnvironmentSettings):
     )
     lease_store: OptionalStore = Field(
         None,
-        description="URL of the Redis or Valkey for leases, idempotency records and jobs: redis://, rediss://, "
-        "sentinel://, redis+cluster://, rediss+cluster://. Default: the result backend, if it is one. It must not "
-        "evict keys. Or a database for leases and records (database.md): postgresql+psycopg://, mysql+pymysql://, "
-        "sqlite:////file; jobs and rollouts then use the Redis of the result backend.",
+        description="URL of the Redis or Valkey for leases, idempotency records, jobs and counts of deliveries: "
+        "redis://, rediss://, sentinel://, redis+cluster://, rediss+cluster://. Default: the result backend, if it is "
+        "one. It must not evict keys. Or a database for the same (database.md): postgresql+psycopg://, "
+        "mysql+pymysql://, sqlite:////file; rollouts then use the Redis of the result backend.",
     )
     lease: float = Field(
         30,

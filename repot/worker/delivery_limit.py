@@ -5,7 +5,7 @@ not those of classic queues. Redis says only that a message is not delivered for
 time; the recovery of a claim counts itself in the message. So the lease store counts, if
 there is one: one more for each delivery marked as redelivered, one less for each message
 that a living worker returned. A message that is delivered
-once costs nothing. The store keeps one number for each message, for a time that each
+once costs nothing. The store, a Redis or a database, keeps one number for each message, for a time that each
 delivery prolongs.
 """
 

@@ -11,8 +11,10 @@ from uuid import uuid4
 
 import pytest
 import redis as redis_client
+from sqlalchemy import delete, func, select, update
 
 from repot.config import ExplicitSettings, inherited_environment
+from repot.database import job_tables as tables
 from repot.database.migrate import Migrations
 from repot.errors import StoreRefused, StoreUnreachable
 from repot.submission.database_job_store import DatabaseJobStore
@@ -599,6 +601,96 @@ def test_the_audit_does_not_grow_without_end(store: JobStore, monkeypatch: pytes
     audit = store.audit(TENANT, 10)
     assert {"2", "3", "4"} == set(audit.by_scope)
     assert 5 == audit.total.refused
+
+
+@only_databases
+def test_the_list_of_refusals_does_not_grow_without_end(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis keeps about the last 1000."""
+    monkeypatch.setattr("repot.submission.job_rows.MAX_REFUSALS", 3)
+    store.submit(submission())
+    refused = [submission() for _ in range(5)]
+    for one in refused:
+        store.submit(one)
+    audit = store.audit(TENANT, 10)
+    assert [one.id for one in reversed(refused[2:])] == [one.job_id for one in audit.refusals]
+    assert 5 == audit.total.refused
+
+
+# What only a database needs
+
+
+def advance(store: DatabaseJobStore, seconds: float) -> None:
+    """Move every row into the past, as if the server's clock had advanced."""
+    for table in (tables.jobs, tables.scopes, tables.keys, tables.audits):
+        moments = {name: table.c[name] - seconds for name in ("expires_at", "deleted_at") if name in table.c}
+        step = update(table).where(table.c.prefix == store._prefix).values(moments)
+        store.database.transact(lambda connection, step=step: connection.execute(step))  # type: ignore[misc]
+
+
+def rows(store: DatabaseJobStore) -> dict[str, int]:
+    """Count the rows of each table."""
+    found = (tables.jobs, tables.scopes, tables.keys, tables.audits, tables.refusals, tables.sums)
+    queries = {one.name: select(func.count()).where(one.c.prefix == store._prefix) for one in found}
+    return store.database.read(
+        lambda connection: {name: connection.scalars(one).one() for name, one in queries.items()}
+    )
+
+
+@only_databases
+def test_what_is_past_its_retention_is_absent_and_is_deleted(store: DatabaseJobStore) -> None:
+    """Redis forgets by itself."""
+    first = submission(key="k")
+    for one in (first, submission(), submission()):
+        store.submit(one)
+    assert {1, 2} == set(rows(store).values())
+    advance(store, LONG_S + store._retention_s + 1)
+    assert (None, [], 0) == (store.get(TENANT, first.id), list(store.expired()), store.audit(TENANT, 10).total.refused)
+    again = store.submit(submission(key="k"))
+    assert ("accepted", 1) == (again.result, again.job and again.job.generation)
+    assert "conflict" == store.submit(submission()).result
+    assert (1, 1) == (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused)
+    store.clean()
+    assert {1} == set(rows(store).values())
+    advance(store, LONG_S + store._retention_s + 1)
+    assert "started" == store.start(run(first), "shop.render", LONG_S).result
+    store.clean()
+    assert {"repot_jobs": 1, "repot_job_scopes": 1} == {name: number for name, number in rows(store).items() if number}
+
+
+@only_databases
+def test_a_run_whose_scope_was_deleted_holds_nothing(store: DatabaseJobStore) -> None:
+    first = submission()
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", LONG_S)
+    gone = delete(tables.scopes).where(tables.scopes.c.prefix == store._prefix)
+    store.database.transact(lambda connection: connection.execute(gone))
+    assert "lost" == store.renew(began, LONG_S)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
+def test_an_id_that_no_job_has_is_unknown(store: JobStore, name: str) -> None:
+    """Of a caller over HTTP."""
+    assert store.get(TENANT, name) is None
+    assert "unknown" == store.cancel(TENANT, name).result
+
+
+@only_databases
+def test_one_key_for_two_scopes_at_once_is_one_job(store: JobStore) -> None:
+    together = Barrier(8)
+
+    def ask(number: int) -> list[str]:
+        verdicts = []
+        for turn in range(10):
+            together.wait()
+            one = submission(scope=digest(f"{number}"), key=digest(f"{turn}"), payload=f"{number}")
+            verdicts.append(store.submit(one).result)
+            store.cancel(TENANT, one.id)
+        return verdicts
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(8)))
+    assert [1] * 10 == [[one[turn] for one in answers].count("accepted") for turn in range(10)]
 
 
 # Stores of other kinds
