@@ -1,7 +1,7 @@
 """The rows of one tenant's jobs in one transaction: those of a scope, of an idempotency key, and of the audit.
 
-Rows are locked in this order: the scope, the key, the audit. A transaction that writes a job has locked its scope, so jobs
-themselves are read without a lock.
+Rows are locked in this order: the scope, the key, the audit. A transaction that writes a job has locked its scope, so
+jobs themselves are read without a lock.
 """
 
 from __future__ import annotations
