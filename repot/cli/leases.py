@@ -158,9 +158,10 @@ def jobs(*, execute: bool, as_json: bool) -> None:
     never changed.
     """
     from repot.config import load
-    from repot.submission.job_store import JobStore
+    from repot.submission.stores import open_job_store
 
-    store = JobStore(load())
+    store = open_job_store(load())
+    click.get_current_context().call_on_close(store.close)
     found = [_job(one) for one in (store.reap() if execute else store.expired())]
     if as_json:
         click.echo(json.dumps(found, indent=2))

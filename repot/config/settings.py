@@ -294,10 +294,10 @@ class WorkerSettings(EnvironmentSettings):
     )
     lease_store: OptionalStore = Field(
         None,
-        description="URL of the Redis or Valkey for leases, idempotency records, rollouts and jobs: redis://, "
-        "rediss://, sentinel://, redis+cluster://, rediss+cluster://. Default: the result backend, if it is one. It "
-        "must not evict keys. Or a database for leases, records and rollouts (database.md): postgresql+psycopg://, "
-        "mysql+pymysql://, sqlite:////file; jobs then use the Redis of the result backend.",
+        description="URL of the Redis or Valkey for leases, idempotency records, jobs, rollouts and counts of "
+        "deliveries: redis://, rediss://, sentinel://, redis+cluster://, rediss+cluster://. Default: the result "
+        "backend, if it is one. It must not evict keys. Or a database for the same (database.md): "
+        "postgresql+psycopg://, mysql+pymysql://, sqlite:////file.",
     )
     lease: float = Field(
         30,

@@ -117,14 +117,19 @@ class Migrations:
         return pending
 
     def _upgrade(self) -> None:
-        with (
-            self._database.errors_named(),
-            self._database.engine.connect() as connection,
-            _alone(connection),
-            _IN_THIS_PROCESS,
-        ):
-            command.upgrade(self._config(connection=connection), "heads")
-            connection.commit()
+        try:
+            with (
+                self._database.errors_named(),
+                self._database.engine.connect() as connection,
+                _alone(connection),
+                _IN_THIS_PROCESS,
+            ):
+                command.upgrade(self._config(connection=connection), "heads")
+                connection.commit()
+        except CommandError as error:
+            # another one has brought the tables to this version
+            message = f"another one migrates the tables of the lease store {self._database.url}: {error}"
+            raise StoreUnreachable(message, hint="Run `repot store migrate --execute` again.") from error
 
     def _config(self, **options: Any) -> Config:  # noqa: ANN401 - of Alembic
         config = Config(attributes={"options": options})

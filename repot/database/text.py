@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def storable(text: str) -> str:
-    """Return text without what a database refuses: PostgreSQL knows no NUL, and UTF-8 no half of a pair."""
-    return str(text).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+def storable(value: T) -> T:
+    """Return text without what a database refuses: PostgreSQL knows no NUL, and UTF-8 no half of a pair.
+
+    Other values stay as they are.
+    """
+    if not isinstance(value, str):
+        return value
+    return str(value).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()  # type: ignore[return-value]
 
 
 def shortened(text: str, most: int) -> str:

@@ -161,7 +161,7 @@ class DatabaseLeaseStore:
     def _write(self, connection: Connection | DriverConnection, changed: StoredRecord | None, *, is_new: bool) -> None:
         if changed is None:
             return
-        values = {name: storable(value) if isinstance(value, str) else value for name, value in asdict(changed).items()}
+        values = {name: storable(value) for name, value in asdict(changed).items()}
         if is_new:
             connection.execute(insert(table).values(prefix=self._prefix, **values))
         else:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from repot.errors import ConfigInvalid
 from repot.idempotency.lease_store import RedisLeaseStore
 
 if TYPE_CHECKING:
-    from repot.config import ServiceUrl, WorkerSettings
+    from collections.abc import Iterator
+
+    from repot.config import WorkerSettings
     from repot.idempotency.records import RecordStore
 
 
@@ -20,14 +23,16 @@ def open_store(settings: WorkerSettings) -> RecordStore:
     """
     if settings.store_url is None or not settings.store_url.is_database:
         return RedisLeaseStore(settings)
-    try:
+    with need_sqlalchemy(settings):
         from repot.idempotency.database_store import DatabaseLeaseStore
-    except ModuleNotFoundError as error:
-        raise not_installed(settings.store_url, error) from error
     return DatabaseLeaseStore(settings)
 
 
-def not_installed(url: ServiceUrl, error: ModuleNotFoundError) -> ConfigInvalid:
-    """Return the error of a lease store in a database without `repot[database]`."""
-    message = f"WORKER_LEASE_STORE={url} needs SQLAlchemy, which is not installed: {error}"
-    return ConfigInvalid(message, hint="pip install 'repot[database]'")
+@contextmanager
+def need_sqlalchemy(settings: WorkerSettings) -> Iterator[None]:
+    """Raise ConfigInvalid if an import of the block fails, as `repot[database]` is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        message = f"WORKER_LEASE_STORE={settings.store_url} needs SQLAlchemy, which is not installed: {error}"
+        raise ConfigInvalid(message, hint="pip install 'repot[database]'") from error

@@ -19,7 +19,8 @@ from repot.idempotency.guard import guard_of
 from repot.idempotency.policy import Policy
 from repot.idempotency.task import SLACK_S, IdempotentTask, seconds_until
 from repot.submission.job import Status
-from repot.submission.job_store import JobAttempt, StartResult, store_of
+from repot.submission.job_store import JobAttempt, StartResult
+from repot.submission.stores import store_of
 from repot.upstream.tasks import last_of_chain
 
 if TYPE_CHECKING:

@@ -26,9 +26,10 @@ from repot.errors import (
 from repot.idempotency.canonical import canonical
 from repot.idempotency.guard import guard_of
 from repot.submission.job import Accepted, Cancelled, Status
-from repot.submission.job_store import Submission, SubmitResult, digest, store_of
+from repot.submission.job_store import Submission, SubmitResult, digest
 from repot.submission.job_task import HEADER
 from repot.submission.scope import scope_of
+from repot.submission.stores import store_of
 from repot.submission.submission_events import signal_outcome
 from repot.upstream.tasks import check_arguments
 from repot.waiting import wait_until

@@ -88,6 +88,10 @@ class DeadLettering:
         """Record in the store what was returned."""
         self._deliveries.record_returned()
 
+    def close(self) -> None:
+        """Close the connections to the store of counts."""
+        self._deliveries.close()
+
     def note_queues(self) -> None:
         """Remember the queues consumed now, while there is a consumer."""
         self._queues.note(self._consumer.task_consumer)
@@ -206,6 +210,7 @@ class DeadLetterStep(bootsteps.StartStopStep):  # type: ignore[misc]
             self._dead_lettering.drain()
             # with what a cold shutdown has cancelled meanwhile
             self._dead_lettering.record_returned()
+            self._dead_lettering.close()
 
 
 def _at_this_worker(death: Death, queue: str, worker: str) -> Death:

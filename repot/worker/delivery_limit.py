@@ -5,7 +5,7 @@ not those of classic queues. Redis says only that a message is not delivered for
 time; the recovery of a claim counts itself in the message. So the lease store counts, if
 there is one: one more for each delivery marked as redelivered, one less for each message
 that a living worker returned. A message that is delivered
-once costs nothing. The store keeps one number for each message, for a time that each
+once costs nothing. The store, a Redis or a database, keeps one number for each message, for a time that each
 delivery prolongs.
 """
 
@@ -14,21 +14,22 @@ from __future__ import annotations
 import logging
 from functools import cached_property
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from repot.brokers.claiming import deaths_of
 from repot.brokers.headers import REPLAY_HEADER
 from repot.errors import RepotError
-from repot.idempotency.connection import open_client
-from repot.idempotency.error_replies import ERRORS
+from repot.worker.delivery_counts import open_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from repot.config import WorkerSettings
-    from repot.idempotency.connection import Client
+    from repot.worker.delivery_counts import DeliveryCounts
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: A number is kept for a day, and longer where Redis redelivers a message later.
 _RETENTION_S = 86400
@@ -45,14 +46,14 @@ class Deliveries:
         """Count if there is a limit; connects to the store, if there is one, with the first redelivery."""
         self._settings = settings
         self._limited = bool(settings.max_deliveries)
-        self._stores = bool(settings.max_deliveries and settings.redis_store_url)
+        self._stores = bool(settings.max_deliveries and settings.store_url)
         self._retention_s = int(_RETENTION_S + 2 * settings.visibility_timeout)
         self._away_until = 0.0
         self._returned: list[str] = []
 
     @cached_property
-    def _client(self) -> Client:
-        return open_client(self._settings)
+    def _counts(self) -> DeliveryCounts:
+        return open_counts(self._settings, self._retention_s)
 
     def counts(self, message: Any) -> bool:  # noqa: ANN401 - kombu's Message
         """Return whether there is a limit, and this delivery is not the first."""
@@ -69,8 +70,7 @@ class Deliveries:
         name = self._name(message)
         if not self._stores or not name or monotonic() < self._away_until:
             return 0
-        found = self._run(("incr", name), ("expire", name, self._retention_s))
-        return int(found[0]) if found else 0
+        return self._ask(lambda: self._counts.delivered(name)) or 0
 
     def note_returned(self, messages: Iterable[Any]) -> None:
         """Note messages that this worker returns alive; `record_returned` stores them."""
@@ -81,24 +81,27 @@ class Deliveries:
         """Take the noted messages off the count; if the store does not answer now, they count as deaths."""
         names, self._returned = self._returned, []
         if names:
-            self._run(*(("decr", name) for name in names), *(("expire", name, self._retention_s) for name in names))
+            self._ask(lambda: self._counts.returned(names))
 
-    def _run(self, *commands: tuple[Any, ...]) -> list[Any]:
+    def close(self) -> None:
+        """Close the connections to the store; a later count connects again."""
+        counts = self.__dict__.pop("_counts", None)
+        if counts:
+            counts.close()
+
+    def _ask(self, request: Callable[[], T]) -> T | None:
         try:
-            with self._client.pipeline(transaction=False) as pipeline:
-                for command, *arguments in commands:
-                    getattr(pipeline, command)(*arguments)
-                return list(pipeline.execute())
-        except (*ERRORS, RepotError) as error:
+            return request()
+        except RepotError as error:
             self._away_until = monotonic() + _AWAY_S
             log.warning("deliveries are not counted: %s", error, extra={"action": "deliveries_uncounted"})
-            return []
+            return None
 
     def _name(self, message: Any) -> str:  # noqa: ANN401
-        """Return the key of a message's count: one for each attempt of a task, and for each replay of a dead letter."""
+        """Return the name of a message's count: one for each attempt of a task and each replay of a dead letter."""
         headers = message.headers or {}
         task_id = headers.get("id") or (message.properties or {}).get("correlation_id")
         if not isinstance(task_id, str) or len(task_id) > _LONGEST_ID:
             return ""
         which = f"{headers.get('retries') or 0}:{headers.get(REPLAY_HEADER) or ''}"
-        return f"{self._settings.lease_prefix}:deliveries:{{{task_id}}}:{which}"
+        return f"{{{task_id}}}:{which}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from repot.idempotency.connection import StoreConnection
-from repot.idempotency.stores import not_installed
+from repot.idempotency.stores import need_sqlalchemy
 from repot.routing.record import RolloutRecords
 
 if TYPE_CHECKING:
@@ -26,10 +26,8 @@ def open_rollout_store(settings: WorkerSettings) -> RolloutStore:
     """
     if settings.store_url is None or not settings.store_url.is_database:
         return RedisRolloutStore(settings)
-    try:
+    with need_sqlalchemy(settings):
         from repot.routing.database_store import DatabaseRolloutStore
-    except ModuleNotFoundError as error:
-        raise not_installed(settings.store_url, error) from error
     return DatabaseRolloutStore(settings)
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from repot.cli.main import main
 from repot.config import ExplicitSettings, inherited_environment
-from repot.database import rollout_tables  # noqa: F401 - its tables are part of the metadata
+from repot.database import job_tables, outbox_tables, rollout_tables  # noqa: F401 - they add their tables to `metadata`
 from repot.database.migrate import Migrations
 from repot.database.schema import metadata
 from repot.errors import RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable

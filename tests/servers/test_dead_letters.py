@@ -7,7 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -31,6 +31,8 @@ from repot.cli.output import PIPE_CLOSED
 from repot.config import ExplicitSettings, Role, celery_config, child_environment
 from repot.config.environment import inherited_environment
 from repot.config.queues import DeadLetterQueue
+from repot.database.connection import Database
+from repot.database.migrate import Migrations
 from repot.deadletter import dead_letter
 from repot.deadletter.dead_letter import DeadLetter, Death
 from repot.deadletter.dead_letter_events import dead_lettered
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
     from repot.brokers.browse import Decision
     from repot.testbed import ReapedProcess, Server
+    from support.databases import PrivateDatabase
 
 PLANTED = "hunter2-s3cret"
 
@@ -334,6 +337,26 @@ def test_what_kills_its_worker_is_dead_the_next_time(
     )
     wait_until(lambda: failing.client.backend.get_state(sent) == "FAILURE", within_s=10, what="the caller hears of it")
     failing.await_ok()
+    failing.await_settled()
+
+
+def test_what_kills_its_worker_is_dead_without_any_redis(
+    rabbitmq: Server, postgresql: PrivateDatabase, opened: Callable[..., FailingApp]
+) -> None:
+    """A classic queue, whose deliveries RabbitMQ does not count; counts and results are in a database."""
+    with closing(Database(ExplicitSettings(lease_store=postgresql.url))) as database:
+        Migrations(database).apply()
+    without = {"lease_store": postgresql.url, "result_backend": f"db+{postgresql.url}", "queue_type": "classic"}
+    failing = opened(rabbitmq, **SOON | without | {"max_deliveries": 2})
+    sent = failing.send("dead.kills")
+    for _ in range(2):
+        worker = failing.start(processes=1)
+        wait_until(partial(_has_left, worker), within_s=30, what="it kills its worker")
+        failing.workers.remove(worker)
+        worker.stop()
+    failing.start(processes=1)
+    assert Reason.DELIVERY_LIMIT == failing.find_dead_letter(sent).death.reason
+    wait_until(lambda: failing.client.backend.get_state(sent) == "FAILURE", within_s=10, what="the caller hears of it")
     failing.await_settled()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from threading import Barrier
 from typing import TYPE_CHECKING
@@ -10,20 +11,28 @@ from uuid import uuid4
 
 import pytest
 import redis as redis_client
+from sqlalchemy import delete, func, select, update
 
 from repot.config import ExplicitSettings, inherited_environment
+from repot.database import job_tables as tables
+from repot.database.migrate import Migrations
 from repot.errors import StoreRefused, StoreUnreachable
+from repot.submission.database_job_store import DatabaseJobStore
 from repot.submission.job import JobProgress, Status
-from repot.submission.job_store import JobAttempt, JobStore, Submission, digest
+from repot.submission.job_store import JobAttempt, Submission, digest
+from repot.submission.redis_job_store import RedisJobStore
+from repot.submission.stores import open_job_store
 from repot.testbed import LOOPBACK, ReapedProcess, executables, free_port, redis_server
 from repot.waiting import wait_until
 from support.installed import require
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import Any
 
+    from repot.submission.job_store import JobStore
     from repot.testbed import Server
 
 TENANT = digest("a tenant")
@@ -34,11 +43,22 @@ SOON_S = 0.3
 LONG_S = 3600
 
 
-@pytest.fixture(params=["redis", "valkey"])
-def store(request: pytest.FixtureRequest) -> JobStore:
+REDIS, DATABASES = ["redis", "valkey"], ["sqlite", "postgresql", "mariadb"]
+
+
+@pytest.fixture(params=[*REDIS, *DATABASES])
+def store(request: pytest.FixtureRequest) -> Iterator[JobStore]:
     """A store under a prefix of its own, which holds characters that mean something in patterns."""
-    server: Server = request.getfixturevalue(request.param)
-    return JobStore(ExplicitSettings(lease_store=server.url, lease_prefix=f"test-{uuid4()}"))
+    server = request.getfixturevalue(request.param)
+    settings = ExplicitSettings(lease_store=server.url, lease_prefix=f"test-{uuid4()}")
+    with closing(open_job_store(settings)) as found:
+        if isinstance(found, DatabaseJobStore):
+            Migrations(found.database).apply()
+        yield found
+
+
+only_redis = pytest.mark.parametrize("store", REDIS, indirect=True)
+only_databases = pytest.mark.parametrize("store", DATABASES, indirect=True)
 
 
 def submission(**changes: Any) -> Submission:
@@ -135,7 +155,8 @@ def test_a_tenant_sees_and_cancels_no_other_tenants_job(store: JobStore) -> None
     assert Status.ACCEPTED is status(store, mine.id)
 
 
-def test_names_of_keys_show_no_data(store: JobStore) -> None:
+@only_redis
+def test_names_of_keys_show_no_data(store: RedisJobStore) -> None:
     store.submit(submission(name="secret-scope", key=digest("secret-key"), payload="secret-payload"))
     store.submit(submission(name="secret-scope"))
     names: Any = list(store.client.scan_iter(count=1000))
@@ -176,7 +197,8 @@ def test_the_key_of_a_submitter_that_died_is_free_when_its_lease_has_expired(sto
 # What frees a scope
 
 
-def test_whatever_the_store_holds_it_forgets_in_time(store: JobStore) -> None:
+@only_redis
+def test_whatever_the_store_holds_it_forgets_in_time(store: RedisJobStore) -> None:
     """A record, an index, a key or a sum without an expiry would stay for ever."""
     one = submission(key="k")
     began = run(one)
@@ -351,7 +373,8 @@ def test_a_worker_may_be_quicker_than_the_submitter(store: JobStore) -> None:
     assert "accepted" == store.submit(submission()).result
 
 
-def test_a_run_whose_index_was_taken_away_holds_nothing(store: JobStore) -> None:
+@only_redis
+def test_a_run_whose_index_was_taken_away_holds_nothing(store: RedisJobStore) -> None:
     """By a store that evicts, or by hand."""
     first = submission()
     store.submit(first)
@@ -411,15 +434,15 @@ def test_a_copy_of_a_message_whose_run_was_replaced_does_not_run(store: JobStore
 # What cannot be read
 
 
-def record_of(store: JobStore, of: Submission) -> str:
+def record_of(store: RedisJobStore, of: Submission) -> str:
     return f"{store._prefix}{{{of.tenant}}}:job:{of.id}"
 
 
-def index_of(store: JobStore, of: Submission) -> str:
+def index_of(store: RedisJobStore, of: Submission) -> str:
     return f"{store._prefix}{{{of.tenant}}}:active:{of.scope}"
 
 
-def stand_in(store: JobStore, name: str) -> None:
+def stand_in(store: RedisJobStore, name: str) -> None:
     """Put something under a name that no reader expects there."""
     client: Any = store.client
     client.delete(name)
@@ -439,7 +462,8 @@ def test_progress_that_is_not_an_integer_blocks_no_reader(store: JobStore, done:
     assert "conflict" == store.submit(submission()).result
 
 
-def test_what_cannot_be_read_ends_no_list(store: JobStore, caplog: pytest.LogCaptureFixture) -> None:
+@only_redis
+def test_what_cannot_be_read_ends_no_list(store: RedisJobStore, caplog: pytest.LogCaptureFixture) -> None:
     numbered = [submission(scope=digest(f"{number}"), lease_s=SOON_S) for number in range(5)]
     for one in numbered:
         store.submit(one)
@@ -464,22 +488,25 @@ def test_what_cannot_be_read_ends_no_list(store: JobStore, caplog: pytest.LogCap
     assert [] == list(store.expired())
 
 
+@only_redis
 @pytest.mark.parametrize("name_of", [record_of, index_of])
-def test_a_scope_whose_job_cannot_be_read_is_free(store: JobStore, name_of: Any) -> None:
+def test_a_scope_whose_job_cannot_be_read_is_free(store: RedisJobStore, name_of: Any) -> None:
     first = submission()
     store.submit(first)
     stand_in(store, name_of(store, first))
     assert "accepted" == store.submit(submission()).result
 
 
-def test_a_scope_whose_job_has_no_end_of_its_lease_is_free(store: JobStore) -> None:
+@only_redis
+def test_a_scope_whose_job_has_no_end_of_its_lease_is_free(store: RedisJobStore) -> None:
     first = submission()
     store.submit(first)
     assert 1 == store.client.hdel(record_of(store, first), "expires_at")
     assert "accepted" == store.submit(submission()).result
 
 
-def test_a_job_whose_record_cannot_be_read_runs_when_its_message_comes(store: JobStore) -> None:
+@only_redis
+def test_a_job_whose_record_cannot_be_read_runs_when_its_message_comes(store: RedisJobStore) -> None:
     first = submission()
     store.submit(first)
     stand_in(store, record_of(store, first))
@@ -489,8 +516,9 @@ def test_a_job_whose_record_cannot_be_read_runs_when_its_message_comes(store: Jo
     assert "succeeded" == store.finish(began, Status.SUCCEEDED)
 
 
+@only_redis
 def test_an_audit_that_cannot_be_read_shows_the_rest_and_stops_no_refusal(
-    store: JobStore, caplog: pytest.LogCaptureFixture
+    store: RedisJobStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     base = f"{store._prefix}{{{TENANT}}}"
     client: Any = store.client
@@ -513,7 +541,8 @@ def test_an_audit_that_cannot_be_read_shows_the_rest_and_stops_no_refusal(
     assert (1, 3) == (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused)
 
 
-def test_a_generation_that_is_not_a_number_starts_again(store: JobStore) -> None:
+@only_redis
+def test_a_generation_that_is_not_a_number_starts_again(store: RedisJobStore) -> None:
     client: Any = store.client
     client.set(f"{store._prefix}{{{TENANT}}}:generation:{SCOPE}", "many")
     found = store.submit(submission()).job
@@ -537,7 +566,7 @@ def test_the_reaper_frees_what_is_stuck_and_nothing_that_lives(store: JobStore) 
     elsewhere = submission(tenant=digest("another"), lease_s=SOON_S)
     for one in (dead, alive, elsewhere):
         store.submit(one)
-    lost(store, dead.id)
+    wait_until(lambda: len(list(store.expired())) == 2, within_s=10, what="two leases run out")
     assert {dead.id, elsewhere.id} == {one.job.id for one in store.expired() if one.job}
     assert [dead.id] == [one.job.id for one in store.reap(TENANT) if one.job]
     assert [elsewhere.id] == [one.job.id for one in store.reap() if one.job]
@@ -563,7 +592,8 @@ def test_refusals_are_counted_with_what_they_saved(store: JobStore) -> None:
 
 
 def test_the_audit_does_not_grow_without_end(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repot.submission.job_store.MAX_SCOPES", 3)
+    for module in ("redis_job_store", "job_rows"):
+        monkeypatch.setattr(f"repot.submission.{module}.MAX_SCOPES", 3)
     for number in range(5):
         one = submission(scope=digest(f"{number}"), name=f"{number}")
         store.submit(one)
@@ -571,6 +601,96 @@ def test_the_audit_does_not_grow_without_end(store: JobStore, monkeypatch: pytes
     audit = store.audit(TENANT, 10)
     assert {"2", "3", "4"} == set(audit.by_scope)
     assert 5 == audit.total.refused
+
+
+@only_databases
+def test_the_list_of_refusals_does_not_grow_without_end(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis keeps about the last 1000."""
+    monkeypatch.setattr("repot.submission.job_rows.MAX_REFUSALS", 3)
+    store.submit(submission())
+    refused = [submission() for _ in range(5)]
+    for one in refused:
+        store.submit(one)
+    audit = store.audit(TENANT, 10)
+    assert [one.id for one in reversed(refused[2:])] == [one.job_id for one in audit.refusals]
+    assert 5 == audit.total.refused
+
+
+# What only a database needs
+
+
+def advance(store: DatabaseJobStore, seconds: float) -> None:
+    """Move every row into the past, as if the server's clock had advanced."""
+    for table in (tables.jobs, tables.scopes, tables.keys, tables.audits):
+        moments = {name: table.c[name] - seconds for name in ("expires_at", "deleted_at") if name in table.c}
+        step = update(table).where(table.c.prefix == store._prefix).values(moments)
+        store.database.transact(lambda connection, step=step: connection.execute(step))  # type: ignore[misc]
+
+
+def rows(store: DatabaseJobStore) -> dict[str, int]:
+    """Count the rows of each table."""
+    found = (tables.jobs, tables.scopes, tables.keys, tables.audits, tables.refusals, tables.sums)
+    queries = {one.name: select(func.count()).where(one.c.prefix == store._prefix) for one in found}
+    return store.database.read(
+        lambda connection: {name: connection.scalars(one).one() for name, one in queries.items()}
+    )
+
+
+@only_databases
+def test_what_is_past_its_retention_is_absent_and_is_deleted(store: DatabaseJobStore) -> None:
+    """Redis forgets by itself."""
+    first = submission(key="k")
+    for one in (first, submission(), submission()):
+        store.submit(one)
+    assert {1, 2} == set(rows(store).values())
+    advance(store, LONG_S + store._retention_s + 1)
+    assert (None, [], 0) == (store.get(TENANT, first.id), list(store.expired()), store.audit(TENANT, 10).total.refused)
+    again = store.submit(submission(key="k"))
+    assert ("accepted", 1) == (again.result, again.job and again.job.generation)
+    assert "conflict" == store.submit(submission()).result
+    assert (1, 1) == (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused)
+    store.clean()
+    assert {1} == set(rows(store).values())
+    advance(store, LONG_S + store._retention_s + 1)
+    assert "started" == store.start(run(first), "shop.render", LONG_S).result
+    store.clean()
+    assert {"repot_jobs": 1, "repot_job_scopes": 1} == {name: number for name, number in rows(store).items() if number}
+
+
+@only_databases
+def test_a_run_whose_scope_was_deleted_holds_nothing(store: DatabaseJobStore) -> None:
+    first = submission()
+    store.submit(first)
+    began = run(first)
+    store.start(began, "shop.render", LONG_S)
+    gone = delete(tables.scopes).where(tables.scopes.c.prefix == store._prefix)
+    store.database.transact(lambda connection: connection.execute(gone))
+    assert "lost" == store.renew(began, LONG_S)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
+def test_an_id_that_no_job_has_is_unknown(store: JobStore, name: str) -> None:
+    """Of a caller over HTTP."""
+    assert store.get(TENANT, name) is None
+    assert "unknown" == store.cancel(TENANT, name).result
+
+
+@only_databases
+def test_one_key_for_two_scopes_at_once_is_one_job(store: JobStore) -> None:
+    together = Barrier(8)
+
+    def ask(number: int) -> list[str]:
+        verdicts = []
+        for turn in range(10):
+            together.wait()
+            one = submission(scope=digest(f"{number}"), key=digest(f"{turn}"), payload=f"{number}")
+            verdicts.append(store.submit(one).result)
+            store.cancel(TENANT, one.id)
+        return verdicts
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(8)))
+    assert [1] * 10 == [[one[turn] for one in answers].count("accepted") for turn in range(10)]
 
 
 # Stores of other kinds
@@ -583,7 +703,7 @@ def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
         f"port {port}\nbind {LOOPBACK}\ndir {tmp_path}\nsentinel monitor shop {LOOPBACK} {redis.port} 1\n"
     )
     with _process(tmp_path / "log", str(configuration), "--sentinel"):
-        store = JobStore(
+        store = RedisJobStore(
             ExplicitSettings(
                 lease_store=f"sentinel://{LOOPBACK}:{port}/0", sentinel_master="shop", lease_prefix=f"t-{uuid4()}"
             )
@@ -598,7 +718,7 @@ def test_on_a_cluster_of_three(tmp_path: Path) -> None:
     with _node(ports[0], tmp_path), _node(ports[1], tmp_path), _node(ports[2], tmp_path):
         _join(ports)
         url = f"redis+cluster://{LOOPBACK}:{ports[0]}"
-        store = JobStore(ExplicitSettings(lease_store=url, lease_prefix=f"t-{uuid4()}"))
+        store = RedisJobStore(ExplicitSettings(lease_store=url, lease_prefix=f"t-{uuid4()}"))
         _await_answer(store)
         _go_through(store)
         for number in range(30):
@@ -611,7 +731,7 @@ def test_on_a_cluster_of_three(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_not_there_is_named_without_its_password() -> None:
-    store = JobStore(ExplicitSettings(lease_store=f"redis://:hunter2@{LOOPBACK}:{free_port()}/0"))
+    store = RedisJobStore(ExplicitSettings(lease_store=f"redis://:hunter2@{LOOPBACK}:{free_port()}/0"))
     with pytest.raises(StoreUnreachable) as caught:
         store.submit(submission())
     assert "hunter2" not in str(caught.value)
@@ -623,7 +743,7 @@ def test_a_store_that_refuses_access_is_unreachable(user: str) -> None:
         client: Any = redis_client.Redis(port=server.port)
         client.acl_setuser("guest", enabled=True, passwords=["+guest"], keys=["*"], commands=["+ping"])
         client.config_set("requirepass", "right")
-        store = JobStore(ExplicitSettings(lease_store=f"redis://{user}{LOOPBACK}:{server.port}/0"))
+        store = RedisJobStore(ExplicitSettings(lease_store=f"redis://{user}{LOOPBACK}:{server.port}/0"))
         with pytest.raises(StoreRefused) as caught:
             store.submit(submission())
         assert "wrong" not in caught.value.message
@@ -632,7 +752,7 @@ def test_a_store_that_refuses_access_is_unreachable(user: str) -> None:
 
 def test_a_full_store_accepts_nothing_and_lets_what_runs_end() -> None:
     with redis_server("--maxmemory", "2mb", "--maxmemory-policy", "noeviction") as server:
-        store = JobStore(ExplicitSettings(lease_store=server.url))
+        store = RedisJobStore(ExplicitSettings(lease_store=server.url))
         first = submission()
         store.submit(first)
         began = run(first)

@@ -13,10 +13,13 @@ from click.testing import CliRunner
 
 from repot.cli.main import main
 from repot.cli.output import PIPE_CLOSED
+from repot.database.migrate import Migrations
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.records import Acquired, Done, Ending, RunOutcome
+from repot.submission.database_job_store import DatabaseJobStore
 from repot.submission.job import Status
-from repot.submission.job_store import JobStore, Submission
+from repot.submission.job_store import Submission
+from repot.submission.stores import open_job_store
 from repot.waiting import wait_until
 from support.leases import TimedRedis, lease_request
 
@@ -157,9 +160,16 @@ def test_the_reaper_changes_only_unknown_outcomes(desk: Desk) -> None:
     assert ["released", "done", "running"] == [record["state"] for record in desk.listed()]
 
 
-def test_jobs_whose_worker_died_are_listed_and_freed(desk: Desk) -> None:
+@pytest.mark.parametrize("name", ["redis", "sqlite"])
+def test_jobs_whose_worker_died_are_listed_and_freed(
+    desk: Desk, name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job of a process that died between its submission and its message."""
-    jobs = JobStore(desk.timed.settings)
+    url = request.getfixturevalue(name).url
+    monkeypatch.setenv("WORKER_LEASE_STORE", url)
+    jobs = open_job_store(desk.timed.settings.replace(lease_store=url))
+    if isinstance(jobs, DatabaseJobStore):
+        Migrations(jobs.database).apply()
     submission = Submission("job", "t" * 64, "s" * 64, "project 7", "shop.render", "p", "", 0, 0.05)
     jobs.submit(submission)
     wait_until(lambda: list(jobs.expired()), within_s=5, what="its lease runs out")
@@ -170,6 +180,7 @@ def test_jobs_whose_worker_died_are_listed_and_freed(desk: Desk) -> None:
     found = jobs.get("t" * 64, "job")
     assert found is not None
     assert Status.LOST is found.status
+    jobs.close()
 
 
 def test_many_records_are_listed_in_pages(redis: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,8 @@ from repot.routing.synthetic import SyntheticTask, SyntheticTasks
 from repot.routing.tally import Tally, WorkerState
 from repot.submission import JobTask, job_store
 from repot.submission.job import Status
-from repot.submission.job_store import JobAttempt, JobStore, Submission, digest
+from repot.submission.job_store import JobAttempt, Submission, digest
+from repot.submission.redis_job_store import RedisJobStore
 from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
@@ -104,8 +105,8 @@ def lease_store(settings: ExplicitSettings) -> Iterator[RedisLeaseStore]:
 
 
 @contextmanager
-def jobs(settings: ExplicitSettings) -> Iterator[JobStore]:
-    with closing(JobStore(settings)) as store:
+def jobs(settings: ExplicitSettings) -> Iterator[RedisJobStore]:
+    with closing(RedisJobStore(settings)) as store:
         yield store
 
 

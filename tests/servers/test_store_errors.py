@@ -18,7 +18,8 @@ from repot.idempotency.guard import Lease
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.idempotency.records import RunOutcome, State
 from repot.submission.job import Status
-from repot.submission.job_store import JobAttempt, JobStore, Submission, digest
+from repot.submission.job_store import JobAttempt, Submission, digest
+from repot.submission.redis_job_store import RedisJobStore
 from repot.testbed import redis_server
 from repot.testbed.redis_errors import WORDS, answering
 from repot.waiting import wait_until
@@ -63,7 +64,7 @@ def expected(word: str) -> type[StoreUnreachable]:
 @pytest.mark.parametrize("word", WORDS)
 def test_a_store_that_answers_so_is_away(server: Server, guard: Guard, settings: ExplicitSettings, word: str) -> None:
     """No lease, job or scope changes; FAIL_OPEN runs; a finished run does not fail, and is recorded later."""
-    jobs, effects = JobStore(settings), list[str]()
+    jobs, effects = RedisJobStore(settings), list[str]()
     lease = guard.acquire(Fingerprint("a" * 64), Policy(), task="t", task_id="before")
     assert isinstance(lease, Lease)
     careless = idempotent(guard, Policy(on_store_down=FAIL_OPEN), name="careless")(effects.append)
@@ -169,7 +170,7 @@ def test_a_store_that_cannot_serve_is_one_clear_error(address: str, rule: str, w
     options = [] if rule else ["--rename-command", "HSET", "", "--rename-command", "EVALSHA", ""]
     with redis_server(*options) as server:
         settings = ExplicitSettings(lease_store=server.url.replace("/0", address))
-        for ask in (lambda: _acquires(RedisLeaseStore(settings)), lambda: JobStore(settings).submit(submission())):
+        for ask in (lambda: _acquires(RedisLeaseStore(settings)), lambda: RedisJobStore(settings).submit(submission())):
             with pytest.raises(StoreMisconfigured, match=words) as caught:
                 ask()
             assert "WORKER_LEASE_STORE" in caught.value.hint

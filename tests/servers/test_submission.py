@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,17 +17,21 @@ from celery.exceptions import TaskRevokedError
 
 from repot.chaos.instruments.journal import DELIVERED, ENDED
 from repot.chaos.runner.proxies import Proxy
-from repot.config import Role, child_environment
+from repot.config import ExplicitSettings, Role, child_environment
+from repot.database.connection import Database
+from repot.database.migrate import Migrations
 from repot.errors import InvalidIdempotencyKey, JobEnded, JobNotFound, ScopeConflict, StoreUnreachable, SubmissionFailed
 from repot.submission import Jobs, Status
+from repot.submission.redis_job_store import RedisJobStore
 from repot.testbed import free_port, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
+from support.databases import PrivateDatabase
 from support.shop import LEASE_S, Shop
 from support.submitting import Outcomes, breaking, mistakes, submitters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from repot.submission import Job
@@ -34,6 +39,33 @@ if TYPE_CHECKING:
 
 
 SHOP = {"app": "support.job_app", "visibility_timeout": 3600}
+
+
+@pytest.fixture(
+    scope="module", params=[("redis", "redis"), ("rabbitmq", "redis"), ("rabbitmq", "postgresql")], ids="-".join
+)
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """A shop on a broker and a lease store, with a worker that every test uses and no test harms."""
+    server, leases = map(request.getfixturevalue, request.param)
+    redis = request.getfixturevalue("redis")
+    found = Shop(server, redis, tmp_path_factory.mktemp("shop"), leases=migrated(leases), **SHOP)
+    found.start(4)
+    yield found
+    found.stop()
+
+
+@pytest.fixture(params=["redis", "postgresql"])
+def leases(request: pytest.FixtureRequest) -> Server | PrivateDatabase:
+    """A lease store."""
+    return migrated(request.getfixturevalue(request.param))
+
+
+def migrated(leases: Server | PrivateDatabase) -> Server | PrivateDatabase:
+    """Return a lease store with its tables, if it has some."""
+    if isinstance(leases, PrivateDatabase):
+        with closing(Database(ExplicitSettings(lease_store=leases.url))) as database:
+            Migrations(database).apply()
+    return leases
 
 
 @dataclass(slots=True)
@@ -294,10 +326,10 @@ def test_a_job_killed_by_the_kernel_frees_its_scope_by_its_lease(shop: Shop) -> 
 
 
 def test_a_worker_that_is_killed_frees_the_scope_and_its_message_does_not_run_beside_the_next(
-    server: Server, redis: Server, opened: Callable[..., Shop]
+    server: Server, redis: Server, leases: Server | PrivateDatabase, opened: Callable[..., Shop]
 ) -> None:
     """The message of the lost job comes again when its successor runs: it is superseded."""
-    ours = desk(opened(server, redis, visibility_timeout=4))
+    ours = desk(opened(server, redis, leases=leases, visibility_timeout=4))
     hold = ours.shop.file()
     worker = ours.shop.start(1)
     job = ours.submit(hold=str(hold))
@@ -316,10 +348,10 @@ def test_a_worker_that_is_killed_frees_the_scope_and_its_message_does_not_run_be
 
 
 def test_a_worker_that_is_killed_does_not_lose_the_job(
-    server: Server, redis: Server, opened: Callable[..., Shop]
+    server: Server, redis: Server, leases: Server | PrivateDatabase, opened: Callable[..., Shop]
 ) -> None:
     """At least once: no other job took the scope, so the redelivered message runs."""
-    ours = desk(opened(server, redis, visibility_timeout=4))
+    ours = desk(opened(server, redis, leases=leases, visibility_timeout=4))
     hold = ours.shop.file()
     worker = ours.shop.start(1)
     job = ours.submit(hold=str(hold))
@@ -397,7 +429,9 @@ def test_a_second_submission_with_one_key_does_not_get_a_job_that_is_never_sent(
     with ThreadPoolExecutor(1) as thread:
         first = thread.submit(ours.jobs.submit, {"project": ours.project}, idempotency_key="k")
         keys = f"{theirs.settings.lease_prefix}:jobs:*:key:*"
-        wait_until(lambda: list(here._store.client.scan_iter(keys)), within_s=5, what="the first has its scope")
+        store = here._store
+        assert isinstance(store, RedisJobStore)
+        wait_until(lambda: list(store.client.scan_iter(keys)), within_s=5, what="the first has its scope")
         accepted = here.submit({"project": ours.project}, idempotency_key="k")
         with pytest.raises(SubmissionFailed):
             first.result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from repot.database import rollout_tables  # noqa: F401 - its tables are part of the metadata
+from repot.database import job_tables, outbox_tables, rollout_tables  # noqa: F401 - they add their tables to `metadata`
 from repot.database.schema import VERSION_TABLE, metadata
 
 attributes = context.config.attributes

@@ -1,0 +1,42 @@
+"""Open the job store that the settings name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repot.idempotency.guard import guard_of
+from repot.idempotency.stores import need_sqlalchemy
+from repot.submission.redis_job_store import RedisJobStore
+from repot.upstream.app_state import state_of
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from repot.config import WorkerSettings
+    from repot.submission.job_store import JobStore
+
+
+def open_job_store(settings: WorkerSettings) -> JobStore:
+    """Return the store of jobs; it connects on first use.
+
+    Raises:
+        ConfigInvalid: it is a database, and `repot[database]` is not installed.
+    """
+    if settings.store_url is None or not settings.store_url.is_database:
+        return RedisJobStore(settings)
+    with need_sqlalchemy(settings):
+        from repot.submission.database_job_store import DatabaseJobStore
+    return DatabaseJobStore(settings)
+
+
+def store_of(app: Celery) -> JobStore:
+    """Return the job store of an application; it is made on first use, from the settings of `repot.configure(app)`.
+
+    Raises:
+        ConfigInvalid: no setting names a store, or the environment is wrong.
+    """
+    found: JobStore | None = state_of(app).jobs
+    if found is None:
+        found = open_job_store(guard_of(app).settings)
+        state_of(app).jobs = found
+    return found
