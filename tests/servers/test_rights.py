@@ -40,7 +40,7 @@ from repot.routing.record import Change
 from repot.routing.revoked import RevokedIds
 from repot.routing.synthetic import SyntheticTask, SyntheticTasks
 from repot.routing.tally import Tally, WorkerState
-from repot.submission import JobTask, job_store
+from repot.submission import JobTask, redis_job_store
 from repot.submission.job import Status
 from repot.submission.job_store import JobAttempt, Submission, digest
 from repot.submission.redis_job_store import RedisJobStore
@@ -226,7 +226,7 @@ def test_the_rights_are_enough_and_each_of_them_is_needed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, rights: Rights, use: Callable[[Desk], None]
 ) -> None:
     """Without any one of them: a clear refusal, which the doctor says before."""
-    monkeypatch.setattr(job_store, "MAX_SCOPES", 1)
+    monkeypatch.setattr(redis_job_store, "MAX_SCOPES", 1)
     desk.allow(rights.acl())
     use(desk)
     assert () == missing_rights(desk.settings, rights)
