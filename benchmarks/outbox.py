@@ -32,8 +32,6 @@ import repot
 from repot import outbox
 from repot.config import ExplicitSettings
 from repot.database.migrate import Migrations
-from repot.outbox.brokers import open_sender
-from repot.outbox.listener import Listener
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
 from repot.testbed import rabbitmq_server, redis_server
@@ -96,8 +94,8 @@ class Shop:
 
     def relayed(self) -> None:
         """Publish all of them."""
-        with closing(open_sender(self.settings)) as sender, closing(Listener(self.store.database)) as listener:
-            Relay(self.store, sender, listener, 30).run(Event(), once=True)
+        with closing(Relay(self.settings, self.store)) as relay:
+            relay.run(Event(), once=True)
 
     def in_a_window(self, number: int) -> None:
         """Send as many without the outbox."""

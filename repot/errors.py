@@ -301,6 +301,12 @@ class DeliveryLimitReached(RepotError):
     """A message was delivered too often to workers that died with it."""
 
 
+class OutboxNotEmpty(RepotError):
+    """Messages that are due are left in the outbox: they could not be published."""
+
+    exit_code = 4
+
+
 class DeadLetterNotFound(RepotError):
     """There is no such dead letter."""
 

@@ -43,25 +43,19 @@ def outbox() -> None:
 def relay(*, once: bool, host: str, port: int | None) -> None:
     """Publish what is committed, with the broker's confirm for each message, until a signal ends it.
 
-    Run several: one publishes, the others stand by and take over. A message that a relay
-    published before it died may be published again by the next one, with the same task id.
+    With --once the exit code is 4 if messages are left that are due. Run several relays: one
+    publishes, the others stand by and take over. A message that a relay published before it
+    died may be published again by the next one, with the same task id.
     """
     from threading import Event
 
-    from repot.outbox.brokers import open_sender
-    from repot.outbox.listener import Listener
+    from repot.errors import OutboxNotEmpty
     from repot.outbox.relay import Relay
     from repot.waiting import stop_on_signal
 
     stop = Event()
-    with (
-        _opened() as (settings, store),
-        closing(open_sender(settings)) as sender,
-        closing(Listener(store.database)) as listener,
-        stop_on_signal(stop),
-    ):
+    with _opened() as (settings, store), closing(Relay(settings, store)) as found, stop_on_signal(stop):
         _log_to_stderr()
-        found = Relay(store, sender, listener, settings.lease)
         if port is None:
             serving: Any = nullcontext()
         else:
@@ -71,6 +65,10 @@ def relay(*, once: bool, host: str, port: int | None) -> None:
         with serving:
             found.run(stop, once=once)
         click.echo(f"{found.state.published} published", err=True)
+        backlog = store.backlog()
+    if once and backlog.waiting + backlog.parked:
+        message = f"{backlog.waiting} messages wait for another attempt, and {backlog.parked} are parked"
+        raise OutboxNotEmpty(message, hint="`repot outbox list` says why.")
 
 
 @outbox.command("list")
@@ -119,7 +117,9 @@ def discard(*, ids: tuple[str, ...], tasks: tuple[str, ...], parked: bool, every
     if not (ids or tasks or parked or everything):
         message = "select messages by ID, --task or --parked, or use --all"
         raise click.UsageError(message)
-    _change(ids, tasks, lambda one: one.parked or not parked, "discarded", lambda store: store.discard, execute=execute)
+    _change(
+        ids, tasks, lambda one: one.is_parked or not parked, "discarded", lambda store: store.discard, execute=execute
+    )
 
 
 @contextmanager
@@ -170,11 +170,7 @@ def _cells(row: Row, now: float) -> tuple[str, ...]:
 
 
 def _state(row: Row, now: float) -> str:
-    if row.parked:
-        return "parked"
-    if row.due_at > now:
-        return "delayed"
-    return "retrying" if row.retry_at is not None and row.retry_at > now else "waiting"
+    return "delayed" if row.state == "waiting" and row.due_at > now else row.state.value
 
 
 def _log_to_stderr() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Engine, create_engine, event, exc, make_url
 from sqlalchemy.pool import StaticPool
 
-from repot.database.failures import Meaning, failure, meaning_of
+from repot.database.failures import Meaning, failure, is_read_only, meaning_of
 from repot.errors import ConfigInvalid, StoreMisconfigured
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ class Database:
                 elif is_lost and reconnects < _RECONNECTS:
                     reconnects += 1
                 else:
+                    if is_read_only(error):
+                        self.engine.dispose()
                     raise failure(self.url, error) from error
                 Event().wait(uniform(0, _PAUSE_S * (repeats + reconnects)))  # noqa: S311
 

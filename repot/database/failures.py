@@ -135,6 +135,11 @@ def _is_link(error: BaseException) -> bool:
     return isinstance(error, OSError) or (isinstance(error, exc.DBAPIError) and error.connection_invalidated)
 
 
+def is_read_only(error: BaseException) -> bool:
+    """Return whether the server takes no writes: after a failover another one may, at the same address."""
+    return meaning_of(error) is _READ_ONLY
+
+
 def failure(url: ServiceUrl, error: BaseException) -> RepotError:
     """Return the error of ours for an error of the database."""
     reply = meaning_of(error)

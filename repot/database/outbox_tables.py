@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, String, Table, Text
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, String, Table, Text
 
 from repot.database.schema import MYSQL_OPTIONS, LongText, metadata
 
@@ -24,12 +24,13 @@ outbox = Table(
     Column("envelope", LongText, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("due_at", Double, nullable=False),
-    Column("retry_at", Double),
+    Column("next_at", Double, nullable=False),
     Column("attempts", Integer, nullable=False),
-    Column("parked", Boolean, nullable=False),
+    Column("state", String(10), nullable=False),
     Column("error", LongText, nullable=False),
-    Index("repot_outbox_due_at", "prefix", "parked", "due_at"),
-    Index("repot_outbox_order_key", "prefix", "order_key", "id"),
+    Index("repot_outbox_next_at", "prefix", "state", "next_at", "id"),
+    # else SQLite gives the number of a deleted row to the next one
+    sqlite_autoincrement=True,
     **MYSQL_OPTIONS,
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, contextmanager
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol
 
 from repot.errors import ConfigInvalid, LeaseLost, RepotError
@@ -110,6 +111,9 @@ def _join_django(store: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
 
 
 def _join_driver(store: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
+    if iscoroutinefunction(on.commit):
+        message = "the outbox was given a driver's connection that answers later"
+        raise ConfigInvalid(message, hint="Use SQLAlchemy's AsyncSession: await session.run_sync(...); docs/outbox.md.")
     _refuse_autocommit(on)
     return store.connection_over(on)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from repot.brokers import open_configured
 from repot.brokers.headers import ROLLOUT_HEADER, RolloutStamp
+from repot.brokers.moving import MoveTarget, Outgoing
 from repot.brokers.publishing import PublishOutcome
 from repot.errors import BrokerUnreachable
 from repot.routing.choice import Side, chosen
@@ -15,7 +16,7 @@ from repot.routing.counters import Counters
 from repot.worker.rollout import followed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from repot.brokers import Broker
     from repot.brokers.message import Message
@@ -28,17 +29,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def open_sender(settings: WorkerSettings) -> Sender:
-    """Return what publishes to the brokers of the settings; it connects on first use, and belongs to one thread."""
-    return RolloutBrokers(settings) if settings.rollout else HomeBroker(settings)
+def open_sender(settings: WorkerSettings, on_wait: Callable[[], None] = lambda: None) -> Sender:
+    """Return what publishes to the brokers of the settings; it connects on first use, and belongs to one thread.
+
+    `on_wait` is called about once a second while a broker takes nothing; what it raises ends the wait.
+    """
+    return RolloutBrokers(settings, on_wait) if settings.rollout else HomeBroker(settings, on_wait)
 
 
 class HomeBroker:
     """One broker, whatever is sent."""
 
-    def __init__(self, settings: WorkerSettings, url: BrokerUrl | None = None) -> None:
-        """Publish to an address, by default the one that the settings write to."""
-        self._settings, self._url = settings, url or settings.write_url
+    def __init__(self, settings: WorkerSettings, on_wait: Callable[[], None], url: BrokerUrl | None = None) -> None:
+        """Publish to an address, by default the one that the settings write to.
+
+        `on_wait` is called about once a second while the broker takes nothing; what it raises ends the wait.
+        """
+        self._settings, self._on_wait, self._url = settings, on_wait, url or settings.write_url
         self._broker: Broker | None = None
 
     def place_of(self, row: Row) -> str:  # noqa: ARG002 - there is one
@@ -50,10 +57,21 @@ class HomeBroker:
         try:
             if self._broker is None:
                 self._broker = open_configured(self._url, self._settings, only_publish=True)
-            return self._broker.publish(queue, messages)
+            if isinstance(self._broker, MoveTarget):
+                receipts = self._broker.deliver([Outgoing(queue, one) for one in messages], self._on_wait)
+            else:
+                receipts = self._broker.publish(queue, messages)
         except BrokerUnreachable:
             self.close()
             raise
+        if messages and not any(one.is_confirmed for one in receipts):
+            # perhaps it is no primary any more, and another server has its address
+            self.close()
+        return receipts
+
+    def check(self) -> None:
+        """Ask the broker whether it is there."""
+        self.publish("", "", [])
 
     def close(self) -> None:
         """Close the connection."""
@@ -65,14 +83,14 @@ class HomeBroker:
 class RolloutBrokers:
     """Both brokers of a rollout: its record chooses, as for every sender; what the target lacks goes home."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        """Follow the rollout of the settings."""
+    def __init__(self, settings: WorkerSettings, on_wait: Callable[[], None] = lambda: None) -> None:
+        """Follow the rollout of the settings; `on_wait` as for `open_sender`."""
         self._name = settings.rollout
         self._counters = Counters()
         self._follower = followed(settings, lambda: self._counters)
         self._brokers = {
-            Side.SOURCE: HomeBroker(settings, settings.broker_url),
-            Side.TARGET: HomeBroker(settings, settings.rollout_target),
+            Side.SOURCE: HomeBroker(settings, on_wait, settings.broker_url),
+            Side.TARGET: HomeBroker(settings, on_wait, settings.rollout_target),
         }
         self._is_refused = False
 
@@ -113,6 +131,10 @@ class RolloutBrokers:
         elif side is Side.TARGET:
             self._is_refused = False
         return receipts
+
+    def check(self) -> None:
+        """Ask the source whether it is there: without the target, everything goes there."""
+        self._brokers[Side.SOURCE].check()
 
     def close(self) -> None:
         """Close the connections, and follow no more."""

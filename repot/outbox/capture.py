@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kombu import Connection, Producer
+from kombu.common import Broadcast
 
 from repot.brokers.message import Message, encoded
 from repot.errors import ConfigInvalid
@@ -43,7 +44,12 @@ def captured(app: Celery, call: Callable[[], Any]) -> tuple[Any, list[Captured]]
     """
     found: list[Captured] = []
 
-    def take(app: Celery, original: Callable[..., Any], name: str, args: Any, kwargs: Any, options: Any) -> Any:  # noqa: ANN401 - Celery's
+    def take(used: Celery, original: Callable[..., Any], name: str, args: Any, kwargs: Any, options: Any) -> Any:  # noqa: ANN401 - Celery's
+        if used is not app:
+            message = f"{name} belongs to another application than the one that the outbox sends for"
+            raise ConfigInvalid(
+                message, hint="Send it by its own application: outbox.send(..., app=), app.signature()."
+            )
         keeper = _Keeper(app)
         ignored = options_with_those_of_the_task(app, name, options).get("ignore_result")
         given = {key: value for key, value in options.items() if key not in _OF_THE_BROKER}
@@ -106,7 +112,8 @@ class _KeepingChannel:
 
     def _queue(self, exchange: str, routing_key: str, task: str) -> str:
         found = only_queue_at(self._app.amqp.queues, {"exchange": exchange, "routing_key": routing_key})
-        if found is None:
+        # each worker has a queue of its own for it
+        if found is None or isinstance(self._app.amqp.queues.get(found), Broadcast):
             message = (
                 f"{task} is routed to the exchange {exchange!r} with the key {routing_key!r}, to which the "
                 "application binds no queue, or several"

@@ -11,7 +11,7 @@ from repot.brokers.publishing import PublishOutcome
 from repot.outbox.store import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 #: Seconds until the next attempt: twice as long after each failure, up to the longest.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
+#: Refusals in a row after which a queue is left alone for this window.
+_PROBES = 3
+
+
+_Placed = tuple["Row", "Message"]
 
 
 class Sender(Protocol):
@@ -36,6 +41,14 @@ class Sender(Protocol):
         """
         ...
 
+    def check(self) -> None:
+        """Ask the broker of the settings whether it is there.
+
+        Raises:
+            BrokerUnreachable: it did not answer.
+        """
+        ...
+
     def close(self) -> None:
         """Close the connections."""
         ...
@@ -49,25 +62,61 @@ class Outcome:
     failed: dict[int, Failure]
 
 
-def publish(sender: Sender, window: Sequence[tuple[Row, str]], outcome: Outcome) -> None:
+def publish(
+    sender: Sender, window: Sequence[tuple[Row, str]], outcome: Outcome, goes_on: Callable[[], bool] = lambda: True
+) -> None:
     """Publish a window; `outcome` is continuously updated, so it is correct also when this raises.
 
     Of messages with the same key one is published at a time: the next one only after the broker has the one before.
+    One that has failed before is published alone: it may be what lets others fail. Before each step `goes_on` is asked.
 
     Raises:
         BrokerUnreachable: a broker did not answer; what was not tried before was not sent.
     """
     for wave in _waves(window):
         blocked = {row.order_key for row, _ in window if row.id in outcome.failed} - {None}
-        places: dict[tuple[str, str], list[tuple[Row, Message]]] = {}
-        for row, envelope in wave:
-            if row.order_key in blocked or (message := _read(row, envelope, outcome)) is None:
-                continue
-            places.setdefault((sender.place_of(row), row.queue), []).append((row, message))
-        for (place, queue), together in places.items():
-            receipts = sender.publish(place, queue, [message for _, message in together])
-            for (row, _), receipt in zip(together, receipts, strict=True):
-                _note(row, receipt, outcome)
+        readable = [
+            (row, message)
+            for row, envelope in wave
+            if row.order_key not in blocked and (message := _read(row, envelope, outcome)) is not None
+        ]
+        for (place, queue), steps in _by_queue(sender, readable).items():
+            _publish_steps(sender, place, queue, steps, outcome, goes_on)
+
+
+def _by_queue(sender: Sender, messages: Sequence[_Placed]) -> dict[tuple[str, str], list[list[_Placed]]]:
+    """Return the steps of each queue: the fresh messages together, then each other one."""
+    found: dict[tuple[str, str], list[list[_Placed]]] = {}
+    for row, message in messages:
+        steps = found.setdefault((sender.place_of(row), row.queue), [[]])
+        if row.attempts:
+            steps.append([(row, message)])
+        else:
+            steps[0].append((row, message))
+    return found
+
+
+def _publish_steps(
+    sender: Sender,
+    place: str,
+    queue: str,
+    steps: Sequence[Sequence[_Placed]],
+    outcome: Outcome,
+    goes_on: Callable[[], bool],
+) -> None:
+    refusals = 0
+    for step in filter(None, steps):
+        if not goes_on():
+            return
+        if refusals >= _PROBES:
+            # the queue takes nothing: the others are not tried, and come back later
+            for row, _ in step:
+                outcome.failed[row.id] = Failure("others of its queue were refused", _LONGEST_PAUSE_S, counts=False)
+            continue
+        receipts = sender.publish(place, queue, [message for _, message in step])
+        for (row, _), receipt in zip(step, receipts, strict=True):
+            _note(row, receipt, outcome)
+        refusals = refusals + 1 if all(not one.is_confirmed for one in receipts) else 0
 
 
 def _waves(window: Sequence[tuple[Row, str]]) -> Iterator[list[tuple[Row, str]]]:
@@ -88,7 +137,7 @@ def _waves(window: Sequence[tuple[Row, str]]) -> Iterator[list[tuple[Row, str]]]
 def _read(row: Row, envelope: str, outcome: Outcome) -> Message | None:
     try:
         found = from_redis(envelope)
-    except ValueError as error:
+    except Exception as error:  # noqa: BLE001 - whatever a planted row lets a decoder raise must not end the relay
         outcome.failed[row.id] = Failure(f"the row cannot be read: {error}", None)
         return None
     # of the moment at which the task was stored: by now too long, and the worker goes by the header `expires`

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from repot.config.masking import masked
 from repot.errors import BrokerUnreachable, LeaseLost, StoreUnreachable
+from repot.outbox.brokers import open_sender
+from repot.outbox.listener import Listener
 from repot.outbox.publishing import Outcome, publish
 from repot.renewal import Renewer
 from repot.worker.holder import described, has_ended, this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from threading import Event
+    from collections.abc import Callable, Sequence
 
-    from repot.outbox.listener import Listener
+    from repot.config import WorkerSettings
     from repot.outbox.publishing import Sender
     from repot.outbox.store import OutboxStore, Row
 
@@ -29,6 +31,10 @@ log = logging.getLogger(__name__)
 
 #: Seconds until a relay that stands by asks for the lease again, and until one that had an error goes on.
 _STANDBY_S, _AFTER_ERROR_S = 1.0, 1.0
+#: Seconds between two questions to a broker to which nothing is published.
+_CHECK_EVERY_S = 10.0
+#: What is published is deleted at least so often, in seconds, while a window takes longer.
+_SETTLE_EVERY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -53,11 +59,14 @@ class RelayState:
 class Relay:
     """Publishes the outbox; belongs to one thread."""
 
-    def __init__(self, store: OutboxStore, sender: Sender, listener: Listener, lease_s: float) -> None:
-        """Take the outbox, what publishes, what waits for commits, and the length of the lease."""
-        self._store, self._sender, self._listener = store, sender, listener
+    def __init__(self, settings: WorkerSettings, store: OutboxStore) -> None:
+        """Publish an outbox to the brokers of the settings; connects on first use."""
+        self._store, self._lease_s = store, settings.lease
+        self._sender: Sender = open_sender(settings, self._wait_for_broker)
+        self._listener = Listener(store.database)
         self._owner = this_process("the relay of the outbox")
-        self._lease_s = lease_s
+        self._stop = Event()
+        self._checked_at = -_CHECK_EVERY_S
         self._renewer = Renewer()
         self._lease: _RelayLease | None = None
         self._standing_by_for = ""
@@ -74,6 +83,7 @@ class Relay:
             StoreUnreachable, BrokerUnreachable: with `once`: it did not answer.
             LeaseLost: with `once`: another relay publishes.
         """
+        self._stop = stop
         try:
             while not stop.is_set():
                 try:
@@ -102,22 +112,30 @@ class Relay:
         if window:
             self._publish(window)
             return False
-        self._note_success()
+        if monotonic() - self._checked_at >= _CHECK_EVERY_S:
+            # what is published seldom says seldom that the broker is there
+            self._sender.check()
+            self._note_success()
         if not once:
             self._listener.wait(stop)
         return True
 
+    def close(self) -> None:
+        """Close the connections to the brokers, and the one that waits for commits."""
+        self._sender.close()
+        self._listener.close()
+
     def _holds(self) -> bool:
         if self._lease and not self._lease.is_lost:
             return True
-        self._lease = None
+        self._drop_lease()
         held = self._store.hold(self._owner)
         if held.token is None and has_ended(held.owner):
             held = self._store.hold(self._owner, ended=held.owner)
         self.state.is_active = held.token is not None
         self.state.beat_at = monotonic()
         if held.token is None:
-            self._note_success()
+            self.state.trouble, self._is_warned = "", False
             if self._standing_by_for != (owner := described(held.owner)):
                 self._standing_by_for = owner
                 log.info("standing by: %s publishes", owner, extra={"action": "outbox_standby"})
@@ -130,14 +148,33 @@ class Relay:
     def _publish(self, window: Sequence[tuple[Row, str]]) -> None:
         outcome = Outcome([], {})
         try:
-            publish(self._sender, window, outcome)
+            publish(self._sender, window, outcome, self._goes_on_until(monotonic() + _SETTLE_EVERY_S))
         finally:
             self._warn_of(window, outcome)
             self.state.published += len(outcome.published)
             self.state.failures += len(outcome.failed)
             if outcome.published or outcome.failed:
                 self._settle(outcome)
-        self._note_success()
+        fresh = [row for row, _ in window if not row.attempts and row.id in outcome.failed]
+        if outcome.published:
+            self._note_success()
+        elif fresh:
+            self.state.trouble = outcome.failed[fresh[0].id].error
+
+    def _goes_on_until(self, end: float) -> Callable[[], bool]:
+        def goes_on() -> bool:
+            self.state.beat_at = monotonic()
+            is_held = self._lease is not None and not self._lease.is_lost
+            return is_held and not self._stop.is_set() and monotonic() < end
+
+        return goes_on
+
+    def _wait_for_broker(self) -> None:
+        """Say what it waits for, about once a second; end the wait when the relay is to stop."""
+        self.state.beat_at, self.state.trouble = monotonic(), "the broker takes no messages now"
+        if self._stop.is_set():
+            message = "stopped while the broker took no messages"
+            raise BrokerUnreachable(message, hint="What was on its way may be published again, with the same ids.")
 
     def _settle(self, outcome: Outcome) -> None:
         assert self._lease is not None
@@ -160,7 +197,7 @@ class Relay:
                 )
 
     def _note_success(self) -> None:
-        self.state.trouble, self._is_warned = "", False
+        self.state.trouble, self._is_warned, self._checked_at = "", False, monotonic()
 
     def _note_trouble(self, error: BrokerUnreachable | StoreUnreachable | LeaseLost) -> None:
         self.state.beat_at = monotonic()

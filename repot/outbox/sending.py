@@ -16,6 +16,7 @@ from repot.errors import ConfigInvalid
 from repot.idempotency.guard import guard_of
 from repot.idempotency.transaction import connection_of, transactional
 from repot.outbox.capture import captured
+from repot.outbox.store import State
 from repot.upstream.current_app import resolve
 from repot.worker.rollout import rollout_of
 
@@ -40,7 +41,7 @@ def send(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    key: str | None = None,
+    key: object = None,
     app: Celery | None = None,
     **options: Any,  # noqa: ANN401 - Celery's
 ) -> Any:  # noqa: ANN401 - Celery's result
@@ -49,8 +50,8 @@ def send(
     `on` is what the transaction is open on: a Session or Connection of SQLAlchemy's, `django.db.connection`, or a
     connection of a driver; of the database that WORKER_LEASE_STORE names. `task` is a task, a signature (a chain, a
     group, a chord), or the name of a task of `app`, the current one by default. `options` are those of `apply_async`.
-    Messages with the same `key`, at most 255 characters, are published in the order of their commits. A task with an
-    ETA or a countdown waits in the outbox.
+    Messages with the same `key`, whose text has at most 255 characters, are published in the order of their commits. A
+    task with an ETA or a countdown waits in the outbox.
 
     The broker is asked for nothing: `repot outbox relay` publishes what is committed. Returns the task's result, as
     `apply_async` does.
@@ -59,6 +60,7 @@ def send(
         ConfigInvalid: the lease store is not a database; `on` has no open transaction; the message has no single queue.
     """
     app = resolve(app or (current_app if isinstance(task, str) else task.app))
+    key = None if key is None else str(key)
     guard = guard_of(app)
     store = transactional(guard.store, "outbox.send()")
     connection = connection_of(store, on)
@@ -68,7 +70,10 @@ def send(
         raise ConfigInvalid(message, hint="The outbox needs Celery's task protocol 2 (task_protocol).")
     for one in messages:
         _check(one, key)
-        connection.execute(insert(table).values(_values(app, guard.settings.lease_prefix, one, key)))
+    for one in messages:
+        # without RETURNING, for which a sender would need the right to read
+        values = _values(app, guard.settings.lease_prefix, one, key)
+        connection.execute(insert(table).inline().values(values))
     if messages and connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_notify(CHANNEL, "")))
     return result
@@ -81,7 +86,7 @@ def _called(app: Celery, task: Any, args: Any, kwargs: Any, options: dict[str, A
 
 
 def _check(one: Captured, key: str | None) -> None:
-    texts = {"the task's id": one.message.headers["id"], "the queue's name": one.queue, "the key": key or ""}
+    texts = {"the task's id": str(one.message.headers["id"]), "the queue's name": one.queue, "the key": key or ""}
     for what, text in texts.items():
         if len(text) > _LONGEST:
             message = f"{what} has {len(text)} characters, and the outbox keeps {_LONGEST}"
@@ -97,8 +102,8 @@ def _values(app: Celery, prefix: str, one: Captured, key: str | None) -> dict[st
     side = rollout.side_of_a_run(headers["id"], headers.get("root_id")) if rollout else None
     return {
         "prefix": prefix,
-        "task_id": headers["id"],
-        "root_id": headers.get("root_id") or headers["id"],
+        "task_id": str(headers["id"]),
+        "root_id": str(headers.get("root_id") or headers["id"]),
         "task": headers["task"],
         "queue": one.queue,
         "side": side or "",
@@ -106,8 +111,9 @@ def _values(app: Celery, prefix: str, one: Captured, key: str | None) -> dict[st
         "envelope": to_redis(one.message, one.queue, ""),
         "created_at": now(),
         "due_at": now() + delay_s,
-        "retry_at": None,
+        # what may leave at once is in the order of its numbers, whatever the clock did meanwhile
+        "next_at": now() + delay_s if delay_s else 0,
         "attempts": 0,
-        "parked": False,
+        "state": State.WAITING,
         "error": "",
     }

@@ -6,10 +6,10 @@ Instants are seconds since 1970, by the database's clock.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, case, delete, func, insert, or_, select, update
-from sqlalchemy.orm import aliased
+from sqlalchemy import and_, bindparam, case, delete, func, insert, or_, select, update
 
 from repot.brokers.moving import WINDOW_BYTES
 from repot.database.connection import Database
@@ -19,16 +19,29 @@ from repot.database.schema import now
 from repot.errors import LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Delete, Select, Subquery, Update
 
     from repot.config import WorkerSettings
 
 #: Messages that are published together at most: what a relay's death may send twice.
 WINDOW = 500
+#: The same of those that have failed before.
+_RETRIED = 100
 #: Rows that one transaction reads for people, or changes.
 _PAGE = 500
+
+
+class State(StrEnum):
+    """What a message waits for."""
+
+    #: Its commit's relay, or its ETA.
+    WAITING = "waiting"
+    #: Another attempt: the last one failed.
+    RETRYING = "retrying"
+    #: An operator.
+    PARKED = "parked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +53,8 @@ class Row:
         side: where its root runs in a rollout; empty for a free choice.
         order_key: messages with the same one are published in order; None without one.
         due_at: when it may be published: at once, or at its ETA.
-        retry_at: no attempt before; None before the first failure.
+        next_at: no attempt before; 0 for at once.
         attempts: how often it could not be published.
-        parked: it waits for an operator.
         error: of the last attempt.
     """
 
@@ -55,18 +67,29 @@ class Row:
     order_key: str | None
     created_at: float
     due_at: float
-    retry_at: float | None
+    next_at: float
     attempts: int
-    parked: bool
+    state: State
     error: str
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for an operator."""
+        return self.state == State.PARKED
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a message could not be published; `retry_s` is the time until the next attempt, None to park it."""
+    """Why a message could not be published.
+
+    Attributes:
+        retry_s: the time until the next attempt; None to park it.
+        counts: whether it was tried; another one of its queue may have been.
+    """
 
     error: str
     retry_s: float | None
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +164,16 @@ class OutboxStore:
         return self.database.transact(lambda connection: self._renewed(connection, token))
 
     def window(self) -> list[tuple[Row, str]]:
-        """Return messages to publish now with their envelopes, in order; at most 500 of about 32 MiB."""
+        """Return messages to publish now with their envelopes, in order; at most 600 of about 32 MiB."""
 
         def act(connection: Connection) -> list[tuple[Row, str]]:
-            sizes = connection.execute(
-                select(table.c.id, func.length(table.c.envelope))
-                .where(*self._publishable())
-                .order_by(table.c.due_at, table.c.id)
-                .limit(WINDOW)
-            ).all()
-            ids = list(_fitting((one[0], one[1]) for one in sizes))
+            held = self._held_back()
+            sizes = [
+                (int(one[0]), int(one[1]))
+                for state, most in ((State.WAITING, WINDOW), (State.RETRYING, _RETRIED))
+                for one in connection.execute(self._publishable(state, held).limit(most))
+            ]
+            ids = list(_fitting(sizes))
             if not ids:
                 return []
             rows = connection.execute(
@@ -173,26 +196,26 @@ class OutboxStore:
                 message = "another relay publishes the outbox now"
                 raise LeaseLost(message, hint="What this one published last may be published again, with the same ids.")
             if gone:
-                connection.execute(delete(table).where(table.c.id.in_(gone)))
+                self._each(connection, delete(table), gone)
             for failure, ids in _grouped(failed).items():
-                parks = failure.retry_s is None
                 changed = {
-                    "attempts": table.c.attempts + 1,
+                    "attempts": table.c.attempts + int(failure.counts),
                     "error": failure.error,
-                    "parked": parks,
-                    "retry_at": None if parks else now() + failure.retry_s,
+                    "state": State.PARKED if failure.retry_s is None else State.RETRYING,
+                    "next_at": now() + (failure.retry_s or 0),
                 }
-                connection.execute(update(table).where(table.c.id.in_(ids)).values(changed))
+                self._each(connection, update(table).values(changed), ids)
 
         self.database.transact(act)
 
     def backlog(self) -> Backlog:
         """Return the numbers of messages."""
-        is_due = and_(~table.c.parked, table.c.due_at <= now())
+        is_parked = table.c.state == State.PARKED
+        is_due = and_(~is_parked, table.c.due_at <= now())
         query = select(
             func.count(case((is_due, 1))),
-            func.count(case((and_(~table.c.parked, table.c.due_at > now()), 1))),
-            func.count(case((table.c.parked, 1))),
+            func.count(case((and_(~is_parked, table.c.due_at > now()), 1))),
+            func.count(case((is_parked, 1))),
             now() - func.min(case((is_due, table.c.due_at))),
         ).where(table.c.prefix == self._prefix)
         waiting, delayed, parked, oldest = self.database.read(lambda connection: connection.execute(query).one())
@@ -216,23 +239,28 @@ class OutboxStore:
 
     def retry(self, ids: Sequence[int]) -> int:
         """Let messages be published at the next attempt; return how many were there."""
-        again = {"parked": False, "retry_at": None}
-        return self._each_page(ids, lambda page: update(table).where(table.c.id.in_(page)).values(again))
+        again = update(table).values({"state": State.RETRYING, "next_at": 0})
+        return self._in_pages(again.where(table.c.state != State.WAITING), ids)
 
     def discard(self, ids: Sequence[int]) -> int:
         """Delete messages: their tasks never run; return how many were there."""
-        return self._each_page(ids, lambda page: delete(table).where(table.c.id.in_(page)))
+        return self._in_pages(delete(table), ids)
 
     def now(self) -> float:
         """Return the database's time."""
         return self.database.read(lambda connection: float(connection.execute(select(now())).scalar_one()))
 
-    def _each_page(self, ids: Sequence[int], statement: Callable[[Sequence[int]], Any]) -> int:
+    def _in_pages(self, step: Update | Delete, ids: Sequence[int]) -> int:
         done = 0
         for start in range(0, len(ids), _PAGE):
-            step = statement(ids[start : start + _PAGE])
-            done += self.database.transact(lambda connection, step=step: connection.execute(step).rowcount)  # type: ignore[misc]
+            page = ids[start : start + _PAGE]
+            done += self.database.transact(lambda connection, page=page: self._each(connection, step, page))  # type: ignore[misc]
         return done
+
+    def _each(self, connection: Connection, step: Update | Delete, ids: Sequence[int]) -> int:
+        # row by row: for a list of them MariaDB reads the whole table, and waits for the rows of open transactions
+        one = step.where(table.c.prefix == self._prefix, table.c.id == bindparam("its_id"))
+        return connection.execute(one, [{"its_id": row_id} for row_id in ids]).rowcount
 
     def _selected(self, ids: Sequence[str], tasks: Sequence[str], *, parked: bool) -> Iterator[ColumnElement[bool]]:
         yield table.c.prefix == self._prefix
@@ -241,23 +269,28 @@ class OutboxStore:
         if tasks:
             yield table.c.task.in_(tasks)
         if parked:
-            yield table.c.parked
+            yield table.c.state == State.PARKED
 
-    def _publishable(self) -> tuple[ColumnElement[bool], ...]:
-        before = aliased(table)
-        waits = or_(before.c.parked, before.c.retry_at > now())
-        is_blocked = (
-            select(before.c.id)
-            .where(before.c.prefix == self._prefix, before.c.order_key == table.c.order_key, before.c.id < table.c.id)
-            .where(waits)
-            .exists()
-        )
+    def _held_back(self) -> Subquery:
+        """Return the keys whose later messages wait for an earlier one that could not be published."""
+        failed = table.c.state.in_([State.RETRYING, State.PARKED])
         return (
-            table.c.prefix == self._prefix,
-            ~table.c.parked,
-            table.c.due_at <= now(),
-            or_(table.c.retry_at.is_(None), table.c.retry_at <= now()),
-            or_(table.c.order_key.is_(None), ~is_blocked),
+            select(table.c.order_key, func.min(table.c.id).label("first"))
+            .where(table.c.prefix == self._prefix, failed, table.c.order_key.is_not(None))
+            .group_by(table.c.order_key)
+            .subquery()
+        )
+
+    def _publishable(self, state: State, held: Subquery) -> Select[int, int]:
+        # asked once: a function whose value changes is no condition for an index
+        at = select(now()).scalar_subquery()
+        is_later = and_(held.c.order_key == table.c.order_key, held.c.first < table.c.id)
+        return (
+            select(table.c.id, func.length(table.c.envelope))
+            .outerjoin(held, is_later)
+            .where(table.c.prefix == self._prefix, table.c.state == state, table.c.next_at <= at)
+            .where(held.c.order_key.is_(None))
+            .order_by(table.c.next_at, table.c.id)
         )
 
     def _of_token(self, token: int) -> tuple[ColumnElement[bool], ...]:
@@ -270,7 +303,7 @@ class OutboxStore:
 
 
 def _row(found: Any) -> Row:  # noqa: ANN401 - SQLAlchemy's
-    return Row(**{column.name: getattr(found, column.name) for column in _COLUMNS})
+    return Row(**{column.name: getattr(found, column.name) for column in _COLUMNS} | {"state": State(found.state)})
 
 
 def _fitting(sizes: Iterable[tuple[int, int]]) -> Iterator[int]:

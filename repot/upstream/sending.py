@@ -9,11 +9,14 @@ from __future__ import annotations
 import inspect
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from celery._state import _task_stack  # type: ignore[attr-defined]
 
+from repot.upstream.current_app import living_apps
 from repot.upstream.point import Failure, Point
 
 if TYPE_CHECKING:
@@ -49,8 +52,19 @@ POINTS = (
     Point("celery.app.task:Task._get_exec_options", Failure.LOUD, _BREAKS, "(self)"),
 )
 
-#: What takes the messages of this thread's calls in the place of a broker; None as ever.
-_TAKER: ContextVar[Any] = ContextVar("repot_taker", default=None)
+
+@dataclass(slots=True)
+class _Taking:
+    """What takes the messages of a block's calls in the place of a broker; a copy of its context may outlive it."""
+
+    taker: Callable[..., Any]
+    is_over: bool = False
+
+
+#: That of this thread's block; None as ever.
+_TAKING: ContextVar[_Taking | None] = ContextVar("repot_taking", default=None)
+#: Two threads may begin at the same time.
+_INSTALLING = Lock()
 
 #: The parameters of `send_task` that may follow the arguments of the task without a name.
 _POSITIONAL = tuple(inspect.signature(Celery.send_task).parameters)[4:]
@@ -61,19 +75,25 @@ def send_by(app: Any, send: Callable[[Callable[..., Any], str, Any, Any, dict[st
 
     `options` are all other arguments of `send_task`, by name.
     """
-    stop_sending_by(app)
     # what stands on the application itself may be another library's; the method of its class is looked up later, as a
     # library may wrap it after this call
     own = vars(app).get("send_task")
+    if _is_ours(app):
+        own = own.repot_original  # type: ignore[union-attr]
 
     def send_task(name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         if more:
             options |= dict(zip(_POSITIONAL, more, strict=False))
         original = own or type(app).send_task.__get__(app)
-        taker = _TAKER.get()
-        if taker is not None:
-            return taker(app, original, name, args, kwargs, options)
-        return send(original, name, args, kwargs, options)
+        taking = _TAKING.get()
+        if taking is None or taking.is_over:
+            return send(original, name, args, kwargs, options)
+        # another library may call this from `original`
+        token = _TAKING.set(None)
+        try:
+            return taking.taker(app, original, name, args, kwargs, options)
+        finally:
+            _TAKING.reset(token)
 
     send_task.repot_original = own  # type: ignore[attr-defined]
     app.send_task = send_task
@@ -85,13 +105,18 @@ def sends_taken(app: Any, taker: Callable[..., Any]) -> Iterator[None]:
 
     A chain calls its first task without the producer that it was given, so there is no other way than through here.
     """
-    if not _is_ours(app):
-        send_by(app, _as_ever)
-    token = _TAKER.set(taker)
+    with _INSTALLING:
+        # a canvas may have tasks of other applications
+        for one in (app, *living_apps()):
+            if not _is_ours(one):
+                send_by(one, _as_ever)
+    taking = _Taking(taker)
+    token = _TAKING.set(taking)
     try:
         yield
     finally:
-        _TAKER.reset(token)
+        taking.is_over = True
+        _TAKING.reset(token)
 
 
 def _as_ever(original: Callable[..., Any], name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import logging
 from contextlib import ExitStack, closing, contextmanager
@@ -10,11 +11,14 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 import requests
 from celery import Celery, chain, group
+from celery.signals import before_task_publish
 from click.testing import CliRunner, Result
 from kombu import Exchange, Queue
+from kombu.common import Broadcast
 from sqlalchemy import create_engine, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -30,8 +34,6 @@ from repot.database.outbox_tables import outbox as table
 from repot.database.outbox_tables import relay as relay_table
 from repot.errors import BrokerUnreachable, ConfigInvalid, LeaseLost, StoreMisconfigured, StoreUnreachable
 from repot.idempotency import IdempotentTask
-from repot.outbox.brokers import open_sender
-from repot.outbox.listener import Listener
 from repot.outbox.probes import probes
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
@@ -94,9 +96,8 @@ class Shop:
 
     @contextmanager
     def relay(self, store: OutboxStore | None = None) -> Iterator[Relay]:
-        used = store or self.store
-        with closing(open_sender(self.settings)) as sender, closing(Listener(used.database)) as listener:
-            yield Relay(used, sender, listener, self.settings.lease)
+        with closing(Relay(self.settings, store or self.store)) as relay:
+            yield relay
 
     def publish(self) -> int:
         """Run a relay until nothing is left that can be published now; return how many messages were."""
@@ -247,7 +248,9 @@ def test_a_task_with_a_delay_waits_in_the_outbox(shop: Shop) -> None:
     assert 3500 < row.due_at - row.created_at < 3601
     assert shop.store.backlog().delayed == 1
     shop.store.database.transact(
-        lambda connection: connection.execute(update(table).where(table.c.id == row.id).values(due_at=row.created_at))
+        lambda connection: connection.execute(
+            update(table).where(table.c.id == row.id).values(due_at=row.created_at, next_at=0)
+        )
     )
     assert shop.publish() == 1
 
@@ -269,7 +272,7 @@ def test_a_message_that_fails_holds_back_those_of_its_key_alone(shop: Shop) -> N
     shop.publish()
     assert sorted(shop.arguments) == ["free", "other"]
     parked, held = shop.store.rows()
-    assert (parked.parked, parked.attempts, held.attempts) == (True, 1, 0)
+    assert (parked.is_parked, parked.attempts, held.attempts) == (True, 1, 0)
     assert "cannot be read" in parked.error
     shop.store.discard([parked.id])
     assert shop.publish() == 1
@@ -293,7 +296,7 @@ def test_a_queue_that_no_worker_has_declared_yet(
         first, second = shop.store.rows()
         assert (first.attempts, second.attempts) == (1, 0)
         shop.declare()
-        _plant(shop, first.task_id, retry_at=0)
+        _plant(shop, first.task_id, next_at=0)
         assert shop.publish() == 2
         assert shop.arguments == [1, 2]
 
@@ -532,9 +535,9 @@ def test_the_command_publishes_lists_retries_and_discards(shop: Shop) -> None:
         "WORKER_BROKER_URL": shop.settings.broker_url.reveal(),
     }
 
-    def run(*words: str) -> Result:
+    def run(*words: str, code: int = 0) -> Result:
         found = _repot(shop.url, "outbox", *words, **environment)
-        assert found.exit_code == 0, found.output
+        assert found.exit_code == code, found.output
         assert PASSWORD not in found.output
         return found
 
@@ -542,7 +545,9 @@ def test_the_command_publishes_lists_retries_and_discards(shop: Shop) -> None:
     _plant(shop, bad.id, envelope="{}")
     shop.send("good")
     later = shop.send("later", countdown=600)
-    assert "1 published" in run("relay", "--once").stderr
+    told = run("relay", "--once", code=4).stderr
+    assert "1 published" in told
+    assert "0 messages wait for another attempt, and 1 are parked" in told
     listed = run("list")
     assert bad.id in listed.stdout
     assert "parked" in listed.stdout
@@ -551,9 +556,9 @@ def test_the_command_publishes_lists_retries_and_discards(shop: Shop) -> None:
     assert [one["task_id"] for one in found["messages"]] == [bad.id]
     assert found["backlog"] == {"waiting": 0, "delayed": 1, "parked": 1, "oldest_s": None}
     assert "1 would be retried" in run("retry").stderr
-    assert [one.parked for one in shop.store.rows()] == [True, False]
+    assert [one.is_parked for one in shop.store.rows()] == [True, False]
     assert "1 retried" in run("retry", bad.id[:8], "--execute").stderr
-    assert [one.parked for one in shop.store.rows()] == [False, False]
+    assert [one.is_parked for one in shop.store.rows()] == [False, False]
     assert "1 would be discarded" in run("discard", later.id).stderr
     assert "1 discarded" in run("discard", later.id, "--execute").stderr
     assert shop.waiting == [bad.id]
@@ -595,6 +600,148 @@ def test_probes_and_metrics(postgresql: PrivateDatabase, toxiproxy: Server, serv
         shop.send(2)
         wait_until(lambda: get("ready") == (200, "standing by\n"), within_s=30, what="it stands by")
         assert "repot_outbox_relay_active 0.0" in get("metrics")[1]
+
+
+def test_an_open_transaction_of_an_application_stops_no_relay(shop: Shop) -> None:
+    """MariaDB would read all rows to delete some, and wait for one that is not committed."""
+    if shop.engine.dialect.name == "sqlite":
+        pytest.skip("an open transaction that has written is the only writer of a file")
+    for number in range(3):
+        shop.send(number)
+    with Session(shop.engine) as session:
+        outbox.send(session, shop.charge, ("open",))
+        assert shop.publish() == 3
+        session.commit()
+    assert shop.publish() == 1
+    assert shop.arguments == [0, 1, 2, "open"]
+
+
+def test_a_message_that_closes_the_channel_lets_the_others_pass(postgresql: PrivateDatabase, rabbitmq: Server) -> None:
+    """RabbitMQ refuses a user's name that is not the connection's, and says nothing of the messages before."""
+    with closing(Shop(postgresql.url, rabbitmq)) as shop:
+        shop.declare()
+        for number in range(5):
+            shop.send(number)
+        shop.send("bad", user_id="bob")
+        for number in range(5, 10):
+            shop.send(number)
+        shop.publish()
+        step = update(table).where(table.c.state == "retrying").values(next_at=0)
+        shop.store.database.transact(lambda connection: connection.execute(step))
+        shop.publish()
+        (left,) = shop.store.rows()
+        assert "user_id" in left.error or "PRECONDITION_FAILED" in left.error
+        assert set(shop.arguments) == set(range(10))
+        assert len(shop.arguments) <= 20
+
+
+def test_a_queue_that_takes_nothing_costs_three_attempts_in_a_window(
+    postgresql: PrivateDatabase, rabbitmq: Server
+) -> None:
+    with closing(Shop(postgresql.url, rabbitmq)) as shop:
+        for number in range(20):
+            shop.send(number)
+        shop.publish()
+        step = update(table).values(next_at=0)
+        shop.store.database.transact(lambda connection: connection.execute(step))
+        shop.publish()
+        assert sorted(one.attempts for one in shop.store.rows()) == [1] * 17 + [2] * 3
+
+
+def test_the_number_of_a_deleted_message_is_not_given_again(local: Shop) -> None:
+    local.send(1)
+    (first,) = local.store.rows()
+    local.store.discard([first.id])
+    local.send(2)
+    (second,) = local.store.rows()
+    assert second.id > first.id
+
+
+def test_a_task_of_another_application_is_refused(local: Shop) -> None:
+    other = Celery("other", set_as_current=False, broker="memory://")
+
+    @other.task(name="other.audit", shared=False)
+    def audit() -> None:
+        """Is not run."""
+
+    local.app.conf.update(result_backend=None)
+    with (
+        Session(local.engine) as session,
+        pytest.raises(ConfigInvalid, match=r"other\.audit belongs to another application"),
+    ):
+        outbox.send(session, group(local.charge.s(1), audit.s()))
+    audit.delay()
+    assert local.waiting == []
+
+
+def test_a_copied_context_sends_as_ever_afterwards(local: Shop) -> None:
+    copies: list[contextvars.Context] = []
+
+    @before_task_publish.connect(weak=False, dispatch_uid="copies")
+    def copy(**_: Any) -> None:
+        copies.append(contextvars.copy_context())
+
+    try:
+        local.send(1)
+        local.app.conf.update(broker_url="memory://")
+        copies[0].run(lambda: local.charge.apply_async((2,), ignore_result=True))
+    finally:
+        before_task_publish.disconnect(dispatch_uid="copies")
+    with local.app.connection_for_write() as connection:
+        channel: Any = connection.default_channel
+        assert channel.basic_get(local.queue) is not None
+    assert len(local.waiting) == 1
+
+
+def test_a_connection_that_answers_later_is_refused(postgresql: PrivateDatabase) -> None:
+    async def send(shop: Shop) -> None:
+        async with await psycopg.AsyncConnection.connect(postgresql.url.replace("+psycopg", "")) as connection:
+            outbox.send(connection, shop.charge, (1,))
+
+    with closing(Shop(postgresql.url, None)) as shop, pytest.raises(ConfigInvalid, match="answers later"):
+        asyncio.run(send(shop))
+
+
+def test_a_broadcast_is_refused(local: Shop) -> None:
+    local.app.conf.task_queues = [Broadcast("everyone"), Queue(local.queue)]
+    with pytest.raises(ConfigInvalid, match="binds no queue, or several"):
+        local.send(1, queue="everyone")
+
+
+def test_a_row_that_raises_anything_is_parked(shop: Shop) -> None:
+    bad = shop.send(1)
+    planted = '{"body": "", "headers": {"n": {"__type__": "decimal", "__value__": "abc"}}, "properties": {}}'
+    _plant(shop, bad.id, envelope=planted)
+    shop.send(2)
+    assert shop.publish() == 1
+    assert [one.is_parked for one in shop.store.rows()] == [True]
+
+
+def test_a_sender_needs_the_right_to_insert_alone(postgresql: PrivateDatabase) -> None:
+    role = f"sender_{uuid4().hex[:8]}"
+    with closing(Shop(postgresql.url, None)) as shop:
+        with shop.engine.begin() as connection:
+            for statement in (
+                f"CREATE ROLE {role} LOGIN PASSWORD 'x'",
+                f"GRANT INSERT ON repot_outbox TO {role}",
+                f"GRANT USAGE ON SEQUENCE repot_outbox_id_seq TO {role}",
+            ):
+                connection.execute(text(statement))
+        engine = create_engine(shop.engine.url.set(username=role, password="x"))
+        try:
+            with Session(engine) as session, session.begin():
+                outbox.send(session, shop.charge, (1,), key=7)
+            assert [one.order_key for one in shop.store.rows()] == ["7"]
+        finally:
+            engine.dispose()
+            with shop.engine.begin() as connection:
+                connection.execute(text(f"DROP OWNED BY {role}"))
+                connection.execute(text(f"DROP ROLE {role}"))
+
+
+def test_an_idle_relay_says_that_its_broker_is_away(local: Shop) -> None:
+    with local.publishing() as relay:
+        wait_until(lambda: "refused" in relay.state.trouble, within_s=20, what="it says so")
 
 
 def test_rows_of_another_prefix_are_not_touched(local: Shop) -> None:

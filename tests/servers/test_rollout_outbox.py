@@ -12,8 +12,6 @@ from sqlalchemy.orm import Session
 
 from repot import outbox
 from repot.database.migrate import Migrations
-from repot.outbox.brokers import RolloutBrokers
-from repot.outbox.listener import Listener
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
 from repot.routing.choice import Side, chosen
@@ -46,14 +44,12 @@ class Shop:
 
     def publish(self) -> None:
         """Run a relay until nothing is left."""
-        with (
-            closing(RolloutBrokers(self.rollout.settings)) as sender,
-            closing(Listener(self.store.database)) as listener,
-        ):
-            # the first look at the record waits for half a second at most
-            known = self.rollout.records.read(NAME)
+        # the first look at the record waits for half a second at most
+        known = self.rollout.records.read(NAME)
+        with closing(Relay(self.rollout.settings, self.store)) as relay:
+            sender: Any = relay._sender
             wait_until(lambda: sender.record == known, within_s=20, what="the record is read")
-            Relay(self.store, sender, listener, 30).run(Event(), once=True)
+            relay.run(Event(), once=True)
 
     def close(self) -> None:
         self.rollout.stop()

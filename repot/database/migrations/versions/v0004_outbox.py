@@ -10,11 +10,7 @@ from repot.database.schema import MYSQL_OPTIONS, LongText
 revision = "0004"
 down_revision = "0003"
 
-_TABLE = "repot_outbox"
-_INDEXES = {
-    "repot_outbox_due_at": ["prefix", "parked", "due_at"],
-    "repot_outbox_order_key": ["prefix", "order_key", "id"],
-}
+_TABLE, _INDEX = "repot_outbox", "repot_outbox_next_at"
 
 
 def upgrade() -> None:
@@ -33,11 +29,12 @@ def upgrade() -> None:
         sa.Column("envelope", LongText, nullable=False),
         sa.Column("created_at", sa.Double, nullable=False),
         sa.Column("due_at", sa.Double, nullable=False),
-        sa.Column("retry_at", sa.Double),
+        sa.Column("next_at", sa.Double, nullable=False),
         sa.Column("attempts", sa.Integer, nullable=False),
-        sa.Column("parked", sa.Boolean, nullable=False),
+        sa.Column("state", sa.String(10), nullable=False),
         sa.Column("error", LongText, nullable=False),
         if_not_exists=True,
+        sqlite_autoincrement=True,
         **MYSQL_OPTIONS,
     )
     op.create_table(
@@ -49,11 +46,9 @@ def upgrade() -> None:
         if_not_exists=True,
         **MYSQL_OPTIONS,
     )
-    made = set() if context.is_offline_mode() else _made()
-    for name, columns in _INDEXES.items():
-        if name not in made:
-            op.create_index(name, _TABLE, columns)
+    if context.is_offline_mode() or not _has_index():
+        op.create_index(_INDEX, _TABLE, ["prefix", "state", "next_at", "id"])
 
 
-def _made() -> set[str | None]:
-    return {one["name"] for one in sa.inspect(op.get_bind()).get_indexes(_TABLE)}
+def _has_index() -> bool:
+    return any(one["name"] == _INDEX for one in sa.inspect(op.get_bind()).get_indexes(_TABLE))
