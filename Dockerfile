@@ -22,13 +22,13 @@ RUN python3 -m venv --without-pip /opt/worker \
 # Dependencies first: a change of the code then installs no dependencies again. With hashes, so no one can replace a
 # package on the way; wheels only, so nothing needs a compiler or runs code at installation
 COPY requirements.txt requirements-database.txt requirements-flower.txt requirements-build.txt ./
-RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements-build.txt \
+RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --no-deps -r requirements-build.txt \
  && pip --python /opt/worker/bin/python install --no-cache-dir --disable-pip-version-check \
-      --require-hashes --only-binary :all: -r requirements.txt \
+      --require-hashes --no-deps --only-binary :all: -r requirements.txt \
  && pip --python /opt/database/bin/python install --no-cache-dir --disable-pip-version-check \
-      --require-hashes --only-binary :all: -r requirements-database.txt \
+      --require-hashes --no-deps --only-binary :all: -r requirements-database.txt \
  && pip --python /opt/flower/bin/python install --no-cache-dir --disable-pip-version-check \
-      --require-hashes --only-binary :all: -r requirements-flower.txt
+      --require-hashes --no-deps --only-binary :all: -r requirements-flower.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY repot repot
 # the version comes from a tag, and the repository is not here: --build-arg VERSION=0.1.0

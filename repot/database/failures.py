@@ -112,6 +112,11 @@ TEXTS = {
 }
 
 
+#: What drivers raise for a link, and psycopg's ConnectionTimeout is a subclass of; other errors with these names have a
+#: number or one of the texts above.
+_OF_LINKS = ("OperationalError", "InterfaceError")
+
+
 def meaning_of(error: BaseException) -> Reply:
     """Return what an error of SQLAlchemy, or of a driver below it, means, and why."""
     if isinstance(error, exc.TimeoutError):
@@ -125,7 +130,7 @@ def meaning_of(error: BaseException) -> Reply:
     if not found:
         found = next((reply for text, reply in TEXTS.items() if text in str(cause)), None)
     if not found and (
-        _is_link(error) or (not state and type(cause).__name__ in ("OperationalError", "InterfaceError"))
+        _is_link(error) or (not state and any(kind.__name__ in _OF_LINKS for kind in type(cause).__mro__))
     ):
         found = _LINK
     return found or _BROKEN

@@ -176,6 +176,19 @@ def test_a_fault_can_be_moved_to_another_phase() -> None:
     assert effect.at < window.begun <= window.ended < run.ended
 
 
+def test_an_effect_in_a_transaction_is_repeated_or_done_and_waits_for_no_person() -> None:
+    """Killed before the commit, nothing of the effect stays; killed after it, the outcome is known."""
+    names = ("killed-after-effect", "child-killed-after-effect", "killed-after-effect@result-store")
+    plan = planning.plan(names=names, profiles=("amqp-database", "redis-database"), guards=(True,))
+    found = campaign.run(plan, jobs=4, progress=Silence())
+    campaign.require_expected(found)
+    assert {one.verdict.task for one in found.results} == {Verdict.REDELIVERED}
+    for one in found.results:
+        history = one.task_under_test.history
+        assert len(history.effects) == 1
+        assert len(history.runs) == (1 if one.cell.scenario.endswith("result-store") else 2)
+
+
 @pytest.mark.parametrize(
     ("profile", "notice"), [("redis-brpop", "Couldn't ack"), ("redis-hardened", "an ACK did not arrive")]
 )

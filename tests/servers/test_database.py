@@ -248,6 +248,15 @@ def test_a_server_that_is_read_only_is_unavailable(postgresql: PrivateDatabase) 
             assert store.inspect(KEY.key) is None
 
 
+@pytest.mark.parametrize("name", ["postgresql", "mariadb"])
+def test_a_frozen_server_is_unavailable(request: pytest.FixtureRequest, name: str) -> None:
+    """Its machine accepts a connection, and nothing answers."""
+    server: PrivateDatabase = request.getfixturevalue(name)
+    store = _store(server.url, socket_connect_timeout=1)
+    with server.process.all_frozen(), closing(store), pytest.raises(StoreUnreachable, match="no answer in time"):
+        store.acquire(KEY, lease_request())
+
+
 def test_files_that_are_no_store_are_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database, but a text that is long enough to be looked at" * 10)
     for path, kind in ((tmp_path / "missing" / "file", StoreRefused), (tmp_path / "text", StoreMisconfigured)):
