@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repot.brokers.facts import RedisFacts, known
+from repot.brokers.facts import known
 from repot.config.urls import STORE_SCHEMES
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, WARNING, Finding, rule
 
@@ -135,7 +135,7 @@ def needs_redis(facts: Facts) -> Iterator[Finding]:
 
 def _is_live_broker(facts: Facts) -> bool:
     """Return whether the lease store is the Redis of the broker, which the rules RPT7xx are about."""
-    if facts.store is None or not isinstance(facts.live, RedisFacts):
+    if facts.store is None or facts.live is None:
         return False
     return not {_address(one) for one in facts.servers}.isdisjoint(map(_address, facts.store.servers))
 
