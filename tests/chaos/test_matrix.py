@@ -183,10 +183,7 @@ def test_an_effect_in_a_transaction_is_repeated_or_done_and_waits_for_no_person(
     found = campaign.run(plan, jobs=4, progress=Silence())
     campaign.require_expected(found)
     assert {one.verdict.task for one in found.results} == {Verdict.REDELIVERED}
-    for one in found.results:
-        history = one.task_under_test.history
-        assert len(history.effects) == 1
-        assert len(history.runs) == (1 if one.cell.scenario.endswith("result-store") else 2)
+    assert {len(one.task_under_test.history.effects) for one in found.results} == {1}
 
 
 @pytest.mark.parametrize(

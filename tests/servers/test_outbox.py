@@ -34,6 +34,7 @@ from repot.database.outbox_tables import outbox as table
 from repot.database.outbox_tables import relay as relay_table
 from repot.errors import BrokerUnreachable, ConfigInvalid, LeaseLost, StoreMisconfigured, StoreUnreachable
 from repot.idempotency import IdempotentTask
+from repot.idempotency.guard import guard_of
 from repot.outbox.probes import probes
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
@@ -82,6 +83,7 @@ class Shop:
     def close(self) -> None:
         self.store.discard([one.id for one in self.store.rows()])
         self.store.close()
+        guard_of(self.app).store.close()  # type: ignore[attr-defined]
         self.engine.dispose()
 
     def send(self, *arguments: Any, **options: Any) -> Any:

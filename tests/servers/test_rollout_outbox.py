@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from repot import outbox
 from repot.database.migrate import Migrations
+from repot.idempotency.guard import guard_of
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
 from repot.routing.choice import Side, chosen
@@ -54,6 +55,7 @@ class Shop:
     def close(self) -> None:
         self.rollout.stop()
         self.store.close()
+        guard_of(self.app).store.close()  # type: ignore[attr-defined]
         self.engine.dispose()
 
 
