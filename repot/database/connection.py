@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from random import uniform
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import finalize
 
 from sqlalchemy import Engine, create_engine, event, exc, make_url
 from sqlalchemy.pool import StaticPool
@@ -63,6 +64,8 @@ class Database:
             self._engine = None
         if self._engine is None:
             self._engine, self._pid = _make_engine(self._settings, self.url), os.getpid()
+            # a store that is dropped and not closed leaves no connection to the garbage collector
+            finalize(self, _dispose, self._engine, self._pid).atexit = False
         return self._engine
 
     def close(self) -> None:
@@ -115,6 +118,12 @@ class Database:
             yield
         except (exc.SQLAlchemyError, OSError) as error:
             raise failure(self.url, error) from error
+
+
+def _dispose(engine: Engine, pid: int) -> None:
+    """Close the connections of an engine, in the process that made it."""
+    if pid == os.getpid():
+        engine.dispose()
 
 
 def _make_engine(settings: WorkerSettings, url: ServiceUrl) -> Engine:
