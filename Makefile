@@ -5,7 +5,8 @@ SHELL := bash
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 SERVERS := tests/conformance tests/servers tests/upstream/test_bugs.py
-UNIT := tests/unit tests/upstream --ignore tests/upstream/test_bugs.py --numprocesses 2
+# of tests/servers those whose store is a file
+UNIT := tests/unit tests/upstream tests/servers --ignore tests/upstream/test_bugs.py -m 'not server' --numprocesses 2
 
 .NOTPARALLEL:
 .PHONY: help demo rollout-demo examples test check setup venv brokers browser prometheus databases lint workflows types contract unit processes coverage other-python oldest newest wheel together apps servers suite health chaos compose conformance lock docs site pictures clean

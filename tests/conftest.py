@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import requests
+from celery._state import _set_task_join_will_block  # type: ignore[attr-defined] # not in the stubs
 from hypothesis import settings
 
 from repot.testbed import executables, rabbitmq_server, redis_server, toxiproxy_server
@@ -61,6 +62,13 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.upper().startswith(("WORKER_", "CELERY_")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _results_may_be_waited_for() -> Iterator[None]:
+    """A worker in this process forbids it for the whole process (celery/worker/components.py), and for ever."""
+    yield
+    _set_task_join_will_block(blocks=False)
 
 
 @pytest.fixture(scope="session")
