@@ -17,6 +17,7 @@ from hypothesis import settings
 from repot.testbed import executables, rabbitmq_server, redis_server, toxiproxy_server
 from support.databases import FileDatabase, PrivateDatabase, private_mariadb, private_postgresql
 from support.installed import require
+from support.servers import DEPLOYMENTS, Servers, servers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +127,12 @@ def toxiproxy() -> Iterator[Server]:
     require(executables.TOXIPROXY)
     with toxiproxy_server() as server:
         yield server
+
+
+@pytest.fixture(params=DEPLOYMENTS, ids="-".join)
+def servers(request: pytest.FixtureRequest) -> Servers:
+    """The servers of each deployment in turn."""
+    return servers_of(request)
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])

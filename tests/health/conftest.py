@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.servers import DEPLOYMENTS, servers_of
 from support.sidecars import ProbedWorker
 
 if TYPE_CHECKING:
@@ -13,22 +14,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.testbed import Server
+    from support.servers import Servers
 
 
 @pytest.fixture
-def probed(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> Iterator[ProbedWorker]:
-    """A worker that takes tasks, on each broker in turn."""
-    with ProbedWorker(server, redis, toxiproxy, tmp_path) as found:
+def probed(servers: Servers, toxiproxy: Server, tmp_path: Path) -> Iterator[ProbedWorker]:
+    """A worker that takes tasks, in each deployment in turn."""
+    with ProbedWorker(*servers, toxiproxy, tmp_path) as found:
         found.await_ready()
         yield found
 
 
-@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+@pytest.fixture(scope="module", params=DEPLOYMENTS, ids="-".join)
 def steady(
-    request: pytest.FixtureRequest, redis: Server, toxiproxy: Server, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, toxiproxy: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProbedWorker]:
     """A worker that the tests of a module share and none harms."""
-    server = request.getfixturevalue(request.param)
-    with ProbedWorker(server, redis, toxiproxy, tmp_path_factory.mktemp("steady")) as found:
+    with ProbedWorker(*servers_of(request), toxiproxy, tmp_path_factory.mktemp("steady")) as found:
         found.await_ready()
         yield found

@@ -10,16 +10,18 @@ import pytest
 from redis import Redis
 
 from repot.testbed import redis_server
+from support.servers import DEPLOYMENTS, servers_of
 from support.shop import APPS, Shop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from repot.testbed import Server
+    from support.databases import PrivateDatabase
 
 
 IN_THE_PROCESS = {"memory", "sqlite"}
-SERVERS = {"mariadb", "own", "postgresql", "rabbitmq", "redis", "server", "toxiproxy", "valkey"}
+SERVERS = {"mariadb", "own", "postgresql", "rabbitmq", "redis", "server", "servers", "toxiproxy", "valkey"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,12 +45,11 @@ def _apps() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+@pytest.fixture(scope="module", params=DEPLOYMENTS, ids="-".join)
 def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """A shop with a worker that every test of a module uses and no test harms; the module's SHOP are its settings."""
-    server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
     settings = {"visibility_timeout": 3600, **getattr(request.module, "SHOP", {})}
-    found = Shop(server, redis, tmp_path_factory.mktemp("shop"), **settings)
+    found = Shop(*servers_of(request), tmp_path_factory.mktemp("shop"), **settings)
     found.start(4)
     yield found
     found.stop()
@@ -83,8 +84,8 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
     """Open a shop of one's own, whose workers may be harmed; without any at first."""
     shops: list[Shop] = []
 
-    def begin(server: Server, redis: Server, **changes: Any) -> Shop:
-        shops.append(Shop(server, redis, tmp_path, **{**getattr(request.module, "SHOP", {}), **changes}))
+    def begin(server: Server, store: Server | PrivateDatabase, **changes: Any) -> Shop:
+        shops.append(Shop(server, store, tmp_path, **{**getattr(request.module, "SHOP", {}), **changes}))
         return shops[-1]
 
     yield begin

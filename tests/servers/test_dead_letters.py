@@ -42,6 +42,7 @@ from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown
 from repot.testbed import executables
 from repot.waiting import wait_until
 from support.dead_routes_app import SEVERAL, TOPIC
+from support.servers import DEPLOYMENTS, servers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,14 +59,14 @@ PLANTED = "hunter2-s3cret"
 class FailingApp:
     """One queue on one broker, `dead_app` behind it, and its dead letters."""
 
-    def __init__(self, server: Server, redis: Server, directory: Path, **changes: Any) -> None:
+    def __init__(self, server: Server, store: Server | PrivateDatabase, directory: Path, **changes: Any) -> None:
         self.directory, self.server = directory, server
         self.queue = changes.get("queue_names", (f"q-{uuid4()}",))[0]
         defaults: dict[str, Any] = {
             "app": "support.dead_app",
             "broker_url": server.url,
             "management_url": server.management_url,
-            "result_backend": redis.results_url,
+            "result_backend": store.results_url,
             "queue_names": (self.queue,),
             "status_dir": directory / "status",
             "heartbeat": 2,
@@ -158,11 +159,10 @@ class FailingApp:
         return child_environment(self.settings)
 
 
-@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+@pytest.fixture(scope="module", params=DEPLOYMENTS, ids="-".join)
 def failing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FailingApp]:
     """A worker that all tests of this module share and none harms."""
-    server, redis = request.getfixturevalue(request.param), request.getfixturevalue("redis")
-    found = FailingApp(server, redis, tmp_path_factory.mktemp("failing"), redact=("card",))
+    found = FailingApp(*servers_of(request), tmp_path_factory.mktemp("failing"), redact=("card",))
     found.start()
     found.await_ok()
     yield found

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from repot.testbed import Server
+    from support.servers import Servers
 
 
 @pytest.fixture
@@ -107,6 +108,8 @@ def test_a_task_that_replaces_itself_goes_on(shop: Shop, order: str) -> None:
 
 def test_a_chord_whose_part_died_before_it_was_counted_goes_on(shop: Shop) -> None:
     """Celery counts a part after it has stored its success: a redelivery of it has to count it."""
+    if not hasattr(shop.client.backend, "client"):
+        pytest.skip("in a database Celery counts nothing: it looks whether each part has ended")
     number, hold = uuid4().int % 10**9, shop.file()
     parts = [_sign(shop, "add", number, 1), _sign(shop, "charge", str(number), 1, "", str(hold))]
     body: Any = chord(parts, _sign(shop, "collect")).apply_async()
@@ -244,10 +247,10 @@ def test_a_killed_process_does_not_lose_its_task(shop: Shop, order: str) -> None
 
 
 def test_a_killed_workers_redelivered_task_is_not_skipped(
-    server: Server, redis: Server, opened: Callable[..., Shop], order: str
+    servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
     """The flaw of a key that a dead worker holds: the redelivery is acknowledged as "skipped", and the task is lost."""
-    shop = opened(server, redis)
+    shop = opened(*servers)
     hold = shop.file()
     worker = shop.start()
     task = shop.send("charge", order, 1, str(hold))
@@ -261,9 +264,9 @@ def test_a_killed_workers_redelivered_task_is_not_skipped(
 
 
 def test_an_effect_of_unknown_outcome_waits_for_an_operator_if_its_policy_says_so(
-    server: Server, redis: Server, opened: Callable[..., Shop], order: str
+    servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
-    shop = opened(server, redis)
+    shop = opened(*servers)
     _parked(shop, order)
     assert (1, True) == (len(shop.effects(order)), shop.record.parked)
     # the person looks, and says that it was done
@@ -272,16 +275,16 @@ def test_an_effect_of_unknown_outcome_waits_for_an_operator_if_its_policy_says_s
 
 
 def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
-    server: Server, redis: Server, opened: Callable[..., Shop], order: str, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, opened: Callable[..., Shop], order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a killed worker to `repot dlq replay`: a person looked, and wants the run."""
-    shop = opened(server, redis)
+    shop = opened(*servers)
     task = _parked(shop, order)
     for name, value in as_environment(shop.settings).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("WORKER_APP")
-    if server.management_url:
-        monkeypatch.setenv("WORKER_MANAGEMENT_URL", server.management_url)
+    if servers.broker.management_url:
+        monkeypatch.setenv("WORKER_MANAGEMENT_URL", servers.broker.management_url)
 
     def dead_letters() -> Any:
         found = CliRunner().invoke(main, ["dlq", "list", "--json"])
@@ -298,10 +301,10 @@ def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
 
 
 def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(
-    server: Server, redis: Server, opened: Callable[..., Shop], order: str
+    servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
     """SIGSTOP, another run takes over, SIGCONT: fencing tokens distinguish the two writers."""
-    shop = opened(server, redis, visibility_timeout=3600)
+    shop = opened(*servers, visibility_timeout=3600)
     hold = shop.file()
     shop.start()
     key = {"headers": {"repot_key": order}}

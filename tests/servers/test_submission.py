@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,55 +16,33 @@ from celery.exceptions import TaskRevokedError
 
 from repot.chaos.instruments.journal import DELIVERED, ENDED
 from repot.chaos.runner.proxies import Proxy
-from repot.config import ExplicitSettings, Role, child_environment
-from repot.database.connection import Database
-from repot.database.migrate import Migrations
+from repot.config import Role, child_environment
 from repot.errors import InvalidIdempotencyKey, JobEnded, JobNotFound, ScopeConflict, StoreUnreachable, SubmissionFailed
 from repot.submission import Jobs, Status
 from repot.submission.redis_job_store import RedisJobStore
 from repot.testbed import free_port, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from support.databases import PrivateDatabase
+from support.servers import migrated
 from support.shop import LEASE_S, Shop
 from support.submitting import Outcomes, breaking, mistakes, submitters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from repot.submission import Job
     from repot.testbed import Server
+    from support.databases import PrivateDatabase
 
 
 SHOP = {"app": "support.job_app", "visibility_timeout": 3600}
-
-
-@pytest.fixture(
-    scope="module", params=[("redis", "redis"), ("rabbitmq", "redis"), ("rabbitmq", "postgresql")], ids="-".join
-)
-def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A shop on a broker and a lease store, with a worker that every test uses and no test harms."""
-    server, leases = map(request.getfixturevalue, request.param)
-    redis = request.getfixturevalue("redis")
-    found = Shop(server, redis, tmp_path_factory.mktemp("shop"), leases=migrated(leases), **SHOP)
-    found.start(4)
-    yield found
-    found.stop()
 
 
 @pytest.fixture(params=["redis", "postgresql"])
 def leases(request: pytest.FixtureRequest) -> Server | PrivateDatabase:
     """A lease store."""
     return migrated(request.getfixturevalue(request.param))
-
-
-def migrated(leases: Server | PrivateDatabase) -> Server | PrivateDatabase:
-    """Return a lease store with its tables, if it has some."""
-    if isinstance(leases, PrivateDatabase):
-        with closing(Database(ExplicitSettings(lease_store=leases.url))) as database:
-            Migrations(database).apply()
-    return leases
 
 
 @dataclass(slots=True)

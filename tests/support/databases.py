@@ -61,6 +61,11 @@ class PrivateDatabase:
         self.process = self.start(*options)
         self.await_answer()
 
+    @property
+    def results_url(self) -> str:
+        """Its address as a result backend of Celery's."""
+        return f"db+{self.url}"
+
     def at(self, port: int) -> str:
         """Return its address behind a proxy."""
         return self.url.replace(f":{self.port}/", f":{port}/")

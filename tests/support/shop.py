@@ -40,7 +40,7 @@ class Shop:
     def __init__(
         self,
         server: Server,
-        results: Server,
+        results: Server | PrivateDatabase,
         directory: Path,
         *,
         leases: Server | PrivateDatabase | None = None,

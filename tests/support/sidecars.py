@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
     from repot.testbed import Server
+    from support.databases import PrivateDatabase
 
 #: Short, so that a test sees in seconds what takes a minute otherwise; above what holds an event loop up here.
 STATUS_TIMEOUT_S = 8
@@ -69,7 +70,7 @@ class ProbedWorker:
     def __init__(
         self,
         server: Server,
-        results: Server,
+        results: Server | PrivateDatabase,
         toxiproxy: Server,
         directory: Path,
         *,
