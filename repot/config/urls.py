@@ -179,6 +179,10 @@ class BrokerUrl(ServiceUrl):
         """Return whether a server is in both lists, with one database or virtual host, for any user."""
         return bool(_places(self) & _places(other))
 
+    def shares_management(self, other: BrokerUrl) -> bool:
+        """Return whether the one address of a management API serves both: one RabbitMQ, or two of its virtual hosts."""
+        return self.kind != other.kind or bool({*self.addresses} & {*other.addresses})
+
     @property
     def is_redis(self) -> bool:
         """Return whether the broker is a Redis (or Valkey)."""

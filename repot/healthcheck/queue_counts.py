@@ -114,9 +114,8 @@ class QueueCounter:
         if self._other:
             config = celery_config(settings.at(self._other.reveal()), Role.CLIENT)
             options, tls = config.get("broker_transport_options", {}), config.get("broker_use_ssl")
-            # the one address of a management API is that of the worker's broker, if both are of one kind
-            both = any(side.url.kind == self._other.kind for side in sides)
-            sides.append(Side(self._other.masked(), self._other, options, tls, "" if both else address))
+            of_other = address if all(side.url.shares_management(self._other) for side in sides) else ""
+            sides.append(Side(self._other.masked(), self._other, options, tls, of_other))
         distinct: list[Side] = []
         for side in sides:
             if not any(side.url.shares_server(one.url) for one in distinct):

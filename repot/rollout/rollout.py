@@ -161,9 +161,7 @@ class Rollout:
         source, target = self.urls()
         given = self.settings.management_url
         management = given.reveal() if given else ""
-        # one address: of the only RabbitMQ, or else of the source; two virtual hosts of one server share it
-        is_shared = source.kind != target.kind or source.addresses == target.addresses
-        of_target = management if is_shared else ""
+        of_target = management if source.shares_management(target) else ""
         return {Side.SOURCE: Address(source, {}, management), Side.TARGET: Address(target, {}, of_target)}
 
     def beat_holder(self) -> str | None:

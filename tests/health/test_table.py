@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from contextlib import contextmanager
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -14,15 +12,16 @@ import psutil
 import pytest
 from redis import Redis
 
-from repot.config import inherited_environment
 from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.testbed import executables, rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from support.installed import require
+from support.rabbitmqctl import disk_alarm, rabbitmqctl
 from support.sidecars import STATUS_TIMEOUT_S, ProbedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from repot.testbed import Server
 
@@ -217,11 +216,11 @@ class _RabbitUser:
 
     def __init__(self, server: Server, name: str) -> None:
         self._server, self._name = server, name
-        _rabbitmqctl(server, "add_user", name, uuid4().hex)
-        _rabbitmqctl(server, "set_permissions", name, ".*", ".*", ".*")
+        rabbitmqctl(server, "add_user", name, uuid4().hex)
+        rabbitmqctl(server, "set_permissions", name, ".*", ".*", ".*")
 
     def may_log_in(self, password: str) -> None:
-        _rabbitmqctl(self._server, "change_password", self._name, password)
+        rabbitmqctl(self._server, "change_password", self._name, password)
 
 
 @pytest.fixture
@@ -242,7 +241,7 @@ def test_rabbitmq_under_a_disk_alarm(rabbitmq: Server, redis: Server, toxiproxy:
         # for longer than a busy machine takes to show the alarm
         for _ in range(sent):
             probed.send("repot.run", 2)
-        with probed.watched() as lives, _disk_alarm(rabbitmq):
+        with probed.watched() as lives, disk_alarm(rabbitmq):
             probed.await_state("/ready", (200, "broker_alarm"))
             before = succeeded(probed)
             _stays(probed, "/ready", (200, "broker_alarm"))
@@ -250,22 +249,6 @@ def test_rabbitmq_under_a_disk_alarm(rabbitmq: Server, redis: Server, toxiproxy:
             wait_until(lambda: succeeded(probed) == sent, within_s=40, what="all tasks ran under the alarm")
         probed.await_ready()
         assert {(200, "running")} == {one.short for one in lives}
-
-
-@contextmanager
-def _disk_alarm(server: Server) -> Iterator[None]:
-    """No disk has that much room."""
-    _rabbitmqctl(server, "set_disk_free_limit", "100000000000000")
-    try:
-        yield
-    finally:
-        _rabbitmqctl(server, "set_disk_free_limit", "1000000")
-
-
-def _rabbitmqctl(server: Server, *words: str) -> None:
-    command = str(Path(executables.RABBITMQ.find()).with_name("rabbitmqctl"))
-    environment = inherited_environment(without=("RABBITMQ_", "ERL_")) | dict(server.variables)
-    subprocess.run([command, *words], env=environment, check=True, capture_output=True, timeout=60)
 
 
 def test_consumer_cancelled(probed: ProbedWorker) -> None:

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -241,11 +241,17 @@ def test_a_server_that_is_read_only_is_unavailable(postgresql: PrivateDatabase) 
         _repot(url, "store", "migrate", "--execute")
         name = url.rpartition("/")[2]
         _run_sql(url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-        with closing(_store(url)) as store, pytest.raises(StoreUnreachable, match="only the primary takes writes"):
-            store.acquire(KEY, lease_request())
-        # one that asks is answered
         with closing(_store(url)) as store:
+            with pytest.raises(StoreUnreachable, match="only the primary takes writes"):
+                store.acquire(KEY, lease_request())
+            # one that asks is answered
             assert store.inspect(KEY.key) is None
+            # another server is the primary: an old connection would stay with the one that is read-only
+            _run_sql(postgresql.url, f"ALTER DATABASE {name} SET default_transaction_read_only = off")
+            who = lease_request()
+            with suppress(StoreUnreachable):
+                store.acquire(KEY, who)
+            assert isinstance(store.acquire(KEY, who), Acquired)
 
 
 @pytest.mark.parametrize("name", ["postgresql", "mariadb"])

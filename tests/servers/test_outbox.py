@@ -35,6 +35,7 @@ from repot.database.outbox_tables import relay as relay_table
 from repot.errors import BrokerUnreachable, ConfigInvalid, LeaseLost, StoreMisconfigured, StoreUnreachable
 from repot.idempotency import IdempotentTask
 from repot.idempotency.guard import guard_of
+from repot.outbox import relay as relay_module
 from repot.outbox.probes import probes
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
@@ -42,6 +43,7 @@ from repot.testbed import free_port
 from repot.waiting import wait_until
 from repot.worker.holder import this_process
 from support.databases import PASSWORD, connected, django_connection
+from support.rabbitmqctl import disk_alarm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -648,6 +650,38 @@ def test_a_queue_that_takes_nothing_costs_three_attempts_in_a_window(
         shop.store.database.transact(lambda connection: connection.execute(step))
         shop.publish()
         assert sorted(one.attempts for one in shop.store.rows()) == [1] * 17 + [2] * 3
+
+
+def test_a_relay_says_that_its_broker_takes_nothing_and_can_be_stopped(
+    postgresql: PrivateDatabase, rabbitmq: Server
+) -> None:
+    with closing(Shop(postgresql.url, rabbitmq)) as shop:
+        shop.declare()
+        with disk_alarm(rabbitmq), shop.publishing() as relay:
+            shop.send("waits")
+            wait_until(lambda: "takes no messages" in relay.state.trouble, within_s=20, what="it says so")
+            before = relay.state.beat_at
+            wait_until(lambda: relay.state.beat_at > before, within_s=10, what="it gives another sign of life")
+        assert len(shop.waiting) == 1
+        shop.publish()
+        assert set(shop.arguments) == {"waits"}
+        assert len(shop.arguments) <= 2
+
+
+def test_a_slow_window_is_settled_meanwhile(
+    postgresql: PrivateDatabase, rabbitmq: Server, toxiproxy: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is published and not deleted is published again by the next relay."""
+    monkeypatch.setattr(relay_module, "_SETTLE_EVERY_S", 0.1)
+    proxy = Proxy.create(toxiproxy.url, f"slow-{uuid4()}", rabbitmq.port)
+    with closing(Shop(postgresql.url, rabbitmq, broker=rabbitmq.url_at(proxy.port))) as shop:
+        shop.declare()
+        for number in range(10):
+            shop.send(number, key="one")
+        with proxy.with_toxic("latency", ["downstream"], {"latency": 100}), shop.publishing():
+            wait_until(lambda: 0 < len(shop.waiting) < 10, within_s=30, what="a part is settled", poll_s=0.02)
+            wait_until(lambda: not shop.waiting, within_s=30, what="all are settled")
+        assert shop.arguments == list(range(10))
 
 
 def test_the_number_of_a_deleted_message_is_not_given_again(local: Shop) -> None:

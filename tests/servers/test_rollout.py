@@ -17,8 +17,7 @@ from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side
 from repot.waiting import wait_until
-from support.databases import with_tables
-from support.rollouts import TASKS, Rollout, doubled, without_redis
+from support.rollouts import DIRECTIONS, KEPT_IN_POSTGRESQL, TASKS, Rollout, doubled, rollout_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,22 +28,9 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 
-WITHOUT_REDIS = "between two virtual hosts, without a Redis"
-
-
-@pytest.fixture(
-    params=["redis to rabbitmq", "rabbitmq to redis", "redis to rabbitmq, kept in a postgresql", WITHOUT_REDIS]
-)
+@pytest.fixture(params=[*DIRECTIONS, KEPT_IN_POSTGRESQL])
 def rollout(request: pytest.FixtureRequest, rabbitmq: Server, tmp_path: Path) -> Iterator[Rollout]:
-    changes: dict[str, Any] = {"management_url": rabbitmq.management_url, "lease": 1}
-    if request.param == WITHOUT_REDIS:
-        found = without_redis(rabbitmq, request.getfixturevalue("postgresql"), tmp_path, **changes)
-    else:
-        redis: Server = request.getfixturevalue("redis")
-        if "postgresql" in request.param:
-            changes["lease_store"] = with_tables(request.getfixturevalue("postgresql")).url
-        source, target = (redis, rabbitmq) if request.param.startswith("redis") else (rabbitmq, redis)
-        found = Rollout(source.url, target.url, redis, tmp_path, **changes)
+    found = rollout_between(request, tmp_path, management_url=rabbitmq.management_url, lease=1)
     yield found
     found.stop()
 

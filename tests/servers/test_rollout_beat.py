@@ -20,8 +20,7 @@ from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
 from repot.worker.rollout_store import open_rollout_store
 from support.beat_app import INTERVALS, STOP_FILE
-from support.databases import with_tables
-from support.rollouts import NAME, Rollout
+from support.rollouts import DIRECTIONS, KEPT_IN_POSTGRESQL, NAME, Rollout, rollout_between
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,16 +112,9 @@ def require_each_slot_once(sent: list[Sent], without_beat_s: float) -> None:
         assert max(gaps) < interval_s + without_beat_s + 3, gaps
 
 
-KEPT_IN_POSTGRESQL = "redis to rabbitmq, kept in a postgresql"
-
-
-@pytest.fixture(params=["redis to rabbitmq", "rabbitmq to redis", KEPT_IN_POSTGRESQL])
-def rollout(request: pytest.FixtureRequest, redis: Server, rabbitmq: Server, tmp_path: Path) -> Iterator[Rollout]:
-    source, target = (redis, rabbitmq) if request.param.startswith("redis") else (rabbitmq, redis)
-    changes: dict[str, Any] = {}
-    if request.param == KEPT_IN_POSTGRESQL:
-        changes["lease_store"] = with_tables(request.getfixturevalue("postgresql")).url
-    found = Rollout(source.url, target.url, redis, tmp_path, lease=LEASE_S, **changes)
+@pytest.fixture(params=[*DIRECTIONS, KEPT_IN_POSTGRESQL])
+def rollout(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rollout]:
+    found = rollout_between(request, tmp_path, lease=LEASE_S)
     yield found
     found.stop()
 

@@ -24,7 +24,7 @@ from repot.testbed import LOOPBACK, free_port
 from repot.waiting import wait_until
 from repot.worker import status_file
 from repot.worker.configure import configure
-from support.rollouts import TASKS, Rollout, following
+from support.rollouts import DIRECTIONS, TASKS, Rollout, following, rollout_between
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,14 +35,10 @@ if TYPE_CHECKING:
 SOURCE, TARGET = Side.SOURCE, Side.TARGET
 
 
-@pytest.fixture(scope="module", params=["redis to rabbitmq", "rabbitmq to redis"])
-def both(
-    request: pytest.FixtureRequest, redis: Server, rabbitmq: Server, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Rollout]:
+@pytest.fixture(scope="module", params=DIRECTIONS)
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollout]:
     """A rollout in each direction, with a worker on each side."""
-    addresses = [redis.url, rabbitmq.url]
-    source, target = addresses if request.param.startswith("redis") else reversed(addresses)
-    rollout = Rollout(source, target, redis, tmp_path_factory.mktemp("both"))
+    rollout = rollout_between(request, tmp_path_factory.mktemp("both"))
     rollout.begin(0)
     rollout.start_workers(1)
     yield rollout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from repot.routing.choice import Side, chosen
 from repot.testbed import redis_server
 from repot.waiting import wait_until
 from repot.worker.rollout import rollout_of
-from support.rollouts import NAME, TASKS, Rollout, doubled
+from support.rollouts import DIRECTIONS, NAME, TASKS, Rollout, doubled, rollout_between
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class Shop:
     """A rollout whose producer sends by the outbox of a database."""
 
-    def __init__(self, source: str, target: str, results: Server, database: PrivateDatabase, directory: Path) -> None:
-        self.rollout = Rollout(source, target, results, directory, lease_store=database.url)
+    def __init__(self, rollout: Rollout, database: PrivateDatabase) -> None:
+        self.rollout = rollout
         self.store = OutboxStore(self.rollout.settings)
         Migrations(self.store.database).apply()
         self.engine = create_engine(database.url)
@@ -59,14 +59,10 @@ class Shop:
         self.engine.dispose()
 
 
-@pytest.fixture(params=["redis to rabbitmq", "rabbitmq to redis"])
-def shop(
-    request: pytest.FixtureRequest, redis: Server, rabbitmq: Server, postgresql: PrivateDatabase, tmp_path: Path
-) -> Iterator[Shop]:
+@pytest.fixture(params=DIRECTIONS)
+def shop(request: pytest.FixtureRequest, postgresql: PrivateDatabase, tmp_path: Path) -> Iterator[Shop]:
     """A rollout in each direction."""
-    addresses = [redis.url, rabbitmq.url]
-    source, target = addresses if request.param.startswith("redis") else reversed(addresses)
-    with closing(Shop(source, target, redis, postgresql, tmp_path)) as found:
+    with closing(Shop(rollout_between(request, tmp_path, lease_store=postgresql.url), postgresql)) as found:
         yield found
 
 
@@ -89,7 +85,10 @@ def test_the_relay_follows_the_weights(shop: Shop) -> None:
 def test_what_the_target_does_not_take_goes_to_the_source(
     redis: Server, rabbitmq: Server, postgresql: PrivateDatabase, tmp_path: Path
 ) -> None:
-    with redis_server() as target, closing(Shop(rabbitmq.url, target.url, redis, postgresql, tmp_path)) as shop:
+    with ExitStack() as stack:
+        target = stack.enter_context(redis_server())
+        rollout = Rollout(rabbitmq.url, target.url, redis, tmp_path, lease_store=postgresql.url)
+        shop = stack.enter_context(closing(Shop(rollout, postgresql)))
         shop.rollout.begin(1.0)
         shop.rollout.start_worker(Side.SOURCE)
         target.process.stop()

@@ -24,9 +24,16 @@ from support.realm import Realm
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
     from repot.routing.record import RolloutRecord
     from repot.testbed import ReapedProcess, Server
     from support.databases import PrivateDatabase
+
+#: Parameters of fixtures.
+WITHOUT_REDIS = "between two virtual hosts, without a redis"
+KEPT_IN_POSTGRESQL = "redis to rabbitmq, kept in a postgresql"
+DIRECTIONS = ["redis to rabbitmq", "rabbitmq to redis", WITHOUT_REDIS]
 
 NAME = "shop"
 TASKS = "support.rollout_app"
@@ -151,6 +158,18 @@ class Rollout:
     def ids(self, side: Side, queue: str = "") -> list[str]:
         """Take the task ids of a queue."""
         return [message.headers["id"] for message in self.waiting(side, queue)]
+
+
+def rollout_between(request: pytest.FixtureRequest, directory: Path, **changes: Any) -> Rollout:
+    """Return a rollout as the parameter of a fixture, one of `DIRECTIONS` or `KEPT_IN_POSTGRESQL`, says."""
+    rabbitmq: Server = request.getfixturevalue("rabbitmq")
+    if request.param == WITHOUT_REDIS:
+        return without_redis(rabbitmq, request.getfixturevalue("postgresql"), directory, **changes)
+    redis: Server = request.getfixturevalue("redis")
+    source, target = (redis, rabbitmq) if request.param.startswith("redis") else (rabbitmq, redis)
+    if request.param == KEPT_IN_POSTGRESQL:
+        changes["lease_store"] = with_tables(request.getfixturevalue("postgresql")).url
+    return Rollout(source.url, target.url, redis, directory, **changes)
 
 
 def without_redis(rabbitmq: Server, postgresql: PrivateDatabase, directory: Path, **changes: Any) -> Rollout:

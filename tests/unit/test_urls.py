@@ -180,3 +180,19 @@ def test_a_list_begins_with_the_server_in_use() -> None:
 def test_what_has_no_server_cannot_be_asked(scheme: str) -> None:
     with pytest.raises(BrokerUnreachable, match="has no server that repot can ask"):
         open_broker(BrokerUrl.parse(f"{scheme}://"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "serves_both"),
+    [
+        ("amqp://me@one/a", "amqp://other@one/b", True),
+        ("amqp://one:5673//", "amqp://one//", False),
+        ("amqp://one//;amqp://two//", "amqp://two/b", True),
+        ("redis://one/0", "amqp://two//", True),
+        ("amqp://one//", "amqp://two//", False),
+    ],
+)
+def test_one_management_address_serves_one_rabbitmq(first: str, second: str, *, serves_both: bool) -> None:
+    urls = BrokerUrl.parse(first), BrokerUrl.parse(second)
+    assert urls[0].shares_management(urls[1]) is serves_both
+    assert urls[1].shares_management(urls[0]) is serves_both
