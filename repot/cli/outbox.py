@@ -125,13 +125,9 @@ def discard(*, ids: tuple[str, ...], tasks: tuple[str, ...], parked: bool, every
 @contextmanager
 def _opened() -> Iterator[tuple[WorkerSettings, OutboxStore]]:
     from repot.config import load
-    from repot.errors import ConfigInvalid
     from repot.outbox.store import OutboxStore
 
     settings = load()
-    if settings.store_url is None or not settings.store_url.is_database:
-        message = "WORKER_LEASE_STORE is not a database, so there is no outbox"
-        raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=postgresql+psycopg://host/database.")
     with closing(OutboxStore(settings)) as store:
         yield settings, store
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -40,17 +41,9 @@ def migrate(*, execute: bool, form: str, as_json: bool) -> None:
     from repot.config import load
     from repot.database.connection import Database
     from repot.database.migrate import Migrations
-    from repot.errors import ConfigInvalid
 
-    settings = load()
-    if settings.store_url is None or not settings.store_url.is_database:
-        message = "WORKER_LEASE_STORE is not a database, so there are no tables to make"
-        raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=postgresql+psycopg://host/database.")
-    database = Database(settings)
-    try:
+    with closing(Database(load())) as database:
         _migrate(Migrations(database), execute=execute, form=form, as_json=as_json)
-    finally:
-        database.close()
 
 
 def _migrate(migrations: Migrations, *, execute: bool, form: str, as_json: bool) -> None:

@@ -396,9 +396,14 @@ class WorkerSettings(EnvironmentSettings):
         return self.result_backend
 
     @property
+    def database_url(self) -> ServiceUrl | None:
+        """Return the lease store if it is a database, else None."""
+        return self.store_url if self.store_url and self.store_url.is_database else None
+
+    @property
     def redis_store_url(self) -> ServiceUrl | None:
         """Return the Redis or Valkey of the lease store, or else of the result backend; None if neither is one."""
-        if self.store_url and self.store_url.is_database:
+        if self.database_url:
             return self.result_backend if self.result_backend.scheme in STORE_SCHEMES else None
         return self.store_url
 

@@ -44,9 +44,15 @@ class Database:
     """The database of the settings; threads may share it, and a forked child connects again."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        """Use the store of the settings; connects on first use."""
-        url = settings.store_url
-        assert url is not None
+        """Use the store of the settings; connects on first use.
+
+        Raises:
+            ConfigInvalid: it is not a database.
+        """
+        url = settings.database_url
+        if url is None:
+            message = "WORKER_LEASE_STORE is not a database"
+            raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=postgresql+psycopg://host/database.")
         self._settings, self.url = settings, url
         self._engine: Engine | None = None
         self._pid = os.getpid()

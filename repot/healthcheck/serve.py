@@ -15,10 +15,12 @@ from repot.healthcheck.sidecar import create_app
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fastapi import FastAPI
+
     from repot.config import HealthcheckSettings, WorkerSettings
 
-#: Time that requests in progress have left after the signal to stop.
-_GRACE_S = 1
+#: Requests in progress have so many seconds after the signal to stop.
+GRACE_S = 1
 
 
 def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callable[[], None]) -> None:
@@ -28,12 +30,20 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
         AddressTaken: it cannot listen there.
     """
     listening = listen(health.host, health.port, "the sidecar", ("HEALTHCHECK_HOST", "HEALTHCHECK_PORT"))
-    config = uvicorn.Config(
-        create_app(worker, health),
+    config = server_config(create_app(worker, health))
+    announce()
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """Return what each of repot's HTTP servers has in common."""
+    return uvicorn.Config(
+        app,
         # one line for each probe would hide everything else
         access_log=False,
         log_level="warning",
-        timeout_graceful_shutdown=_GRACE_S,
+        timeout_graceful_shutdown=GRACE_S,
         server_header=False,
         # the client's address decides what is shown, and a header could forge it
         proxy_headers=False,
@@ -41,9 +51,6 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
         http=LimitedProtocol,
         backlog=BACKLOG,
     )
-    announce()
-    with listening:
-        uvicorn.Server(config).run(sockets=[listening])
 
 
 def listen(host: str, port: int, who: str, settings: tuple[str, str]) -> socket.socket:

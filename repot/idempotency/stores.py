@@ -21,7 +21,7 @@ def open_store(settings: WorkerSettings) -> RecordStore:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed.
     """
-    if settings.store_url is None or not settings.store_url.is_database:
+    if settings.database_url is None:
         return RedisLeaseStore(settings)
     with need_sqlalchemy(settings):
         from repot.idempotency.database_store import DatabaseLeaseStore
@@ -34,5 +34,5 @@ def need_sqlalchemy(settings: WorkerSettings) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        message = f"WORKER_LEASE_STORE={settings.store_url} needs SQLAlchemy, which is not installed: {error}"
+        message = f"WORKER_LEASE_STORE={settings.database_url} needs SQLAlchemy, which is not installed: {error}"
         raise ConfigInvalid(message, hint="pip install 'repot[database]'") from error

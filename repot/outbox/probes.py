@@ -14,8 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from repot.errors import StoreMisconfigured, StoreUnreachable
-from repot.healthcheck.http_limits import BACKLOG, LimitedProtocol
-from repot.healthcheck.serve import listen
+from repot.healthcheck.serve import GRACE_S, listen, server_config
 from repot.healthcheck.sidecar import CachedCall
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 _ALIVE_S = 60.0
 #: The outbox is counted at most so often, however often it is asked for.
 _KEEP_S = 1.0
-#: Requests in progress have so long after the end of the relay.
-_GRACE_S = 1
 
 
 @contextmanager
@@ -42,24 +39,14 @@ def probes(state: RelayState, store: OutboxStore, host: str, port: int) -> Itera
         AddressTaken: it cannot listen there.
     """
     listening = listen(host, port, "the relay", ("--host", "--port"))
-    config = uvicorn.Config(
-        _app(state, store),
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=_GRACE_S,
-        server_header=False,
-        proxy_headers=False,
-        http=LimitedProtocol,
-        backlog=BACKLOG,
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(server_config(_app(state, store)))
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, name="repot-outbox-probes", daemon=True)
     thread.start()
     try:
         yield
     finally:
         server.should_exit = True
-        thread.join(2 * _GRACE_S)
+        thread.join(2 * GRACE_S)
         listening.close()
 
 

@@ -39,7 +39,7 @@ def warnings(settings: WorkerSettings, target: BrokerUrl) -> list[str]:
 
 def _store(settings: WorkerSettings) -> Iterator[str]:
     """Yield why the lease store may forget the rollout."""
-    if settings.store_url and settings.store_url.is_database:
+    if settings.database_url:
         # its owner decides how durable it is
         return
     weak = weaknesses(settings)

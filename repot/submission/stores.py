@@ -22,7 +22,7 @@ def open_job_store(settings: WorkerSettings) -> JobStore:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed.
     """
-    if settings.store_url is None or not settings.store_url.is_database:
+    if settings.database_url is None:
         return RedisJobStore(settings)
     with need_sqlalchemy(settings):
         from repot.submission.database_job_store import DatabaseJobStore

@@ -38,7 +38,7 @@ def open_counts(settings: WorkerSettings, retention_s: int) -> DeliveryCounts:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed.
     """
-    if settings.store_url is None or not settings.store_url.is_database:
+    if settings.database_url is None:
         return RedisDeliveryCounts(settings, retention_s)
     with need_sqlalchemy(settings):
         from repot.worker.database_delivery_counts import DatabaseDeliveryCounts

@@ -24,7 +24,7 @@ def open_rollout_store(settings: WorkerSettings) -> RolloutStore:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed. By a method: no setting names a store.
     """
-    if settings.store_url is None or not settings.store_url.is_database:
+    if settings.database_url is None:
         return RedisRolloutStore(settings)
     with need_sqlalchemy(settings):
         from repot.routing.database_store import DatabaseRolloutStore

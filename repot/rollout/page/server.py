@@ -15,8 +15,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import StreamingResponse
 
 from repot.errors import RepotError, RolloutConflict
-from repot.healthcheck.http_limits import BACKLOG, LimitedProtocol
-from repot.healthcheck.serve import listen
+from repot.healthcheck.serve import listen, server_config
 from repot.healthcheck.sidecar import CachedCall
 from repot.rollout.acts import ACTS, act
 from repot.rollout.page.document import LIVE_POLICY, asset, live_document
@@ -239,16 +238,6 @@ def serve(
         closing(listen(*address, "the page", ("--host", "--port"))) as listening,
     ):
         rollout.record()
-        config = uvicorn.Config(
-            create_app(rollout, token, hosts, moves),
-            access_log=False,
-            log_level="warning",
-            timeout_graceful_shutdown=1,
-            server_header=False,
-            proxy_headers=False,
-            lifespan="on",
-            http=LimitedProtocol,
-            backlog=BACKLOG,
-        )
+        config = server_config(create_app(rollout, token, hosts, moves))
         announce()
         _Server(config).run(sockets=[listening])
