@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from repot.config import inherited_environment
+from support.docker import docker
 from support.stack import ROOT, Images
 
 if TYPE_CHECKING:
@@ -32,11 +33,6 @@ def images(_engine: None) -> Iterator[Images]:
     mark = uuid4().hex[:8]
     made = Images(*(f"repot-test-{name}:{mark}" for name in Images._fields))
     for target, name in made._asdict().items():
-        _docker("build", "--quiet", "--target", target, "--tag", name, str(ROOT))
+        docker("build", "--quiet", "--target", target, "--tag", name, str(ROOT))
     yield made
-    _docker("image", "rm", "--no-prune", *made)
-
-
-def _docker(*arguments: str) -> None:
-    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=600)
-    assert 0 == done.returncode, done.stdout + done.stderr
+    docker("image", "rm", "--no-prune", *made)

@@ -21,6 +21,7 @@ from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.records import Ending, FinishResult, RunOutcome
 from repot.testbed import free_port
 from repot.waiting import wait_until
+from support.docker import docker
 from support.leases import TimedDatabase, lease_request
 from support.stack import Stack
 
@@ -129,7 +130,7 @@ def test_a_full_disk_is_unavailable_and_loses_nothing(stack: Stack) -> None:
     variables = ("POSTGRES_USER=shop", "POSTGRES_DB=shop", "POSTGRES_PASSWORD=planted", "PGDATA=/full/data")
     options = ["--publish", f"127.0.0.1:{port}:5432", "--tmpfs", "/full:size=100m,mode=1777"]
     options += [part for one in variables for part in ("--env", one)]
-    _docker("run", "--detach", "--name", name, *options, "postgres:17")
+    docker("run", "--detach", "--name", name, *options, "postgres:17")
     try:
         url = f"postgresql+psycopg://shop:planted@127.0.0.1:{port}/shop"
         wait_until(lambda: _answers(url), within_s=60, what="PostgreSQL answers", poll_s=0.2)
@@ -153,7 +154,7 @@ def test_a_full_disk_is_unavailable_and_loses_nothing(stack: Stack) -> None:
             store.database.transact(lambda one: one.execute(text("DROP TABLE filler")))
             assert store.finish(key.key, request.owner, ending) is FinishResult.OK
     finally:
-        _docker("rm", "--force", "--volumes", name)
+        docker("rm", "--force", "--volumes", name)
 
 
 def _answers(url: str) -> bool:
@@ -165,12 +166,3 @@ def _answers(url: str) -> bool:
     finally:
         engine.dispose()
     return True
-
-
-def _docker(*arguments: str) -> str:
-    environment = inherited_environment(without=())
-    done = subprocess.run(
-        ["docker", *arguments], env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return done.stdout

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
-from repot.config import inherited_environment
 from repot.errors import StoreUnreachable
 from repot.testbed import free_port
 from repot.waiting import wait_until
+from support.docker import docker
 from support.leases import TimedRedis, drive
 
 if TYPE_CHECKING:
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 def valkey() -> Iterator[str]:
     """The address of a Valkey in a container."""
     name, port = f"repot-test-valkey-{uuid4().hex[:8]}", free_port()
-    _docker("run", "--detach", "--rm", "--name", name, "--publish", f"127.0.0.1:{port}:6379", "valkey/valkey:8")
+    docker("run", "--detach", "--rm", "--name", name, "--publish", f"127.0.0.1:{port}:6379", "valkey/valkey:8")
     try:
         yield f"redis://127.0.0.1:{port}/0"
     finally:
-        _docker("rm", "--force", name)
+        docker("rm", "--force", name)
 
 
 def test_store_and_double_agree_on_valkey(valkey: str) -> None:
@@ -41,11 +40,3 @@ def _answers(url: str) -> bool:
     except StoreUnreachable:
         return False
     return True
-
-
-def _docker(*arguments: str) -> None:
-    environment = inherited_environment(without=())
-    done = subprocess.run(
-        ["docker", *arguments], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert 0 == done.returncode, done.stdout + done.stderr
