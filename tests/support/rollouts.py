@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from support.databases import PrivateDatabase
 
 #: Parameters of fixtures.
-WITHOUT_REDIS = "between two virtual hosts, without a redis"
+WITHOUT_REDIS = "between two virtual hosts, rabbitmq-postgresql"
 KEPT_IN_POSTGRESQL = "redis to rabbitmq, kept in a postgresql"
 DIRECTIONS = ["redis to rabbitmq", "rabbitmq to redis", WITHOUT_REDIS]
 
