@@ -91,6 +91,8 @@ def test_a_sidecar_is_small_and_stops_at_once(server: Server, redis: Server, tox
     """Also in the middle of a question that has no answer."""
     variables = {"HEALTHCHECK_CACHE": "0", "HEALTHCHECK_PING_TIMEOUT": "60"}
     with ProbedWorker(server, redis, toxiproxy, tmp_path, sidecar=variables) as probed:
+        # a ping that comes before the worker listens has no answer either
+        wait_until(lambda: " ready." in probed.worker.log_tail(100), within_s=60, what="the worker is ready")
         probed.await_ready()
         assert psutil.Process(probed.sidecar.pid).memory_info().rss < 80 << 20
         with probed.worker.frozen(), ThreadPoolExecutor() as pool:
