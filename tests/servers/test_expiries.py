@@ -21,6 +21,7 @@ from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.expiry_register import GRACE_S, expiry_register_of
 from repot.worker.expiry_watch import CHECK_EVERY_S, ExpiryWatch
+from support.servers import DEPLOYMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +36,10 @@ SHOP = {"app": "support.expiring_app"}
 #: A caller hears so long after the expiry at most, on a machine that is busy.
 WITHIN_S = GRACE_S + CHECK_EVERY_S + 3
 
+
+#: The expiries of tasks are registered there.
+RESULTS_IN_REDIS = pytest.mark.parametrize("shop", DEPLOYMENTS[:2], ids="-".join, indirect=True)
+RESULTS_IN_A_DATABASE = pytest.mark.parametrize("shop", DEPLOYMENTS[2:], ids="-".join, indirect=True)
 
 #: As many as the shop's worker has.
 PROCESSES = 4
@@ -61,6 +66,7 @@ def revoked_after_s(task: AsyncResult[Any], expires_at: float) -> float:
     return time() - expires_at
 
 
+@RESULTS_IN_REDIS
 def test_callers_hear_in_time_while_the_worker_is_busy(shop: Shop) -> None:
     """In a queue that is backed up with tasks that last, and others that expire later; those that last run."""
     with busy(shop):
@@ -80,11 +86,26 @@ def test_callers_hear_in_time_while_the_worker_is_busy(shop: Shop) -> None:
     assert [states.REVOKED] * 5 == [str(task.state) for task in (*expiring, at)]
 
 
+@RESULTS_IN_REDIS
 def test_a_caller_hears_in_time_from_an_empty_queue(shop: Shop) -> None:
     """Nothing else waits, and the worker is busy."""
     with busy(shop):
         begun = time()
         assert 0 < revoked_after_s(shop.send("hold", expires=1), begun + 1) < WITHIN_S
+
+
+@RESULTS_IN_A_DATABASE
+def test_with_results_in_a_database_a_caller_hears_when_a_worker_is_free(shop: Shop) -> None:
+    with busy(shop):
+        task = shop.send("hold", expires=1)
+        last = shop.send("hold", expires=60)
+        # a process that is free takes the first one, which has expired, and then the last
+        expired = time() + 1
+        wait_until(lambda: time() > expired, within_s=10, what="it has expired")
+    with pytest.raises(TaskRevokedError):
+        task.get(timeout=30, interval=0.05)
+    assert "ran" == shop.get(last)
+    assert not shop.lines(STARTED, task.id)
 
 
 def test_a_task_that_runs_is_not_called_revoked(shop: Shop) -> None:
@@ -161,6 +182,7 @@ def test_the_broker_drops_nothing_that_expires(shop: Shop) -> None:
     assert [None, None, 60] == [one.get("expiration") for one in sent]
 
 
+@RESULTS_IN_REDIS
 def test_a_worker_whose_clock_is_behind_does_not_run_what_was_revoked(shop: Shop) -> None:
     """Another has called it REVOKED; to this worker its expiry is still to come."""
     register = expiry_register_of(shop.client)
