@@ -1,11 +1,13 @@
 """Measure what the outbox costs a sender, and how much a relay publishes.
 
-    python benchmarks/outbox.py [--sends 300] [--messages 5000] [--rounds 3] [--json]
+    python benchmarks/outbox.py [--sends 300] [--messages 5000] [--rounds 3] [--backlog 0] [--json]
 
 Starts a private Redis, RabbitMQ, PostgreSQL and MariaDB, and a SQLite file. In turns, for each database:
 
 - milliseconds for one order: a bare INSERT and COMMIT; the same with `outbox.send`; the INSERT, the COMMIT and then a
   `delay` to each broker, which is what the outbox stands in for;
+- with `--backlog`, milliseconds in which a relay reads its next window from an outbox of 1,000 messages, and of so many
+  in each state that a backlog has;
 - messages a second that a relay publishes from a full outbox to each broker, without keys and with one of ten keys for
   each message, beside `delay` in a `confirm_window` for as many messages.
 """
@@ -25,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from celery import Celery
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 import repot
 from repot import outbox
 from repot.config import ExplicitSettings
+from repot.database import outbox_tables
 from repot.database.migrate import Migrations
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ORDER = text("INSERT INTO bench_orders (what) VALUES ('an order')")
+#: In a long backlog.
+_KEYS = 1000
 _ARGUMENTS = ("an order", 4200, {"currency": "EUR"})
 
 
@@ -144,7 +149,41 @@ def _rates(shops: dict[str, Shop], number: int) -> dict[str, float]:
     return found
 
 
-def _measured(sends: int, messages: int, rounds: int) -> dict[str, dict[str, float]]:
+def _windows(shop: Shop, number: int) -> dict[str, float]:
+    """Return milliseconds for reading a window of each backlog."""
+    shop.fill(1, 0)
+    table = outbox_tables.outbox
+    with shop.engine.begin() as connection:
+        (one,) = connection.execute(select(table).where(table.c.prefix == shop.settings.lease_prefix)).mappings()
+        connection.execute(delete(table).where(table.c.prefix == shop.settings.lease_prefix))
+    fields = {name: value for name, value in one.items() if name != "id"}
+    late = one["due_at"] + 3600
+    states = {
+        "waiting": lambda _: {},
+        "of ten keys": lambda place: {"order_key": str(place % 10)},
+        "of one key": lambda _: {"order_key": "one"},
+        "of one key, held back": lambda place: {"order_key": "one"} | ({} if place else {"state": "parked"}),
+        "of 1000 keys, half of them held back": lambda place: (
+            {"order_key": str(place % _KEYS)}
+            | ({} if place % (2 * _KEYS) >= _KEYS else {"state": "retrying", "next_at": late})
+        ),
+        "failed, not due": lambda _: {"state": "retrying", "attempts": 3, "next_at": late},
+        "delayed": lambda _: {"due_at": late, "next_at": late},
+    }
+    found = {}
+    for state, values in states.items():
+        for size in (1000, number):
+            with shop.engine.begin() as connection:
+                for start in range(0, size, 1000):
+                    places = range(start, min(start + 1000, size))
+                    connection.execute(insert(table), [fields | values(place) for place in places])
+            found[f"window, {size} {state}"] = median(_took(shop.store.window) for _ in range(7)) * 1000
+            with shop.engine.begin() as connection:
+                connection.execute(delete(table).where(table.c.prefix == shop.settings.lease_prefix))
+    return found
+
+
+def _measured(sends: int, messages: int, rounds: int, backlog: int) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -164,6 +203,9 @@ def _measured(sends: int, messages: int, rounds: int) -> dict[str, dict[str, flo
                 taken = _orders(one, sends) | _rates(one, messages if turn else 100)
                 for what, value in taken.items() if turn else ():
                     found.setdefault(name, {}).setdefault(what, []).append(value)
+        for name, one in shops.items() if backlog else ():
+            for what, value in _windows(one["redis"], backlog).items():
+                found.setdefault(name, {})[what] = [value]
     return {name: {what: round(median(took), 2) for what, took in one.items()} for name, one in found.items()}
 
 
@@ -173,16 +215,17 @@ def main() -> None:
     parser.add_argument("--sends", type=int, default=300, help="orders of each kind in each round")
     parser.add_argument("--messages", type=int, default=5000, help="in a full outbox")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--backlog", type=int, default=0, help="messages of a long backlog; 0 measures none")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    found = _measured(given.sends, given.messages, given.rounds)
+    found = _measured(given.sends, given.messages, given.rounds, given.backlog)
     if given.json:
         print(json.dumps(found, indent=2))
         return
     for name, one in found.items():
         print(f"{name}:")
         for what, value in one.items():
-            print(f"  {what:32} {value:8.2f} {'ms' if what.startswith('order') else '/s'}")
+            print(f"  {what:54} {value:8.2f} {'ms' if what.startswith(('order', 'window')) else '/s'}")
 
 
 if __name__ == "__main__":

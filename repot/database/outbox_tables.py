@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Double, Index, Integer, String, Table, Text
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, String, Table, Text, text
 
 from repot.database.schema import MYSQL_OPTIONS, LongText, metadata
 
 #: SQLite numbers rows by themselves only in a column of this type.
 Number = BigInteger().with_variant(Integer(), "sqlite")
+
+#: MySQL and MariaDB have no partial indexes.
+_HAS_FAILED = text("state <> 'waiting'")
 
 #: One row for each message; `repot.outbox.row` describes the columns.
 outbox = Table(
@@ -29,6 +32,15 @@ outbox = Table(
     Column("state", String(10), nullable=False),
     Column("error", LongText, nullable=False),
     Index("repot_outbox_next_at", "prefix", "state", "next_at", "id"),
+    Index(
+        "repot_outbox_held_back",
+        "prefix",
+        "order_key",
+        "state",
+        "id",
+        postgresql_where=_HAS_FAILED,
+        sqlite_where=_HAS_FAILED,
+    ),
     # else SQLite gives the number of a deleted row to the next one
     sqlite_autoincrement=True,
     **MYSQL_OPTIONS,

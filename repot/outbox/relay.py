@@ -1,7 +1,7 @@
 """Publish what was committed: one relay at a time, by a lease; others stand by.
 
 A message leaves the outbox when the broker has confirmed it. A relay that dies between the two leaves its window, which
-the next one publishes again with the same task ids: at most 500 messages.
+the next one publishes again with the same task ids: at most 600 messages.
 """
 
 from __future__ import annotations

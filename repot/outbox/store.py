@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, case, delete, exists, func, insert, literal, or_, select, update
 
 from repot.brokers.moving import WINDOW_BYTES
 from repot.database.connection import Database
@@ -21,7 +21,7 @@ from repot.errors import LeaseLost
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Delete, Select, Subquery, Update
+    from sqlalchemy import ColumnElement, Connection, Delete, Select, Update
 
     from repot.config import WorkerSettings
 
@@ -167,11 +167,10 @@ class OutboxStore:
         """Return messages to publish now with their envelopes, in order; at most 600 of about 32 MiB."""
 
         def act(connection: Connection) -> list[tuple[Row, str]]:
-            held = self._held_back()
             sizes = [
                 (int(one[0]), int(one[1]))
                 for state, most in ((State.WAITING, WINDOW), (State.RETRYING, _RETRIED))
-                for one in connection.execute(self._publishable(state, held).limit(most))
+                for one in connection.execute(self._publishable(state).limit(most))
             ]
             ids = list(_fitting(sizes))
             if not ids:
@@ -271,25 +270,21 @@ class OutboxStore:
         if parked:
             yield table.c.state == State.PARKED
 
-    def _held_back(self) -> Subquery:
-        """Return the keys whose later messages wait for an earlier one that could not be published."""
-        failed = table.c.state.in_([State.RETRYING, State.PARKED])
-        return (
-            select(table.c.order_key, func.min(table.c.id).label("first"))
-            .where(table.c.prefix == self._prefix, failed, table.c.order_key.is_not(None))
-            .group_by(table.c.order_key)
-            .subquery()
-        )
-
-    def _publishable(self, state: State, held: Subquery) -> Select[int, int]:
+    def _publishable(self, state: State) -> Select[int, int]:
         # asked once: a function whose value changes is no condition for an index
         at = select(now()).scalar_subquery()
-        is_later = and_(held.c.order_key == table.c.order_key, held.c.first < table.c.id)
+        # of the same key, and not published for now
+        earlier = table.alias()
+        is_held_back = exists().where(
+            earlier.c.prefix == self._prefix,
+            earlier.c.order_key == table.c.order_key,
+            # written as in the partial index
+            earlier.c.state != literal(State.WAITING.value, literal_execute=True),
+            earlier.c.id < table.c.id,
+        )
         return (
             select(table.c.id, func.length(table.c.envelope))
-            .outerjoin(held, is_later)
-            .where(table.c.prefix == self._prefix, table.c.state == state, table.c.next_at <= at)
-            .where(held.c.order_key.is_(None))
+            .where(table.c.prefix == self._prefix, table.c.state == state, table.c.next_at <= at, ~is_held_back)
             .order_by(table.c.next_at, table.c.id)
         )
 
