@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import json
 import logging
+import signal
+import sys
 from contextlib import ExitStack, closing, contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,7 @@ from repot import outbox
 from repot.brokers.browse import Keep
 from repot.chaos.runner.proxies import Proxy
 from repot.cli.main import main
-from repot.config import ExplicitSettings
+from repot.config import ExplicitSettings, as_environment, inherited_environment
 from repot.database.migrate import Migrations
 from repot.database.outbox_tables import outbox as table
 from repot.database.outbox_tables import relay as relay_table
@@ -39,7 +41,7 @@ from repot.outbox import relay as relay_module
 from repot.outbox.probes import probes
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
-from repot.testbed import free_port
+from repot.testbed import ReapedProcess, free_port
 from repot.waiting import wait_until
 from repot.worker.holder import this_process
 from support.databases import PASSWORD, connected, django_connection
@@ -47,6 +49,7 @@ from support.rabbitmqctl import disk_alarm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from repot.brokers.message import Message
     from repot.testbed import Server
@@ -369,6 +372,24 @@ def test_an_owner_that_is_known_to_have_ended_has_no_lease(local: Shop) -> None:
     local.store.hold("one")
     assert local.store.hold("two").token is None
     assert local.store.hold("two", ended="one").token is not None
+
+
+def test_a_relay_that_was_killed_on_this_machine_is_replaced_at_once(
+    postgresql: PrivateDatabase, redis: Server, tmp_path: Path
+) -> None:
+    """Long before its lease ends."""
+    with closing(Shop(postgresql.url, redis, lease=600)) as shop:
+        environment = inherited_environment(without=("WORKER_",)) | as_environment(shop.settings)
+        command = [sys.executable, "-m", "repot", "outbox", "relay"]
+        killed = ReapedProcess(command, log=tmp_path / "log", environment=environment)
+        try:
+            wait_until(lambda: "publishing the outbox" in killed.log_tail(20), within_s=30, what="it publishes")
+            killed.signal(signal.SIGKILL)
+            wait_until(lambda: killed.exit_code is not None, within_s=10, what="it has ended")
+        finally:
+            killed.stop()
+        shop.send(1)
+        assert shop.publish() == 1
 
 
 def _expire(shop: Shop) -> None:
