@@ -131,7 +131,8 @@ def test_a_thousand_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: P
                 assert 200 == it.get("/ready").status
             assert before == _lasting_keys(client)
             assert members == {key: client.scard(key) for key in members}
-            assert len(client.client_list()) <= clients
+            # a busy worker takes more connections from its pools; what each probe leaves would be hundreds
+            assert len(client.client_list()) < clients + 10
         assert 1000 <= (it.metric("repot_pings_total", outcome="answered") or 0)
 
 
