@@ -24,7 +24,7 @@ from repot.submission import Jobs, Status
 from repot.submission.router import job_router
 from repot.testbed import LOOPBACK, free_port, redis_server
 from repot.waiting import wait_until
-from support.shop import LEASE_S, Shop
+from support.shop import Shop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,7 +69,9 @@ class Client:
         return self.ask("POST", "/renders", {"project": project, **arguments}, **headers)
 
 
-SHOP = {"app": "support.job_app"}
+#: Seconds. On a busy machine requests take longer than the lease of other tests, and a job without one frees its scope.
+LEASE_S = 20
+SHOP = {"app": "support.job_app", "lease": LEASE_S}
 
 
 @pytest.fixture(scope="module")
