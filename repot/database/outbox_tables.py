@@ -12,7 +12,7 @@ Number = BigInteger().with_variant(Integer(), "sqlite")
 #: MySQL and MariaDB have no partial indexes.
 _HAS_FAILED = text("state <> 'waiting'")
 
-#: One row for each message; `repot.outbox.row` describes the columns.
+#: One row for each message; `repot.outbox.store.Row` describes the columns.
 outbox = Table(
     "repot_outbox",
     metadata,

@@ -127,10 +127,12 @@ def test_a_thousand_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: P
             before = _lasting_keys(client)
             members = {key: client.scard(key) for key in before if client.type(key) == "set"}
             clients = len(client.client_list())
+            its_own = len(psutil.Process(it.sidecar.pid).net_connections())
             for _ in range(1000):
                 assert 200 == it.get("/ready").status
             assert before == _lasting_keys(client)
             assert members == {key: client.scard(key) for key in members}
+            assert len(psutil.Process(it.sidecar.pid).net_connections()) <= its_own
             # a busy worker takes more connections from its pools; what each probe leaves would be hundreds
             assert len(client.client_list()) < clients + 10
         assert 1000 <= (it.metric("repot_pings_total", outcome="answered") or 0)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 KEY = Fingerprint("0" * 64)
 
 #: The versions of the tables, in order.
-VERSIONS = ["0001", "0002", "0003", "0004", "0005"]
+VERSIONS = ["0001", "0002", "0003", "0004"]
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])

@@ -29,7 +29,6 @@ from repot.chaos.runner.workers import start_worker
 from repot.cli.main import main
 from repot.cli.output import PIPE_CLOSED
 from repot.config import ExplicitSettings, Role, celery_config, child_environment
-from repot.config.environment import inherited_environment
 from repot.config.queues import DeadLetterQueue
 from repot.database.connection import Database
 from repot.database.migrate import Migrations
@@ -39,9 +38,9 @@ from repot.deadletter.dead_letter_events import dead_lettered
 from repot.deadletter.publisher import DeadLetterPublisher, PendingDeadLetter
 from repot.deadletter.reason import Reason
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown
-from repot.testbed import executables
 from repot.waiting import wait_until
 from support.dead_routes_app import SEVERAL, TOPIC
+from support.rabbitmqctl import disk_alarm
 from support.servers import DEPLOYMENTS, servers_of
 
 if TYPE_CHECKING:
@@ -510,7 +509,7 @@ def test_a_broker_alarm_does_not_stop_the_loop(
     sent = failing.send("dead.held", str(go))
     for _ in range(20):
         failing.send("dead.ok", str(done))
-    with _disk_alarm(rabbitmq):
+    with disk_alarm(rabbitmq):
         go.touch()
         wait_until(lambda: done.exists() and 20 == len(done.read_text().split()), within_s=20, what="the others ran")
         # longer than two heartbeats, after which a connection would be given up
@@ -531,7 +530,7 @@ def test_a_dead_letter_is_safe_when_the_broker_has_confirmed_it_and_not_before(
     go = tmp_path / "go"
     failing.await_ok()
     sent = failing.send("dead.held", str(go))
-    with _disk_alarm(rabbitmq):
+    with disk_alarm(rabbitmq):
         go.touch()
         wait_until(lambda: "raised unexpected" in worker.log_tail(200), within_s=20, what="the task fails")
         with suppress(DeadlineExceeded):
@@ -954,19 +953,3 @@ def _refusing(failing: FailingApp, channel: Any) -> Iterator[None]:
         channel.client.set(failing.dead, "not a list")
         yield
         channel.client.delete(failing.dead)
-
-
-@contextmanager
-def _disk_alarm(server: Server) -> Iterator[None]:
-    """No disk has that much room."""
-    _rabbitmqctl(server, "set_disk_free_limit", "100000000000000")
-    try:
-        yield
-    finally:
-        _rabbitmqctl(server, "set_disk_free_limit", "1000000")
-
-
-def _rabbitmqctl(server: Server, *words: str) -> None:
-    command = str(Path(executables.RABBITMQ.find()).with_name("rabbitmqctl"))
-    environment = inherited_environment(without=("RABBITMQ_", "ERL_")) | dict(server.variables)
-    subprocess.run([command, *words], env=environment, check=True, capture_output=True, timeout=60)

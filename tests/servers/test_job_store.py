@@ -99,14 +99,14 @@ def test_of_many_that_ask_at_once_one_gets_in(store: JobStore) -> None:
 
     def ask(number: int) -> list[str]:
         verdicts = []
-        for generation in range(10):
+        for generation in range(20):
             together.wait()
             verdicts.append(store.submit(submission(scope=digest(f"{generation}"), payload=str(number))).result)
         return verdicts
 
     with ThreadPoolExecutor(16) as threads:
         answers = list(threads.map(ask, range(16)))
-    assert [1] * 10 == [[one[number] for one in answers].count("accepted") for number in range(10)]
+    assert [1] * 20 == [[one[number] for one in answers].count("accepted") for number in range(20)]
     assert {"accepted", "conflict"} == {verdict for one in answers for verdict in one}
 
 

@@ -10,7 +10,13 @@ from repot.database.schema import MYSQL_OPTIONS, LongText
 revision = "0004"
 down_revision = "0003"
 
-_TABLE, _INDEX = "repot_outbox", "repot_outbox_next_at"
+_TABLE = "repot_outbox"
+_INDEXES = {
+    "repot_outbox_next_at": ["prefix", "state", "next_at", "id"],
+    "repot_outbox_held_back": ["prefix", "order_key", "state", "id"],
+}
+#: Of the second one, where there are partial indexes.
+_HAS_FAILED = sa.text("state <> 'waiting'")
 
 
 def upgrade() -> None:
@@ -46,9 +52,12 @@ def upgrade() -> None:
         if_not_exists=True,
         **MYSQL_OPTIONS,
     )
-    if context.is_offline_mode() or not _has_index():
-        op.create_index(_INDEX, _TABLE, ["prefix", "state", "next_at", "id"])
+    made = set() if context.is_offline_mode() else _made()
+    for name, columns in _INDEXES.items():
+        if name not in made:
+            failed = _HAS_FAILED if name == "repot_outbox_held_back" else None
+            op.create_index(name, _TABLE, columns, postgresql_where=failed, sqlite_where=failed)
 
 
-def _has_index() -> bool:
-    return any(one["name"] == _INDEX for one in sa.inspect(op.get_bind()).get_indexes(_TABLE))
+def _made() -> set[str | None]:
+    return {one["name"] for one in sa.inspect(op.get_bind()).get_indexes(_TABLE)}
