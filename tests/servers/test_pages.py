@@ -48,6 +48,8 @@ STOPPED = {0, 128 + signal.SIGTERM}
 #: What a page's blocks export for the ones after them.
 STATE = ".environment"
 WITHIN_S = 60
+#: A command that takes longer hangs: two experiments, with the start of a RabbitMQ, take 25 s on a quiet machine.
+HANGS_AFTER_S = 240
 
 SHOP = """
 import os
@@ -158,7 +160,7 @@ class Reader:
 
     def type(self, text: str, exit_code: int = 0) -> None:
         """Type commands one after the other; what they export, the next ones read."""
-        done = run_to_its_end(*self._command(f"set -e\n{text}\nexport -p > {STATE}"), WITHIN_S, self.directory)
+        done = run_to_its_end(*self._command(f"set -e\n{text}\nexport -p > {STATE}"), HANGS_AFTER_S, self.directory)
         self._printed = done.stdout
         assert exit_code == done.returncode, f"{text}\n{done.stdout}{done.stderr}"
 

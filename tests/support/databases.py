@@ -187,18 +187,18 @@ def private_mariadb(*more: str) -> Iterator[PrivateDatabase]:
             f"CREATE USER IF NOT EXISTS 'shop'@'%' IDENTIFIED BY '{PASSWORD}';\n"
             "GRANT ALL ON *.* TO 'shop'@'%' WITH GRANT OPTION;\n"
         )
-        _run([install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", *user, *more])
+        # files in /tmp would have the names of another server's
+        own = [f"--datadir={data}", f"--tmpdir={home.path}", *user]
+        _run([install, "--no-defaults", *own, "--auth-root-authentication-method=normal", *more])
         command = [
             mariadbd,
             "--no-defaults",
-            f"--datadir={data}",
             f"--port={port}",
             f"--bind-address={LOOPBACK}",
-            *user,
+            *own,
         ]
         command += [f"--socket={home.path}/socket", f"--pid-file={home.path}/pid", f"--init-file={setup}"]
-        # files in /tmp would have the names of another server's
-        command += ["--innodb-buffer-pool-size=16M", "--skip-name-resolve", f"--tmpdir={home.path}", *more]
+        command += ["--innodb-buffer-pool-size=16M", "--skip-name-resolve", *more]
         url = f"mysql+pymysql://shop:{PASSWORD}@{LOOPBACK}:{port}/shop"
 
         def connect() -> None:

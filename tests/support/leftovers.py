@@ -29,6 +29,9 @@ def run_to_its_end(
     ) as process:
         try:
             out, errors = process.communicate(timeout=within_s)
+        except subprocess.TimeoutExpired as error:
+            error.add_note(f"It printed:\n{(error.output or b'').decode()}{(error.stderr or b'').decode()}")
+            raise
         finally:
             end_session(process.pid)
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
