@@ -43,8 +43,11 @@ _OVERFLOW = 30
 class Database:
     """The database of the settings; threads may share it, and a forked child connects again."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, *, is_limited: bool = True) -> None:
         """Use the store of the settings; connects on first use.
+
+        A statement without an answer ends its connection after `WORKER_SOCKET_TIMEOUT`, at most a third of
+        `WORKER_LEASE`; with `is_limited=False` it does not.
 
         Raises:
             ConfigInvalid: it is not a database.
@@ -53,9 +56,16 @@ class Database:
         if url is None:
             message = "WORKER_LEASE_STORE is not a database"
             raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=postgresql+psycopg://host/database.")
-        self._settings, self.url = settings, url
+        self._settings, self.url, self._is_limited = settings, url, is_limited
         self._engine: Engine | None = None
         self._pid = os.getpid()
+        self._unlimited = Database(settings, is_limited=False) if is_limited else None
+
+    @property
+    def unlimited(self) -> Database:
+        """The same database for statements that take as long as they take: a migration's, and the application's."""
+        # SQLite limits how long others are waited for alone, and a database in memory has one connection
+        return self if self._unlimited is None or self.engine.dialect.name == "sqlite" else self._unlimited
 
     @property
     def engine(self) -> Engine:
@@ -69,7 +79,7 @@ class Database:
             self._engine.dispose(close=False)
             self._engine = None
         if self._engine is None:
-            self._engine, self._pid = _make_engine(self._settings, self.url), os.getpid()
+            self._engine, self._pid = _make_engine(self._settings, self.url, is_limited=self._is_limited), os.getpid()
             # a store that is dropped and not closed leaves no connection to the garbage collector
             finalize(self, _dispose, self._engine, self._pid).atexit = False
         return self._engine
@@ -79,6 +89,8 @@ class Database:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.dispose(close=self._pid == os.getpid())
+        if self._unlimited is not None:
+            self._unlimited.close()
 
     def read(self, act: Callable[[Connection], T]) -> T:
         """Run one transaction that writes nothing, as `transact`; it waits for no other one."""
@@ -132,7 +144,7 @@ def _dispose(engine: Engine, pid: int) -> None:
         engine.dispose()
 
 
-def _make_engine(settings: WorkerSettings, url: ServiceUrl) -> Engine:
+def _make_engine(settings: WorkerSettings, url: ServiceUrl, *, is_limited: bool) -> Engine:
     try:
         address = make_url(url.servers[0])
         dialect = address.get_dialect()
@@ -151,7 +163,27 @@ def _make_engine(settings: WorkerSettings, url: ServiceUrl) -> Engine:
     if dialect.name == "sqlite":
         event.listen(engine, "connect", _leave_transactions_alone)
         event.listen(engine, "begin", _begin)
+    elif is_limited:
+        _limit(engine, _timeout_s(settings))
     return engine
+
+
+def _limit(engine: Engine, limit_s: float) -> None:
+    """Let connections end that wait for an answer for longer; psycopg2 has no means for it."""
+
+    def with_options(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> None:
+        # both drivers take whole seconds
+        options["read_timeout"] = options["write_timeout"] = max(1, round(limit_s))
+
+    def with_psycopg(_dialect: object, _record: object, arguments: Any, options: dict[str, Any]) -> Any:  # noqa: ANN401
+        from repot.database.limited_connection import LimitedConnection
+
+        connection = LimitedConnection.connect(*arguments, **options)
+        connection.limit_s = limit_s
+        return connection
+
+    if limited := {"psycopg": with_psycopg, "pymysql": with_options, "mysqldb": with_options}.get(engine.driver):
+        event.listen(engine, "do_connect", limited)
 
 
 def _timeout_s(settings: WorkerSettings) -> float:
@@ -176,14 +208,8 @@ def _of_postgresql(settings: WorkerSettings, driver: str) -> dict[str, Any]:
 def _of_mysql(settings: WorkerSettings, driver: str) -> dict[str, Any]:
     if driver not in ("pymysql", "mysqldb"):
         _refuse_driver(driver, "mysql+pymysql")
-    timeout_s = _timeout_s(settings)
-    whole_s = max(1, round(timeout_s))
-    arguments: dict[str, Any] = {
-        "connect_timeout": max(1, round(min(settings.socket_connect_timeout, timeout_s))),
-        "read_timeout": whole_s,
-        "write_timeout": whole_s,
-    }
-    return {"connect_args": arguments, **_POOLED}
+    connect_s = min(settings.socket_connect_timeout, _timeout_s(settings))
+    return {"connect_args": {"connect_timeout": max(1, round(connect_s))}, **_POOLED}
 
 
 def _of_sqlite(settings: WorkerSettings, driver: str) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class Migrations:
         try:
             with (
                 self._database.errors_named(),
-                self._database.engine.connect() as connection,
+                self._database.unlimited.engine.connect() as connection,
                 _alone(connection),
                 _IN_THIS_PROCESS,
             ):

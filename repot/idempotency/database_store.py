@@ -99,7 +99,7 @@ class DatabaseLeaseStore:
 
     def new_session(self) -> Session:
         """Return a new session of SQLAlchemy's on the store's database."""
-        return Session(self.database.engine)
+        return Session(self.database.unlimited.engine)
 
     def inspect(self, key: str) -> Record | None:
         """Return the record of a key; None if there is no such record."""

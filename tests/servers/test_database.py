@@ -23,7 +23,7 @@ from repot.cli.main import main
 from repot.config import ExplicitSettings, inherited_environment
 from repot.database import job_tables, outbox_tables, rollout_tables  # noqa: F401 - they add their tables to `metadata`
 from repot.database.migrate import Migrations
-from repot.database.schema import metadata
+from repot.database.schema import VERSION_TABLE, metadata
 from repot.errors import RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
 from repot.idempotency.database_store import DatabaseLeaseStore
 from repot.idempotency.fingerprint import Fingerprint
@@ -171,6 +171,21 @@ def test_migrations_of_ones_own_project(sqlite: FileDatabase) -> None:
     assert "up to date" in _repot(other.url, "store", "migrate").stderr
 
 
+def test_a_migration_takes_as_long_as_it_takes(mariadb: PrivateDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits here for another one; its statements may need as long on large tables."""
+    monkeypatch.setattr("repot.database.migrate._PAUSES_S", ())
+    with _database_of(mariadb) as url, closing(_store(url, lease=3)) as store:
+        engine = create_engine(url)
+        with engine.connect() as other, ThreadPoolExecutor() as pool:
+            other.execute(text(f"SELECT GET_LOCK('{VERSION_TABLE}', 0)"))
+            done = pool.submit(Migrations(store.database).apply)
+            with pytest.raises(TimeoutError):
+                done.result(timeout=2.5)
+            other.execute(text(f"SELECT RELEASE_LOCK('{VERSION_TABLE}')"))
+            assert [one.version for one in done.result()] == VERSIONS
+        engine.dispose()
+
+
 def test_a_redis_has_no_tables(redis: Any) -> None:
     found = _repot(redis.url, "store", "migrate")
     assert found.exit_code == 2
@@ -254,13 +269,32 @@ def test_a_server_that_is_read_only_is_unavailable(postgresql: PrivateDatabase) 
             assert isinstance(store.acquire(KEY, who), Acquired)
 
 
+@pytest.mark.parametrize("is_connected", [False, True])
 @pytest.mark.parametrize("name", ["postgresql", "mariadb"])
-def test_a_frozen_server_is_unavailable(request: pytest.FixtureRequest, name: str) -> None:
-    """Its machine accepts a connection, and nothing answers."""
+def test_a_frozen_server_is_unavailable(request: pytest.FixtureRequest, name: str, is_connected: bool) -> None:
+    """Its machine accepts a connection, and takes what is sent over an open one; nothing answers."""
     server: PrivateDatabase = request.getfixturevalue(name)
-    store = _store(server.url, socket_connect_timeout=1)
-    with server.process.all_frozen(), closing(store), pytest.raises(StoreUnreachable, match="no answer in time"):
-        store.acquire(KEY, lease_request())
+    timed = TimedDatabase(server.url, lease=3, socket_connect_timeout=1)
+    store, who = timed.store, lease_request()
+    with closing(store):
+        store.acquire(KEY, who)
+        if not is_connected:
+            store.close()
+        with server.frozen(), pytest.raises(StoreUnreachable, match="no answer in time"):
+            store.acquire(KEY, who)
+        assert isinstance(store.acquire(KEY, who), Acquired)
+
+
+@pytest.mark.parametrize(("name", "sleep"), [("postgresql", "pg_sleep(2.5)"), ("mariadb", "SLEEP(2.5)")])
+def test_a_statement_of_the_application_takes_as_long_as_it_takes(
+    request: pytest.FixtureRequest, name: str, sleep: str
+) -> None:
+    """What the store itself asks has the time limit of a lease of 3 s."""
+    timed = TimedDatabase(request.getfixturevalue(name).url, lease=3)
+    with closing(timed.store), timed.store.new_session() as session:
+        with pytest.raises(StoreUnreachable, match="no answer in time"):
+            timed.store.database.read(lambda connection: connection.execute(text(f"SELECT {sleep}")))
+        assert session.execute(text(f"SELECT {sleep}, 7")).one()[1] == 7
 
 
 def test_files_that_are_no_store_are_named(tmp_path: Path) -> None:

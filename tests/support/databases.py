@@ -8,13 +8,14 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import django
+import psutil
 import psycopg
 import pymysql
 from sqlalchemy import make_url
@@ -54,6 +55,25 @@ class PrivateDatabase:
         """End it with SIGKILL, with everything it started."""
         self.process.signal(signal.SIGKILL)
         self.process.stop()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop all its processes for the duration of a `with`; PostgreSQL's sessions leave its process group."""
+        server = psutil.Process(self.process.pid)
+        server.suspend()
+        stopped = [server, *server.children(recursive=True)]
+
+        def all_of_them(act: Callable[[psutil.Process], None]) -> None:
+            for one in stopped:
+                # a session that was about to end
+                with suppress(psutil.NoSuchProcess):
+                    act(one)
+
+        try:
+            all_of_them(psutil.Process.suspend)
+            yield
+        finally:
+            all_of_them(psutil.Process.resume)
 
     def restart(self, *options: str) -> None:
         """Start it again on its data, with more options."""
