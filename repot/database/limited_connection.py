@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +24,7 @@ class LimitedConnection(psycopg.Connection[Any]):
     (`psycopg/waiting.py`, from 3.2 on).
     """
 
-    limit_s: float
+    limit_s: float = inf
 
     def wait(self, generator: PQGen[T], *given: Any, **named: Any) -> T:  # type: ignore[override] # noqa: ANN401
         """Wait for an answer, and raise OperationalError if none comes.
