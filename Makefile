@@ -85,7 +85,7 @@ wheel: venv ## Build sdist and wheel, look into them, try the wheel in an empty 
 	$(BIN)/pytest tests/distribution
 
 # with more processes two processors are always full, and what has a time limit is late
-together: setup suite browser prometheus databases ## The next four groups in one run: most of their time is waiting
+together: setup suite browser prometheus databases ## The next four groups in one run
 	$(BIN)/pytest tests/chaos tests/health $(SERVERS) tests/apps --numprocesses 4 --dist loadgroup
 
 apps: venv ## The doctor on whole projects, from tutorials and unusual ones

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import select, update
 
 from repot.brokers.headers import REPLAY_HEADER
 from repot.config import ExplicitSettings
@@ -20,7 +20,6 @@ from repot.waiting import wait_until
 from repot.worker.database_delivery_counts import DatabaseDeliveryCounts
 from repot.worker.delivery_limit import Deliveries
 from support.databases import private_postgresql
-from support.shop import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,14 +139,11 @@ def test_workers_that_count_the_same_messages_at_once_lose_no_count(
 def test_a_database_that_is_frozen_does_not_hold_the_event_loop(
     opened: Callable[..., Deliveries], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its machine still takes what is sent, so a driver would wait for ever."""
+    """Its machine still takes what is sent, so a driver waits for `WORKER_SOCKET_TIMEOUT`, or for ever."""
     with private_postgresql() as server, closing(Database(ExplicitSettings(lease_store=server.url))) as database:
         Migrations(database).apply()
         mine = opened(server.url, 1, "p", socket_connect_timeout=1)
         assert 1 == mine.beyond(_message(id="1"))
-        query = text("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'")
-        with ExitStack() as stack:
-            for pid in database.read(lambda connection: connection.scalars(query).all()):
-                stack.enter_context(frozen(pid))
+        with server.frozen():
             assert 0 == mine.beyond(_message(id="1"))
         assert "did not answer within 1 s" in caplog.text
