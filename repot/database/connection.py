@@ -176,7 +176,7 @@ def _limit(engine: Engine, limit_s: float) -> None:
         options["read_timeout"] = options["write_timeout"] = max(1, round(limit_s))
 
     def with_psycopg(_dialect: object, _record: object, arguments: Any, options: dict[str, Any]) -> Any:  # noqa: ANN401
-        from repot.database.limited_connection import LimitedConnection
+        from repot.upstream.limited_connection import LimitedConnection
 
         connection = LimitedConnection.connect(*arguments, **options)
         connection.limit_s = limit_s

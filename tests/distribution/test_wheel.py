@@ -33,6 +33,8 @@ NOT_IN_CORE = {
 def run(command: list[str | Path], directory: Path) -> subprocess.CompletedProcess[str]:
     """Run a command as a shell without this environment would."""
     environment = inherited_environment(without=("WORKER_", "CELERY_", "PYTHON", "VIRTUAL_ENV"))
+    # uv knows no certificates but its own otherwise, and a registry may be behind a proxy
+    environment["UV_SYSTEM_CERTS"] = "1"
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -13,13 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REPOT = ROOT / "repot"
 UPSTREAM = REPOT / "upstream"
-LIBRARIES = ("celery", "kombu", "amqp", "redis", "billiard", "vine")
+LIBRARIES = ("celery", "kombu", "amqp", "redis", "billiard", "psycopg", "vine")
 
 #: Of Python itself: the only way to see where another thread is.
 ALLOWED_ACCESS = {("repot/chaos/instruments/recorder.py", "_current_frames")}
 
 #: Classes that their libraries document as bases.
-PUBLIC_BASES = {"celery:Task", "celery:bootsteps", "kombu:Queue", "kombu:Producer", "redis"}
+PUBLIC_BASES = {"celery:Task", "celery:bootsteps", "kombu:Queue", "kombu:Producer", "redis", "psycopg:Connection"}
 
 OUTSIDE = sorted(path for path in REPOT.rglob("*.py") if UPSTREAM not in path.parents)
 

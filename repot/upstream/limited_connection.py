@@ -1,4 +1,8 @@
-"""A connection of psycopg's that does not wait without end; psycopg itself has no time limit for an answer."""
+"""A connection of psycopg's that does not wait without end; psycopg itself has no time limit for an answer.
+
+psycopg runs each request as a generator, and tells it ten times a second that nothing came (`psycopg/waiting.py`, from
+3.2 on).
+"""
 
 from __future__ import annotations
 
@@ -8,25 +12,38 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
+from repot.upstream.point import Failure, Point
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from psycopg.abc import PQGen
     from psycopg.waiting import Ready, Wait
 
+POINTS = (
+    Point(
+        "psycopg:Connection.wait",
+        Failure.LOUD,
+        "A worker does not reach the lease store.",
+        "(self, gen: 'PQGen[RV]', interval: 'float' = 0.1, timeout: 'float | None' = None) -> 'RV'",
+    ),
+    Point(
+        "psycopg.waiting:wait_selector",
+        Failure.SILENT,
+        "A worker waits without end for a PostgreSQL that has frozen.",
+        contains=("gen.send(READY_NONE)",),
+    ),
+)
+
 T = TypeVar("T")
 
 
 class LimitedConnection(psycopg.Connection[Any]):
-    """It closes when the server is silent for `limit_s` seconds after a request.
-
-    psycopg runs each request as a generator, and `Connection.wait` tells it ten times a second that nothing came
-    (`psycopg/waiting.py`, from 3.2 on).
-    """
+    """It closes when the server is silent for `limit_s` seconds after a request."""
 
     limit_s: float = inf
 
-    def wait(self, generator: PQGen[T], *given: Any, **named: Any) -> T:  # type: ignore[override] # noqa: ANN401
+    def wait(self, generator: PQGen[T], *given: Any, **named: Any) -> T:  # type: ignore[override]
         """Wait for an answer, and raise OperationalError if none comes.
 
         A caller that says how long it waits is not limited: `notifies()`.
