@@ -85,10 +85,10 @@ class Database:
         return self._engine
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; one that is in use when its transaction ends."""
         engine, self._engine = self._engine, None
         if engine is not None:
-            engine.dispose(close=self._pid == os.getpid())
+            _dispose(engine, self._pid)
         if self._unlimited is not None:
             self._unlimited.close()
 
@@ -125,7 +125,7 @@ class Database:
                     reconnects += 1
                 else:
                     if is_read_only(error):
-                        self.engine.dispose()
+                        _close_connections(self.engine)
                     raise failure(self.url, error) from error
                 Event().wait(uniform(0, _PAUSE_S * (repeats + reconnects)))  # noqa: S311
 
@@ -141,7 +141,17 @@ class Database:
 def _dispose(engine: Engine, pid: int) -> None:
     """Close the connections of an engine, in the process that made it."""
     if pid == os.getpid():
-        engine.dispose()
+        _close_connections(engine)
+
+
+def _close_connections(engine: Engine) -> None:
+    """Close what is free now, and each connection that is in use when it is given back."""
+    pool = engine.pool
+    engine.dispose()
+    # SQLAlchemy leaves those in use to the garbage collector
+    event.listen(pool, "checkin", lambda _, entry: entry.invalidate())
+    # given back since
+    pool.dispose()
 
 
 def _make_engine(settings: WorkerSettings, url: ServiceUrl, *, is_limited: bool) -> Engine:

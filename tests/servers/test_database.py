@@ -22,6 +22,7 @@ from sqlalchemy import create_engine, inspect, text
 from repot.cli.main import main
 from repot.config import ExplicitSettings, inherited_environment
 from repot.database import job_tables, outbox_tables, rollout_tables  # noqa: F401 - they add their tables to `metadata`
+from repot.database.connection import Database
 from repot.database.migrate import Migrations
 from repot.database.schema import VERSION_TABLE, metadata
 from repot.errors import RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
@@ -295,6 +296,17 @@ def test_a_statement_of_the_application_takes_as_long_as_it_takes(
         with pytest.raises(StoreUnreachable, match="no answer in time"):
             timed.store.database.read(lambda connection: connection.execute(text(f"SELECT {sleep}")))
         assert session.execute(text(f"SELECT {sleep}, 7")).one()[1] == 7
+
+
+def test_a_connection_in_use_is_closed_after_its_transaction(postgresql: PrivateDatabase) -> None:
+    """Another thread may be in a transaction when the store is closed."""
+    database = Database(ExplicitSettings(lease_store=postgresql.url))
+    with database.engine.begin() as connection:
+        driver = connection.connection.driver_connection
+        database.close()
+        assert [(1,)] == connection.execute(text("SELECT 1")).all()
+    assert driver is not None
+    assert driver.closed
 
 
 def test_files_that_are_no_store_are_named(tmp_path: Path) -> None:
