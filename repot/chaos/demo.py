@@ -77,6 +77,7 @@ class Evidence:
         """Return what moving to RabbitMQ fixes."""
         redis, rabbit = self._both("visibility-timeout", _LATE)
         redis_acked, rabbit_acked = self._both("dropped-ack", _LATE)
+        silence = rabbit_acked.windows[0]
         return [
             Statement(
                 "RabbitMQ has no visibility timeout that must exceed the run time. The task that ran longer than it: "
@@ -89,8 +90,9 @@ class Evidence:
                 f"delivered again {_after(redis_acked)} on Redis (visibility timeout "
                 f"{SCALED['visibility_timeout']:g} s) and {_after(rabbit_acked)} on RabbitMQ "
                 f"(heartbeat {SCALED['heartbeat']:g} s).",
+                # the end of the silence closes the link, and would return the task as well
                 proved=redis_acked.times.redelivered is not None
-                and 0 < (rabbit_acked.times.redelivered or 0) < 4 * SCALED["heartbeat"],
+                and 0 < (rabbit_acked.times.redelivered or 0) < silence.ended - silence.begun,
             ),
         ]
 

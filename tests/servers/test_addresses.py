@@ -12,6 +12,7 @@ from celery import Celery
 from redis import Redis
 
 from repot.brokers.facts import RedisFacts
+from repot.chaos.runner.worker_process import READY_WITHIN_S
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, HealthcheckSettings, Role
 from repot.doctor.collect import DoctorRequest, collect_from
@@ -93,7 +94,7 @@ def test_an_address_serves_everything(
     configure(client, settings, Role.CLIENT)
     worker = start_worker("w", queue, settings, tmp_path)
     try:
-        assert "seconds" in client.send_task("repot.run").get(timeout=30), worker.log_tail()
+        assert "seconds" in client.send_task("repot.run").get(timeout=READY_WITHIN_S), worker.log_tail()
         hold = tmp_path / "hold"
         held = client.send_task("repot.run", (), {"hold": str(hold)})
         _await_unacked(settings, queue)

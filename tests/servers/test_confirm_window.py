@@ -37,14 +37,14 @@ def _nothing(_: str) -> None:
 class Sender:
     """An application behind a proxy, and a look into its queue past it."""
 
-    def __init__(self, server: Server, results: Server, toxiproxy: Server) -> None:
+    def __init__(self, server: Server, results: Server, toxiproxy: Server, timeout_s: float) -> None:
         self.queue = f"window-{uuid4()}"
         self.proxy = Proxy.create(toxiproxy.url, self.queue, server.port)
         self._url = server.url
         settings = ExplicitSettings(
             broker_url=server.url_at(self.proxy.port),
             queue_names=(self.queue,),
-            socket_timeout=TIMEOUT_S,
+            socket_timeout=timeout_s,
             result_backend=results.results_url,
         )
         self.app = Celery("window", set_as_current=False)
@@ -71,8 +71,9 @@ class Sender:
 
 
 @pytest.fixture
-def sender(rabbitmq: Server, redis: Server, toxiproxy: Server) -> Iterator[Sender]:
-    found = Sender(rabbitmq, redis, toxiproxy)
+def sender(request: pytest.FixtureRequest, rabbitmq: Server, redis: Server, toxiproxy: Server) -> Iterator[Sender]:
+    """One whose parameter, if it has any, is the time after which a silent link is given up."""
+    found = Sender(rabbitmq, redis, toxiproxy, getattr(request, "param", 30))
     yield found
     found.close()
 
@@ -132,7 +133,7 @@ def test_a_window_has_a_size(sender: Sender, monkeypatch: pytest.MonkeyPatch) ->
     assert sent == sender.pending()
 
 
-@pytest.mark.parametrize("fault", ["closed", "timeout"])
+@pytest.mark.parametrize(("fault", "sender"), [("closed", 30), ("timeout", TIMEOUT_S)], indirect=["sender"])
 def test_a_link_that_is_cut_in_the_middle_loses_nothing_in_silence(sender: Sender, fault: str) -> None:
     """What is not in the queue is named, whether the link is reset or swallows everything."""
     sent: list[str] = []
@@ -221,7 +222,7 @@ def test_a_block_inside_waits_for_all_that_was_sent(sender: Sender) -> None:
 
 
 def test_redis_needs_no_window(redis: Server, toxiproxy: Server) -> None:
-    sender = Sender(redis, redis, toxiproxy)
+    sender = Sender(redis, redis, toxiproxy, 30)
     with repot.confirm_window(sender.app):
         sent = {sender.task.delay("a").id for _ in range(10)}
         assert sent == sender.pending()

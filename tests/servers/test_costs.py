@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ from repot.healthcheck.worker_metrics import worker_metrics
 from repot.waiting import wait_until
 from repot.worker import status_file
 from repot.worker.cost import MILLIONTHS, Cost
-from support.shop import Shop
+from support.shop import SHORT_LEASE_S, Shop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,14 +21,22 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 
-@pytest.fixture(params=["redis", "rabbitmq"])
-def priced(request: pytest.FixtureRequest, redis: Server, tmp_path: Path) -> Iterator[Shop]:
-    # a busy machine takes longer than a short visibility timeout, and Redis would deliver again
-    settings: dict[str, Any] = {"app": "support.priced_app", "visibility_timeout": 3600}
-    found = Shop(request.getfixturevalue(request.param), redis, tmp_path, **settings)
-    found.start(2)
-    yield found
-    found.stop()
+@pytest.fixture
+def priced(server: Server, redis: Server, tmp_path: Path) -> Iterator[Shop]:
+    """A shop in which nothing lapses: a run that lost its lease or its connection would be repeated."""
+    with opened_shop(server, redis, tmp_path, lease=60) as found:
+        yield found
+
+
+@contextmanager
+def opened_shop(server: Server, redis: Server, directory: Path, *, lease: float) -> Iterator[Shop]:
+    waits: dict[str, Any] = {"visibility_timeout": 3600, "heartbeat": 60, "lease": lease}
+    found = Shop(server, redis, directory, app="support.priced_app", **waits)
+    try:
+        found.start(2)
+        yield found
+    finally:
+        found.stop()
 
 
 def costs(shop: Shop, task: str) -> tuple[float, float, float]:
@@ -42,7 +51,7 @@ def costs(shop: Shop, task: str) -> tuple[float, float, float]:
 
 def await_costs(shop: Shop, task: str, expected: tuple[float, float, float]) -> None:
     try:
-        wait_until(lambda: costs(shop, task) == expected, within_s=15, what=f"the costs of {task}")
+        wait_until(lambda: costs(shop, task) == expected, within_s=30, what=f"the costs of {task}")
     except Exception as error:
         error.add_note(f"found: {costs(shop, task)}, expected: {expected}")
         raise
@@ -54,17 +63,20 @@ def test_each_run_costs_what_its_task_states(priced: Shop) -> None:
     await_costs(priced, "flat", (6, 0, 0))
     assert (0, 0, 0) == costs(priced, "free") == costs(priced, "wrong")
     priced.get(priced.send("timed", 0.5))
-    wait_until(lambda: costs(priced, "timed")[0], within_s=10, what="its cost is counted")
+    wait_until(lambda: costs(priced, "timed")[0], within_s=30, what="its cost is counted")
     spent, repeated, prevented = costs(priced, "timed")
-    assert 1 + 10 * 0.5 <= spent < 1 + 10 * 2
+    # as long as the test waits at most
+    assert 1 + 10 * 0.5 <= spent < 1 + 10 * 30
     assert (0, 0) == (repeated, prevented)
 
 
-def test_a_run_that_is_killed_and_done_again_is_paid_for_twice(priced: Shop) -> None:
-    priced.get(priced.send("flat", str(priced.file())))
-    await_costs(priced, "flat", (4, 2, 0))
-    priced.get(priced.send("guarded", uuid4().hex, str(priced.file())))
-    await_costs(priced, "guarded", (6, 3, 0))
+def test_a_run_that_is_killed_and_done_again_is_paid_for_twice(server: Server, redis: Server, tmp_path: Path) -> None:
+    # the lease of the killed run lapses
+    with opened_shop(server, redis, tmp_path, lease=SHORT_LEASE_S) as priced:
+        priced.get(priced.send("flat", str(priced.file())))
+        await_costs(priced, "flat", (4, 2, 0))
+        priced.get(priced.send("guarded", uuid4().hex, str(priced.file())))
+        await_costs(priced, "guarded", (6, 3, 0))
 
 
 def test_a_run_after_a_redelivery_is_a_repeated_one(priced: Shop) -> None:
@@ -83,12 +95,12 @@ def test_a_prevented_run_is_not_paid_for(priced: Shop) -> None:
     # what was prevented takes no time, and does not count in the mean
     wait_until(
         lambda: (found := costs(priced, "guarded_and_timed"))[2] >= 2.5 * found[0] > 0,
-        within_s=10,
+        within_s=30,
         what="the cost of three runs is estimated",
     )
     spent, repeated, prevented = costs(priced, "guarded_and_timed")
     assert 0 == repeated
-    assert 3 <= spent < 30
+    assert 3 <= spent < 10 * 30
     assert prevented == pytest.approx(3 * spent)
 
 

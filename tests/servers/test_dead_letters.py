@@ -68,7 +68,6 @@ class FailingApp:
             "result_backend": store.results_url,
             "queue_names": (self.queue,),
             "status_dir": directory / "status",
-            "heartbeat": 2,
         }
         self.settings = ExplicitSettings(**{**defaults, **changes})
         self.dead = self.settings.dead_letters_of(self.queue)
@@ -88,6 +87,11 @@ class FailingApp:
             worker.stop()
         self.client.close()
         self.broker.close()
+
+    def declare_dead(self) -> None:
+        """Declare the dead-letter queue before a worker that leaves does: that may take RabbitMQ seconds."""
+        with self.channel() as channel:
+            DeadLetterQueue(self.dead, "quorum")(channel).declare()
 
     def send(self, name: str, *arguments: Any, **options: Any) -> str:
         return str(self.client.send_task(name, arguments, **options).id)
@@ -467,7 +471,7 @@ def test_a_queue_that_is_not_called_like_the_routing_key(
     """Several bindings, or a topic: dead letters and replays go by the queue, not by the routing key."""
     failing = opened(server, app="support.dead_routes_app", queue_names=(queue,))
     worker = failing.start(processes=1)
-    wait_until(lambda: " ready." in worker.log_tail(100), within_s=20, what="it consumes")
+    wait_until(lambda: " ready." in worker.log_tail(100), within_s=90, what="it consumes")
     sent = [_send_through(failing, exchange, key, "dead.fail") for _ in range(4)]
     assert {queue} == {failing.find_dead_letter(one).death.queue for one in sent}
     failing.await_settled()
@@ -482,8 +486,9 @@ def test_a_task_that_fails_while_its_worker_of_a_topic_leaves(
 ) -> None:
     """Its consumer is gone by then, and with it whatever it could say of the queue."""
     failing, go = opened(server, app="support.dead_routes_app", queue_names=("dead-media",)), tmp_path / "go"
+    failing.declare_dead()
     worker = failing.start(processes=1)
-    wait_until(lambda: " ready." in worker.log_tail(100), within_s=20, what="it consumes")
+    wait_until(lambda: " ready." in worker.log_tail(100), within_s=90, what="it consumes")
     sent = _send_through(failing, TOPIC, "media.y", "dead.held", str(go))
     wait_until((tmp_path / "go-runs").exists, within_s=10, what="it runs")
     worker.signal(signal.SIGTERM)
@@ -502,7 +507,7 @@ def test_a_broker_alarm_does_not_stop_the_loop(
     rabbitmq: Server, opened: Callable[..., FailingApp], tmp_path: Path
 ) -> None:
     """RabbitMQ confirms nothing then: the dead letter waits, other tasks run, and it is written once in the end."""
-    failing = opened(rabbitmq)
+    failing = opened(rabbitmq, heartbeat=4)
     failing.start()
     go, done = tmp_path / "go", tmp_path / "done"
     failing.await_ok()
@@ -514,7 +519,7 @@ def test_a_broker_alarm_does_not_stop_the_loop(
         wait_until(lambda: done.exists() and 20 == len(done.read_text().split()), within_s=20, what="the others ran")
         # longer than two heartbeats, after which a connection would be given up
         with suppress(DeadlineExceeded):
-            wait_until(failing.dead_letters, within_s=8, what="a dead letter, which there must not be")
+            wait_until(failing.dead_letters, within_s=10, what="a dead letter, which there must not be")
         assert [] == failing.dead_letters()
     assert Reason.FAILED == failing.find_dead_letter(sent).death.reason
     failing.await_settled()
@@ -549,6 +554,7 @@ def test_a_dead_letter_that_is_refused_gives_its_message_back(
         failing.start()
         sent = failing.send("dead.repaired", str(tmp_path / "never"))
         log = failing.workers[0]
+        wait_until(lambda: "next attempt" in log.log_tail(200), within_s=60, what="it is refused")
         wait_until(lambda: "is requeued" in log.log_tail(200), within_s=40, what="it is requeued")
     assert Reason.FAILED == failing.find_dead_letter(sent).death.reason
     failing.await_settled()
@@ -621,6 +627,7 @@ def test_a_task_that_fails_while_its_worker_leaves(
 ) -> None:
     """A warm shutdown waits for the task, and then for its dead letter; nothing is delivered again."""
     failing, go = opened(server), tmp_path / "go"
+    failing.declare_dead()
     worker = failing.start()
     failing.await_ok()
     sent = failing.send("dead.held", str(go))
@@ -748,7 +755,7 @@ def test_a_broker_that_is_away_is_not_empty(server: Server, opened: Callable[...
 
 def test_a_replay_killed_half_way_loses_none(server: Server, opened: Callable[..., FailingApp]) -> None:
     """`repot dlq replay` under SIGKILL at random moments: every id is in the queue of work or of dead letters."""
-    failing, number = opened(server), 200
+    failing, number = opened(server), 400
     random = Random(20)  # noqa: S311 - the same moments each time
     with failing.channel() as channel:
         for name in (failing.queue, failing.dead):
@@ -758,7 +765,7 @@ def test_a_replay_killed_half_way_loses_none(server: Server, opened: Callable[..
         sent_back = 0
         for _ in range(3):
             process = subprocess.Popen(
-                failing.command("replay", "--execute", "--rate", "400"),
+                failing.command("replay", "--execute", "--rate", "100"),
                 env=failing.environment,
                 stderr=subprocess.DEVNULL,
             )
@@ -771,7 +778,7 @@ def test_a_replay_killed_half_way_loses_none(server: Server, opened: Callable[..
         found = [one.id for name in (failing.queue, failing.dead) for one in failing.dead_letters(name)]
         return found if len(found) >= number else []
 
-    found = wait_until(all_ids, within_s=10, what="RabbitMQ has noticed the deaths")
+    found = wait_until(all_ids, within_s=20, what="RabbitMQ has noticed the deaths")
     assert {f"{place}" for place in range(number)} == set(found)
     assert len(found) <= number + 3
     left = len(failing.dead_letters())

@@ -23,6 +23,7 @@ from kombu import Connection, Exchange, Queue
 
 from repot.brokers import Depth, RabbitFacts, RedisFacts, Unknown, inspect, open_broker
 from repot.chaos.instruments.journal import READY, Journal
+from repot.chaos.runner.worker_process import READY_WITHIN_S
 from repot.chaos.runner.workers import start_worker
 from repot.config import BrokerUrl, ExplicitSettings, inherited_environment
 from repot.config.endpoints import endpoints
@@ -154,7 +155,7 @@ def start_once(url: str, results: str, tmp_path: Path) -> None:
             assert worker.exit_code is None, worker.log_tail(30)
             return any(line.kind == READY for line in journal.read())
 
-        wait_until(ready, within_s=40, what="the worker is ready")
+        wait_until(ready, within_s=READY_WITHIN_S, what="the worker is ready")
 
 
 def test_repots_own_application_is_clean_on_redis() -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 PAGES = sorted((ROOT / "examples").glob("*/README.md"))
 
+#: Seconds; the script ends a step that hangs earlier, and says which.
+HANGS_AFTER_S = 560
+
 #: Each page has a judge that compares durations.
 pytestmark = pytest.mark.xdist_group("examples")
 
@@ -22,7 +25,7 @@ def test_an_example_runs_as_its_readme_says(own_directory: Path, page: Path) -> 
     """Adopted, flipped, moved by canary, and one effect although a worker was killed."""
     before = sorted(page.parent.rglob("*"))
     with running(own_directory, str(page)) as process:
-        shown, _ = process.communicate(timeout=240)
+        shown, _ = process.communicate(timeout=HANGS_AFTER_S)
     assert 0 == process.returncode, shown
     assert typed_on(page.read_text()) == typed_by(shown)
     assert "kill -9" in shown

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 SHOP = {"app": "support.expiring_app"}
 
-#: A caller hears so long after the expiry at most, on a machine that is busy.
-WITHIN_S = GRACE_S + CHECK_EVERY_S + 3
+#: A caller hears so long after the expiry at most, on a machine that is busy; the tasks that hold it last longer.
+WITHIN_S = GRACE_S + CHECK_EVERY_S + 20
 
 
 #: The expiries of tasks are registered there.
@@ -110,11 +110,11 @@ def test_with_results_in_a_database_a_caller_hears_when_a_worker_is_free(shop: S
 
 def test_a_task_that_runs_is_not_called_revoked(shop: Shop) -> None:
     """It began before it expired, and takes longer than that; a retry in time runs, and has its result."""
-    file = shop.file()
-    task = shop.send("hold", str(file), expires=1)
+    file, lasts_s = shop.file(), 6
+    task = shop.send("hold", str(file), expires=lasts_s)
     shop.await_lines(EFFECT, task.id)
-    again = shop.send("twice", expires=30)
-    overdue = monotonic() + 1 + GRACE_S + 2 * CHECK_EVERY_S
+    again = shop.send("twice", expires=60)
+    overdue = monotonic() + lasts_s + GRACE_S + 2 * CHECK_EVERY_S
     seen = set()
 
     def overdue_now() -> bool:
@@ -136,13 +136,13 @@ def test_what_began_in_time_is_not_called_revoked_when_it_comes_again(
     shop = opened(request.getfixturevalue(broker), redis, prefetch_multiplier=2, visibility_timeout=2)
     file = shop.file()
     first = shop.start(1)
-    begun = shop.send("hold", str(file), expires=2)
+    begun = shop.send("hold", str(file), expires=6)
     shop.await_lines(EFFECT, begun.id)
     held = shop.send("hold", str(file), expires=2)
-    expired = time() + 2
+    expired = time() + 6
     shop.await_lines(DELIVERED, held.id)
     first.stop()
-    wait_until(lambda: time() > expired, within_s=10, what="both have expired")
+    wait_until(lambda: time() > expired, within_s=30, what="both have expired")
     shop.start(1)
     shop.await_lines(EFFECT, begun.id, 2)
     file.touch()

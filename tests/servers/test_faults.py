@@ -11,15 +11,16 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from random import Random
+from struct import pack
 from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.request import ProxyHandler, build_opener
 from uuid import uuid4
 
-import amqp
 import psutil
 import pytest
+from amqp import spec
 from kombu import Connection, Producer, Queue
 from redis import Redis
 from redis.exceptions import TimeoutError as RedisTimeout
@@ -195,16 +196,22 @@ def test_a_blackhole_drops_bytes_silently(
     streams: Streams, arrives: bool, hears: bool, link: Proxy, direct: Redis
 ) -> None:
     name, other = str(uuid4()), str(uuid4())
+    subscribed, news = (
+        f"*3\r\n${len(kind)}\r\n{kind}\r\n${len(name)}\r\n{name}\r\n{rest}\r\n".encode()
+        for kind, rest in (("subscribe", ":1"), ("message", "$4\r\nnews"))
+    )
     with connected(link) as connection:
-        connection.sendall(f"SUBSCRIBE {name}\r\n".encode())
-        assert connection.recv(1000).startswith(b"*3")
+        assert answer(connection, f"SUBSCRIBE {name}\r\n".encode(), len(subscribed)) == subscribed
         with caused(Blackhole(streams), fault_context(link)):
             connection.sendall(f"SUBSCRIBE {other}\r\n".encode())
             assert direct.publish(name, "news") == 1
-            assert hears is not is_silent(connection)
+            if hears:
+                assert read(connection, len(news)) == news
+            if arrives:
+                wait_until(lambda: [(other, 1)] == direct.pubsub_numsub(other), within_s=WITHIN_S, what="it arrives")
+            # nothing else is heard; the connection does not end
+            assert is_silent(connection)
             assert [(other, int(arrives))] == direct.pubsub_numsub(other)
-            # what was heard ends; the connection does not
-            wait_until(lambda: is_silent(connection), within_s=WITHIN_S, what="no more is heard")
         assert read(connection, 1) == b""
     assert works(link)
 
@@ -245,15 +252,26 @@ def clients(direct: Redis, name: str) -> list[Any]:
     return [client for client in direct.client_list() if client["name"] == name]
 
 
+def seconds(act: Callable[[], object]) -> float:
+    begun = monotonic()
+    act()
+    return monotonic() - begun
+
+
+def quickest(act: Callable[[], object]) -> float:
+    """The seconds of the quickest of several tries: a busy machine delays one or another."""
+    return min(seconds(act) for _ in range(5))
+
+
 def test_latency_delays(link: Proxy) -> None:
     with connected(link) as connection:
-        with caused(Latency(latency_ms=(800, 900), jitter_ms=(0, 50), streams=FROM), fault_context(link)):
-            begun = monotonic()
+
+        def ask() -> None:
             assert answer(connection) == PONG
-            assert 0.7 < monotonic() - begun < 3
-        begun = monotonic()
-        assert answer(connection) == PONG
-        assert monotonic() - begun < 0.6
+
+        with caused(Latency(latency_ms=(800, 900), jitter_ms=(0, 50), streams=FROM), fault_context(link)):
+            assert 0.7 < seconds(ask)
+        assert quickest(ask) < 0.6
 
 
 def test_limited_bandwidth_slows_a_link(link: Proxy, direct: Redis) -> None:
@@ -261,13 +279,13 @@ def test_limited_bandwidth_slows_a_link(link: Proxy, direct: Redis) -> None:
     direct.set(key, "x" * 6000, ex=60)
     question, size = f"GET {key}\r\n".encode(), len("$6000\r\n") + 6000 + len("\r\n")
     with connected(link) as connection:
-        with caused(Bandwidth(rate_kb_s=(5, 5), streams=FROM), fault_context(link)):
-            begun = monotonic()
+
+        def ask() -> None:
             assert len(answer(connection, question, size)) == size
-            assert 0.8 < monotonic() - begun < 5
-        begun = monotonic()
-        assert len(answer(connection, question, size)) == size
-        assert monotonic() - begun < 0.8
+
+        with caused(Bandwidth(rate_kb_s=(5, 5), streams=FROM), fault_context(link)):
+            assert 0.8 < seconds(ask)
+        assert quickest(ask) < 0.8
 
 
 def test_a_slow_close_is_seen_late(link: Proxy, direct: Redis) -> None:
@@ -276,23 +294,22 @@ def test_a_slow_close_is_seen_late(link: Proxy, direct: Redis) -> None:
         with connected(link) as connection:
             connection.sendall(f"CLIENT SETNAME {name}\r\n".encode())
             assert read(connection, 5) == b"+OK\r\n"
-        begun = monotonic()
+            begun = monotonic()
         wait_until(lambda: not clients(direct, name), within_s=WITHIN_S, what="Redis sees the close")
-        assert 0.7 < monotonic() - begun < 5
+        assert 0.7 < monotonic() - begun
 
 
 def test_a_slicer_cuts_the_stream_into_slices(link: Proxy) -> None:
-    question = b"ECHO " + b"x" * 60 + b"\r\n"
-    with (
-        connected(link) as connection,
-        caused(Slicer(slice_bytes=(4, 4), pause_us=(20_000, 20_000), streams=FROM), fault_context(link)),
-    ):
-        connection.sendall(question)
-        crumbs, size = 0, 0
-        while size < 67:
-            size += len(connection.recv(100))
-            crumbs += 1
-        assert crumbs > 5
+    question, expected = b"ECHO " + b"x" * 60 + b"\r\n", b"$60\r\n" + b"x" * 60 + b"\r\n"
+    with connected(link) as connection:
+        # without the fault, the whole answer is there
+        assert answer(connection, question, len(expected)) == expected
+        # the first pause is cut short by the fault's end, so it may be longer than a busy machine's
+        with caused(Slicer(slice_bytes=(4, 4), pause_us=(10**7, 10**7), streams=FROM), fault_context(link)):
+            connection.sendall(question)
+            first = connection.recv(100)
+            assert 0 < len(first) < 10
+        assert first + read(connection, len(expected) - len(first)) == expected
 
 
 def test_a_limit_ends_a_connection_after_its_bytes(link: Proxy) -> None:
@@ -320,10 +337,18 @@ def as_test_broker(server: Server) -> TestBroker:
 
 @contextmanager
 def consuming(url: str, name: str) -> Iterator[Queue]:
-    with Connection(url, transport_options={"socket_timeout": 1}) as connection:
+    with Connection(url, transport_options={"socket_timeout": WITHIN_S}) as connection:
         queue = Queue(name, durable=True)(connection.channel())
         queue.declare()
         yield queue
+
+
+def wait_briefly_for_the_next_reply(queue: Queue) -> None:
+    """On Redis, until this connection is opened again; on RabbitMQ an ACK has no reply."""
+    if pool := getattr(queue.channel, "pool", None):
+        connection = pool.get_connection()
+        connection.update_current_socket_timeout(SILENCE_S)
+        pool.release(connection)
 
 
 def send(queue: Queue, body: str) -> None:
@@ -359,7 +384,7 @@ def test_one_ack_is_lost_and_nothing_else(server: Server, broker: Broker, lead: 
             tags.append(str(first.delivery_tag))
             with fault.injected(at):
                 second.ack()
-                # on Redis the client waits for a reply, on RabbitMQ there is no reply
+                wait_briefly_for_the_next_reply(queue)
                 with suppress(RedisTimeout):
                     first.ack()
                 third.ack()
@@ -376,32 +401,6 @@ def test_one_ack_is_lost_and_nothing_else(server: Server, broker: Broker, lead: 
         last = take(queue)
         last.ack()
         assert last.payload == "fifth"
-
-
-def test_heartbeats_pass_while_an_ack_is_lost(rabbitmq: Server, lead: Callable[[Server], Proxy]) -> None:
-    link, fault, name = lead(rabbitmq), AckCut(), f"faults-{uuid4()}"
-    at = fault_context(link, test_broker=as_test_broker(rabbitmq), tag=lambda: "1")
-    with fault.prepared(at):
-        connection = amqp.Connection(f"{LOOPBACK}:{link.port}", heartbeat=1)
-        connection.connect()
-        channel: Any = connection.channel()
-        channel.queue_declare(name, exclusive=True)
-        channel.basic_publish(amqp.Message("first"), routing_key=name)
-        with fault.injected(at):
-            message = wait_until(lambda: channel.basic_get(name), within_s=WITHIN_S, what="the message is there")
-            channel.basic_ack(message.delivery_tag)
-            end = monotonic() + 4
-
-            def beat() -> bool:
-                connection.heartbeat_tick()
-                with suppress(TimeoutError):
-                    connection.drain_events(timeout=0.1)
-                return monotonic() > end
-
-            wait_until(beat, within_s=WITHIN_S, what="longer than RabbitMQ bears with a silent client")
-            assert channel.queue_declare(name, passive=True).message_count == 0
-        with pytest.raises(OSError, match=r"."):
-            channel.queue_declare(name, passive=True)
 
 
 def test_an_ack_that_is_never_sent_fails_the_experiment(redis: Server, link: Proxy) -> None:
@@ -475,13 +474,43 @@ def listener() -> Iterator[socket.socket]:
 @contextmanager
 def relayed(listener: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Both ends of a connection over a relay."""
+    with relay_to(listener) as relay, both_ends(relay, listener) as ends:
+        yield ends
+
+
+def relay_to(listener: socket.socket) -> Relay:
+    return Relay(listener.getsockname()[1], AmqpRequestParser)
+
+
+@contextmanager
+def both_ends(relay: Relay, listener: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]]:
     with (
-        Relay(listener.getsockname()[1], AmqpRequestParser) as relay,
         socket.create_connection((LOOPBACK, relay.port), timeout=WITHIN_S) as client,
         listener.accept()[0] as server,
     ):
         server.settimeout(WITHIN_S)
         yield client, server
+
+
+def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    """A frame of AMQP."""
+    return pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
+
+
+def ack(tag: int) -> bytes:
+    return frame(1, 1, pack(">HHQB", *spec.Basic.Ack, tag, False))
+
+
+def test_heartbeats_pass_while_an_ack_is_lost(listener: socket.socket) -> None:
+    heartbeat = frame(8, 0, b"")
+    with relay_to(listener) as relay, both_ends(relay, listener) as (client, server):
+        with relay.losing("1") as lost:
+            client.sendall(b"AMQP\0\0\x09\x01" + ack(1) + heartbeat + ack(2))
+            expected = b"AMQP\0\0\x09\x01" + heartbeat + ack(2)
+            assert read(server, len(expected)) == expected
+            assert lost.dropped
+        for end in (client, server):
+            assert read(end, 1) == b""
 
 
 def test_a_relay_ends_each_direction_by_itself(listener: socket.socket) -> None:

@@ -19,7 +19,7 @@ from repot.config import as_environment
 from repot.idempotency.records import Ending, FinishMode, RunOutcome, State
 from repot.testbed import redis_server
 from repot.waiting import wait_until
-from support.shop import LEASE_S, Shop, frozen
+from support.shop import SHORT_LEASE_S, Shop, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,12 +72,13 @@ def test_a_redelivery_in_mid_run_neither_runs_nor_answers_skipped(shop: Shop, or
     shop.await_effects(order)
     shop.send("charge", order, 1, "", str(hold), task_id=task)
     shop.await_lines(DELIVERED, task, 2)
-    # it found the key taken, and was sent again
-    assert ["IGNORED"] == shop.await_ended(task)
+    # it found the key taken, and was sent again, maybe several times
+    assert {"IGNORED"} == set(shop.await_ended(task))
     hold.touch()
     assert {"order": order, "amount": 1, "by": task} == shop.get(first)
     # the copy comes back, finds the success stored, and has nothing to do
-    wait_until(lambda: "IGNORED" in shop.await_ended(task, 3)[1:], within_s=20, what="the copy is done with")
+    before = shop.await_ended(task).count("IGNORED")
+    wait_until(lambda: shop.await_ended(task).count("IGNORED") > before, within_s=20, what="the copy is done with")
     assert "SUCCESS" == first.state
     assert 1 == len(shop.effects(order))
 
@@ -214,20 +215,19 @@ def test_a_hard_time_limit_leaves_an_unknown_outcome(shop: Shop, order: str) -> 
     task = shop.send("stuck", order)
     with pytest.raises(TimeLimitExceeded):
         shop.get(task)
-    wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=10, what="its lease runs out")
-    with pytest.raises(TimeLimitExceeded):
-        shop.get(shop.send("stuck", order))
-    assert 2 == len(shop.effects(order))
+    wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=20, what="its lease runs out")
+    shop.send("stuck", order)
+    shop.await_effects(order, 2)
 
 
 def test_a_revoked_run_leaves_an_unknown_outcome(shop: Shop, order: str) -> None:
-    task = shop.send("charge", order, 1, "", str(shop.file()))
+    task = shop.send("endless", order)
     # a run acquires its lease only some moments after its start
     shop.await_effects(order)
     shop.client.control.revoke(task.id, terminate=True, signal="SIGKILL")
     with pytest.raises(TaskRevokedError):
         shop.get(task)
-    wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=10, what="its lease runs out")
+    wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=20, what="its lease runs out")
 
 
 def test_what_an_exception_says_nothing_about_has_an_unknown_outcome(shop: Shop, order: str) -> None:
@@ -250,7 +250,7 @@ def test_a_killed_workers_redelivered_task_is_not_skipped(
     servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
     """The flaw of a key that a dead worker holds: the redelivery is acknowledged as "skipped", and the task is lost."""
-    shop = opened(*servers)
+    shop = opened(*servers, lease=SHORT_LEASE_S)
     hold = shop.file()
     worker = shop.start()
     task = shop.send("charge", order, 1, str(hold))
@@ -266,7 +266,7 @@ def test_a_killed_workers_redelivered_task_is_not_skipped(
 def test_an_effect_of_unknown_outcome_waits_for_an_operator_if_its_policy_says_so(
     servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
-    shop = opened(*servers)
+    shop = opened(*servers, lease=SHORT_LEASE_S)
     _parked(shop, order)
     assert (1, True) == (len(shop.effects(order)), shop.record.parked)
     # the person looks, and says that it was done
@@ -278,7 +278,7 @@ def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
     servers: Servers, opened: Callable[..., Shop], order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a killed worker to `repot dlq replay`: a person looked, and wants the run."""
-    shop = opened(*servers)
+    shop = opened(*servers, lease=SHORT_LEASE_S)
     task = _parked(shop, order)
     for name, value in as_environment(shop.settings).items():
         monkeypatch.setenv(name, value)
@@ -304,7 +304,7 @@ def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(
     servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
     """SIGSTOP, another run takes over, SIGCONT: fencing tokens distinguish the two writers."""
-    shop = opened(*servers, visibility_timeout=3600)
+    shop = opened(*servers, visibility_timeout=3600, lease=SHORT_LEASE_S)
     hold = shop.file()
     shop.start()
     key = {"headers": {"repot_key": order}}
@@ -327,7 +327,7 @@ def test_a_run_that_stood_still_and_was_not_missed_is_done(
     redis: Server, opened: Callable[..., Shop], order: str
 ) -> None:
     """Its lease expired, but no other run came: it records its outcome, and the effect stays the only one."""
-    shop = opened(redis, redis, visibility_timeout=3600)
+    shop = opened(redis, redis, visibility_timeout=3600, lease=SHORT_LEASE_S)
     hold = shop.file()
     shop.start()
     task = shop.send("charge", order, 1, "", str(hold))
@@ -341,13 +341,14 @@ def test_a_run_that_stood_still_and_was_not_missed_is_done(
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_a_lease_is_renewed_in_every_pool(redis: Server, opened: Callable[..., Shop], order: str, pool: str) -> None:
-    shop = opened(redis, redis, visibility_timeout=3600)
+    shop = opened(redis, redis, visibility_timeout=3600, lease=5)
     hold = shop.file()
     shop.start(2, "--pool", pool)
     task = shop.send("charge", order, 1, "", str(hold))
     shop.await_effects(order)
     owner, begun = shop.record.owner, shop.record.started_at
-    wait_until(lambda: shop.store.now() - begun > 3 * LEASE_S, within_s=30, what="three leases' time has passed")
+    expires_at = begun + shop.settings.lease
+    wait_until(lambda: shop.store.now() > expires_at, within_s=30, what="a lease without renewals is over")
     assert (State.RUNNING, owner) == (shop.record.state, shop.record.owner)
     hold.touch()
     assert task.id == shop.get(task)["by"]
@@ -391,7 +392,7 @@ def test_what_may_run_unguarded_does_while_the_store_is_away(cut: tuple[Shop, Pr
     assert [0] == [line.details["fencing_token"] for line in shop.effects(order)]
 
 
-@pytest.mark.parametrize("cut", [{"lease": 6, "socket_timeout": 0.3}], indirect=True)
+@pytest.mark.parametrize("cut", [{"lease": 30, "socket_timeout": 0.3}], indirect=True)
 def test_a_store_cut_off_during_an_acquisition_leaves_no_key_taken(cut: tuple[Shop, Proxy], order: str) -> None:
     """The lease is acquired, but the answer is lost: it is released as soon as the store answers."""
     shop, link = cut
@@ -399,7 +400,7 @@ def test_a_store_cut_off_during_an_acquisition_leaves_no_key_taken(cut: tuple[Sh
     shop.get(shop.send("charge", "warm"))
     answers = link.add_toxic("timeout", "downstream", {"timeout": 0})
     task = shop.send("charge", order)
-    wait_until(lambda: any(record.task_id == task.id for record in shop.records), within_s=10, what="it is acquired")
+    wait_until(lambda: any(record.task_id == task.id for record in shop.records), within_s=60, what="it is acquired")
     assert "IGNORED" == shop.await_ended(task.id)[0]
     link.remove_toxic(answers)
     assert order == shop.get(task)["order"]

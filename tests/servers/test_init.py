@@ -152,9 +152,11 @@ def _require_both_brokers_are_counted(made: Deployment, *brokers: str) -> None:
     wait_until(lambda: {*brokers} == {*samples("repot_broker_drained")}, within_s=20, what="both are counted")
     assert dict.fromkeys(brokers, 0) == samples("repot_queue_messages_ready")
     assert dict.fromkeys(brokers, 0) == samples("repot_broker_messages_delayed")
-    task = made.send("repot.run", 6)
+    done = made.directory / "done"
+    task = made.send("repot.run", 0, str(done))
     wait_until(lambda: samples("repot_broker_tasks_held")[brokers[1]] == 1, within_s=20, what="a worker has the task")
     assert 0 == samples("repot_broker_drained")[brokers[1]]
+    done.touch()
     task.get(timeout=30)
 
 

@@ -260,8 +260,10 @@ def test_a_dead_run_frees_its_scope_by_its_lease(store: JobStore) -> None:
     """The flaw of a status that stays "processing" for 24 h."""
     first = submission()
     store.submit(first)
-    store.start(run(first), "shop.render", SOON_S)
+    dead = run(first)
+    store.start(dead, "shop.render", LONG_S)
     assert "conflict" == store.submit(submission()).result
+    store.renew(dead, SOON_S)
     lost(store, first.id)
     assert "accepted" == store.submit(submission()).result
 
@@ -722,9 +724,10 @@ def test_on_a_cluster_of_three(tmp_path: Path) -> None:
         _await_answer(store)
         _go_through(store)
         for number in range(30):
-            one = submission(tenant=digest(str(number)), lease_s=SOON_S)
+            one = submission(tenant=digest(str(number)))
             assert "accepted" == store.submit(one).result
             assert "conflict" == store.submit(replace(one, id=str(uuid4()))).result
+            assert "queued" == store.sent(one.tenant, one.id, SOON_S).result
         wait_until(lambda: len(list(store.expired())) == 30, within_s=10, what="the leases run out")
         assert 30 == len(list(store.reap()))
         store.client.close()

@@ -44,7 +44,7 @@ class Work:
             self.sent[f"chord {number}"] = chord(header, self.task("total")).apply_async().id
         for number in range(5):
             self.late(f"soon {number}", eta=now + timedelta(seconds=10))
-            self.late(f"revoked {number}", countdown=5)
+            self.late(f"revoked {number}", countdown=12)
             self.late(f"expires {number}", expires=now + timedelta(hours=1))
             self.sent[f"retried {number}"] = self.task("retried", f"retried {number}").apply_async().id
         for number in range(_FAR):

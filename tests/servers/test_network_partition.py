@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from repot.testbed import Server
     from repot.testbed.rabbitmq_cluster import RabbitCluster
 
-WITHIN_S = 5
+WITHIN_S = 30
+#: Where no confirm is expected.
+REFUSED_WITHIN_S = 5
 #: How RabbitMQ refuses a message: no reply, a closed connection, or a nack.
 REFUSED = (OSError, amqp.AMQPError, MessageNacked)
 
@@ -36,14 +38,14 @@ def fault_context(**given: Any) -> FaultContext:
     return FaultContext(**{field.name: given.get(field.name) for field in fields(FaultContext)})  # type: ignore[arg-type]
 
 
-def publish(port: int) -> None:
+def publish(port: int, within_s: float = WITHIN_S) -> None:
     """Publish to the quorum queue; return when the broker has confirmed."""
-    connection = amqp.Connection(f"{LOOPBACK}:{port}", confirm_publish=True, read_timeout=WITHIN_S)
+    connection = amqp.Connection(f"{LOOPBACK}:{port}", confirm_publish=True, read_timeout=within_s)
     connection.connect()
     try:
         channel: Any = connection.channel()
         channel.queue_declare("orders", durable=True, auto_delete=False, arguments={"x-queue-type": "quorum"})
-        channel.basic_publish(amqp.Message("x", delivery_mode=2), routing_key="orders", confirm_timeout=WITHIN_S)
+        channel.basic_publish(amqp.Message("x", delivery_mode=2), routing_key="orders", confirm_timeout=within_s)
     finally:
         with suppress(OSError, amqp.AMQPError):
             connection.close()
@@ -65,7 +67,7 @@ def test_the_minority_of_a_partition_accepts_nothing_and_joins_again(cluster: Ra
         with suppress(Oops), fault.injected(context):
             publish(links["control_link"].port)
             with pytest.raises(REFUSED):
-                publish(links["link"].port)
+                publish(links["link"].port, REFUSED_WITHIN_S)
             raise Oops
         publish(links["link"].port)
         for node in cluster.nodes:

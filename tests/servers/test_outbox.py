@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import json
 import logging
+import re
 import signal
 import sys
 from contextlib import ExitStack, closing, contextmanager
@@ -37,6 +38,7 @@ from repot.database.outbox_tables import relay as relay_table
 from repot.errors import BrokerUnreachable, ConfigInvalid, LeaseLost, StoreMisconfigured, StoreUnreachable
 from repot.idempotency import IdempotentTask
 from repot.idempotency.guard import guard_of
+from repot.outbox import publishing as publishing_module
 from repot.outbox import relay as relay_module
 from repot.outbox.probes import probes
 from repot.outbox.relay import Relay
@@ -123,7 +125,7 @@ class Shop:
                 yield found
             finally:
                 stop.set()
-                thread.join(10)
+                thread.join(60)
                 assert not thread.is_alive()
 
     @property
@@ -616,8 +618,11 @@ def test_probes_and_metrics(postgresql: PrivateDatabase, toxiproxy: Server, serv
             wait_until(lambda: "repot_outbox_relay_ready 0.0" in get("metrics")[1], within_s=20, what="it says so")
             assert 'repot_outbox_depth{state="waiting"} 1.0' in get("metrics")[1]
             _plant(shop, bad.id, created_at=table.c.created_at - 100, due_at=table.c.due_at - 100)
+            age = re.compile(r"^repot_outbox_oldest_age_seconds (\S+)$", re.MULTILINE)
             wait_until(
-                lambda: "repot_outbox_oldest_age_seconds 10" in get("metrics")[1], within_s=20, what="its age is shown"
+                lambda: any(float(found) >= 100 for found in age.findall(get("metrics")[1])),
+                within_s=20,
+                what="its age is shown",
             )
         wait_until(lambda: "repot_outbox_published_total 1.0" in get("metrics")[1], within_s=30, what="it is published")
         wait_until(lambda: get("ready")[0] == 200, within_s=20, what="it is ready again")
@@ -661,8 +666,15 @@ def test_a_message_that_closes_the_channel_lets_the_others_pass(postgresql: Priv
 
 
 def test_a_queue_that_takes_nothing_costs_three_attempts_in_a_window(
-    postgresql: PrivateDatabase, rabbitmq: Server
+    postgresql: PrivateDatabase, rabbitmq: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # no message is due again, and no window ends, before the test says so
+    for module, name in (
+        (publishing_module, "_FIRST_PAUSE_S"),
+        (publishing_module, "_LONGEST_PAUSE_S"),
+        (relay_module, "_SETTLE_EVERY_S"),
+    ):
+        monkeypatch.setattr(module, name, 600)
     with closing(Shop(postgresql.url, rabbitmq)) as shop:
         for number in range(20):
             shop.send(number)

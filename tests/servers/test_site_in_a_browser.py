@@ -38,7 +38,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the site as `make site` builds it."""
     directory = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(directory))) as server:
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -268,8 +268,8 @@ def private_redis() -> Iterator[Any]:
         yield test_broker
 
 
-def impatient(test_broker: Any, timeout_s: float = 1) -> Broker:
-    """Connect with a timeout of a second, and declare the queue `q`."""
+def impatient(test_broker: Any, timeout_s: float = 5) -> Broker:
+    """Connect with a short timeout, and declare the queue `q`."""
     url = BrokerUrl.parse(test_broker.url_at(test_broker.port))
     with Connection(url.reveal()) as connection:
         Queue("q")(connection.default_channel).declare()

@@ -15,7 +15,7 @@ from repot.idempotency.records import State
 from repot.waiting import wait_until
 from support.databases import private_postgresql
 from support.leases import TimedDatabase
-from support.shop import Shop
+from support.shop import SHORT_LEASE_S, Shop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def _shop(broker: Server, results: Server, database: PrivateDatabase, directory:
     create = text("CREATE TABLE IF NOT EXISTS shop_ledger (what VARCHAR(200) NOT NULL)")
     timed.store.database.transact(lambda connection: connection.execute(create))
     timed.store.close()
-    shop = LedgerShop(broker, results, directory, leases=database, app="support.ledger_app")
+    shop = LedgerShop(broker, results, directory, leases=database, app="support.ledger_app", lease=SHORT_LEASE_S)
     try:
         yield shop
     finally:

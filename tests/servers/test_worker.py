@@ -131,9 +131,9 @@ def test_a_cold_shutdown_does_not_wait_for_a_task_that_has_just_begun(
     (tmp_path / "unseen").touch()
     task = running.send("repot.run", 60)
     running.await_line(STARTED, task)
+    since = monotonic()
     running.worker.signal(signal.SIGQUIT)
     running.worker.signal(signal.SIGCONT)
-    since = monotonic()
     wait_until(lambda: running.worker.exit_code is not None, within_s=20, what="the worker leaves")
     # a soft shutdown gives it its time
     assert monotonic() - since >= soft_s

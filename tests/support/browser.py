@@ -99,6 +99,7 @@ def open_browser(directory: Path) -> Iterator[Remote]:
         address = f"http://127.0.0.1:{port}"
         found = wait_until(lambda: _connected(address, options), within_s=60, what=f"a browser; {driver.log_tail()}")
         assert found is not None
+        found.set_script_timeout(300)
         yield found
         found.quit()
 

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 #: The fixtures of databases.
 DATABASES = ("sqlite", "postgresql", "mariadb")
 
+#: Options for tests, which measure no speed: a SIGKILL loses nothing by them, only the end of the machine would.
+UNSYNCED_POSTGRESQL, UNSYNCED_MARIADB = ("-c", "fsync=off"), ("--innodb-flush-log-at-trx-commit=2",)
+
 #: Looked for in a planted place.
 PASSWORD = "planted-9f8e"
 
@@ -53,8 +56,23 @@ class PrivateDatabase:
 
     def kill(self) -> None:
         """End it with SIGKILL, with everything it started."""
-        self.process.signal(signal.SIGKILL)
+        with self._ended():
+            self.process.signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it, with everything it started."""
+        with self._ended():
+            pass
+
+    @contextmanager
+    def _ended(self) -> Iterator[None]:
+        """Wait for its sessions too: they leave PostgreSQL's process group, and no new server starts beside them."""
+        sessions: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            sessions = psutil.Process(self.process.pid).children(recursive=True)
+        yield
         self.process.stop()
+        psutil.wait_procs(sessions, timeout=60)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -77,7 +95,7 @@ class PrivateDatabase:
 
     def restart(self, *options: str) -> None:
         """Start it again on its data, with more options."""
-        self.process.stop()
+        self.stop()
         self.process = self.start(*options)
         self.await_answer()
 
@@ -168,8 +186,8 @@ def _as_user(name: str) -> list[str]:
 
 
 @contextmanager
-def private_postgresql() -> Iterator[PrivateDatabase]:
-    """Start a PostgreSQL for the duration of a `with`."""
+def private_postgresql(*more: str) -> Iterator[PrivateDatabase]:
+    """Start a PostgreSQL for the duration of a `with`; `more` are options of the server."""
     initdb = _program("initdb", *_POSTGRESQL[-1:])
     postgres = _program("postgres", *_POSTGRESQL[-1:])
     user = _as_user("postgres")
@@ -184,7 +202,7 @@ def private_postgresql() -> Iterator[PrivateDatabase]:
         _run([*user, initdb, "-D", str(data), *options, "--no-sync"])
         port = free_port()
         command = [*user, postgres, "-D", str(data), "-p", str(port), "-h", LOOPBACK, "-k", str(data)]
-        command += ["-c", "shared_buffers=16MB", "-c", "max_connections=200"]
+        command += ["-c", "shared_buffers=16MB", "-c", "max_connections=200", *more]
         url = f"postgresql+psycopg://shop:{PASSWORD}@{LOOPBACK}:{port}/postgres"
 
         def connect() -> None:
@@ -262,7 +280,7 @@ def _serving(
         await_answer()
         yield found
     finally:
-        found.process.stop()
+        found.stop()
 
 
 def _run(command: Sequence[str]) -> None:

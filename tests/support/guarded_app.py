@@ -22,6 +22,9 @@ repot.configure(app)
 
 QUICK = Backoff(base_s=0.1, cap_s=0.5)
 
+#: Seconds; a task has its effect within that, and the first one of a process connects to its store before it.
+LIMIT_S = 5
+
 
 class Declined(Exception):
     """A permanent failure."""
@@ -41,6 +44,13 @@ class Guarded(IdempotentTask):
     permanent = (Declined,)
     max_retries = 2
     default_retry_delay = 0
+
+
+class Mortal(Guarded):
+    """Is killed, and its lease expires soon."""
+
+    abstract = True
+    idempotency = Policy(lease_s=1.5, wait=QUICK)
 
 
 def effect(task: Any, value: object = None) -> None:
@@ -127,14 +137,21 @@ def broken(task: Any, order: str, marker: str) -> str:
     return order
 
 
-@app.task(base=Guarded, bind=True, soft_time_limit=1)
+@app.task(base=Guarded, bind=True, soft_time_limit=LIMIT_S)
 def slow(task: Any, order: str) -> None:
     """Be cut short by the soft limit, after the effect."""
     effect(task, order)
     Event().wait(30)
 
 
-@app.task(base=Guarded, bind=True, time_limit=1)
+@app.task(base=Mortal, bind=True)
+def endless(task: Any, order: str) -> None:
+    """Have the effect, and run until it is killed."""
+    effect(task, order)
+    Event().wait(60)
+
+
+@app.task(base=Mortal, bind=True, time_limit=LIMIT_S)
 def stuck(task: Any, order: str) -> None:
     """Be killed at the hard limit, after the effect."""
     effect(task, order)
@@ -158,7 +175,7 @@ def ignoring(task: Any, order: str) -> None:
     raise Ignore(order)
 
 
-@app.task(base=Guarded, bind=True)
+@app.task(base=Mortal, bind=True)
 def dying(task: Any, order: str, marker: str) -> str:
     """Be killed like by the kernel, once, before the effect."""
     if not Path(marker).exists():

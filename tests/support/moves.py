@@ -11,10 +11,12 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import pytest
 from kombu import Connection, Queue
 
 from repot.brokers.journal import Direction
 from repot.brokers.message import Message
+from repot.brokers.rabbitmq import reservation as reservation_module
 from repot.config import BrokerUrl, ExplicitSettings, inherited_environment
 from repot.migrate.addresses import Address, Addresses
 from repot.migrate.control import Limits
@@ -102,8 +104,11 @@ def declare(server: Server, queue: str, **arguments: Any) -> None:
 
 def read(server: Server, queue: str) -> list[Message]:
     """Return all messages of a queue, oldest first; they stay there."""
-    with closing(server.open()) as broker, broker.take(queue, 60_000) as reservation:
-        return [one.message for one in reservation.messages]
+    # by contract fewer are returned, if RabbitMQ pauses for a second
+    with pytest.MonkeyPatch.context() as patch, closing(server.open()) as broker:
+        patch.setattr(reservation_module, "ARRIVE_WITHIN_S", 30)
+        with broker.take(queue, 60_000) as reservation:
+            return [one.message for one in reservation.messages]
 
 
 def read_at_least(server: Server, queue: str, number: int) -> list[Message]:

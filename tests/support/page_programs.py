@@ -33,8 +33,10 @@ def running(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def require_nothing_left(directory: Path, *files: str) -> None:

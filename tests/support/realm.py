@@ -33,7 +33,7 @@ class Realm:
         data = None if method == "GET" else json.dumps(body or {}).encode()
         url = f"{self.server.management_url}/api/{path}"
         request = Request(url, method=method, headers=headers, data=data)  # noqa: S310 - an address of our own making
-        with build_opener(ProxyHandler({})).open(request, timeout=10) as response:
+        with build_opener(ProxyHandler({})).open(request, timeout=60) as response:
             return json.loads(response.read() or "null")
 
     def user(self, name: str, given: tuple[str, str, str, str], password: str = PASSWORD) -> str:

@@ -56,9 +56,12 @@ class Rollout:
             "queue_names": (self.queue,),
             "lease_prefix": self.token,
             "status_dir": directory / "status",
-            "heartbeat": 2,
+            # a busy machine is no fault of a broker's
+            "rollout_send_timeout": 30,
+            "heartbeat": 30,
             **changes,
         }
+        self._is_begun = False
         self.settings = ExplicitSettings(**given)
         self.store = open_rollout_store(self.settings)
         self.records = RolloutRecords(self.store, self.settings.lease_prefix)
@@ -70,6 +73,7 @@ class Rollout:
         weights = weight if isinstance(weight, Weights) else Weights(weight)
         source, target = self.settings.broker_url, self.settings.rollout_target
         change = Change("test", "begins", phase="canary", weights=weights, **changes)
+        self._is_begun = True
         return self.records.create(NAME, str(source), str(target), change)
 
     def change(self, **changes: Any) -> RolloutRecord:
@@ -80,12 +84,14 @@ class Rollout:
             changes["weights"] = Weights(changes.pop("weight"))
         return self.records.change(found, Change("test", "goes on", **changes))
 
-    def producer(self, app: Celery | None = None, side: Side = Side.SOURCE, **changes: Any) -> Any:
-        """A configured application that sends."""
+    def producer(
+        self, app: Celery | None = None, side: Side = Side.SOURCE, *, follows: bool | None = None, **changes: Any
+    ) -> Any:
+        """A configured application that sends; it has read the record, if there is one it can read."""
         app = app or Celery("producer", set_as_current=False)
         configure(app, self.settings.replace(rollout_side=side.value, **changes), Role.CLIENT)
         self._apps.append(app)
-        return app
+        return following(app) if (self._is_begun if follows is None else follows) else app
 
     def start_worker(self, side: Side, processes: int = 2, *options: str) -> ReapedProcess:
         """A worker of one side, that is ready."""

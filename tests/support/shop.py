@@ -12,6 +12,7 @@ from uuid import uuid4
 from celery import Celery
 
 from repot.chaos.instruments.journal import EFFECT, ENDED, READY, Journal
+from repot.chaos.runner.worker_process import READY_WITHIN_S
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role
 from repot.idempotency.stores import open_store
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 
     from celery.result import AsyncResult
 
+    from repot.config import WorkerSettings
     from repot.idempotency.records import Record
     from repot.testbed import ReapedProcess, Server
     from support.databases import PrivateDatabase
 
-#: Seconds; short, so that a test sees a dead worker's lease run out.
-LEASE_S = 1.5
+#: Seconds; long, so that the lease of a held task outlives a pause of a busy machine.
+LEASE_S = 10.0
+
+#: For what a test sees expire.
+SHORT_LEASE_S = 1.5
 
 #: Where the applications of tests are.
 APPS = str(Path(__file__).parents[1])
@@ -60,16 +65,17 @@ class Shop:
             "lease_prefix": self.name,
             "visibility_timeout": 3,
             "restore_interval": 1,
-            "heartbeat": 2,
             "socket_timeout": 2,
             "socket_connect_timeout": 1,
         }
-        self.settings = ExplicitSettings(**{**defaults, **changes})
+        self.settings: WorkerSettings = ExplicitSettings(**{**defaults, **changes})
         self.journal = Journal(self.settings.journal or directory)
+        # a third of a lease is the longest wait for the store: the test's own is long where the workers' is short
+        patient = self.settings.replace(lease=max(self.settings.lease, LEASE_S))
         # the test looks at the store itself, whatever becomes of the worker's link
-        self.store = open_store(self.settings.replace(lease_store=(leases or results).url))
+        self.store = open_store(patient.replace(lease_store=(leases or results).url))
         self.client = Celery("test", set_as_current=False)
-        configure(self.client, self.settings, Role.CLIENT)
+        configure(self.client, patient, Role.CLIENT)
         self._workers: list[ReapedProcess] = []
 
     def start(self, processes: int = 2, *options: str) -> ReapedProcess:
@@ -77,7 +83,7 @@ class Shop:
         name = f"w{len(self._workers)}-{self.name}"
         worker = start_worker(name, self.name, self.settings, self.directory, processes, options)
         self._workers.append(worker)
-        self.await_lines(READY, "", len(self._workers))
+        self.await_lines(READY, "", len(self._workers), READY_WITHIN_S)
         return worker
 
     def stop(self) -> None:

@@ -98,7 +98,7 @@ class ProbedWorker:
         self._directory = directory
         self._options = options
         self._processes = processes
-        self._sidecar_variables = SIDECAR | dict(sidecar or {})
+        self.sidecar_variables = SIDECAR | dict(sidecar or {})
         self._stack = ExitStack()
         # through the server itself, whatever becomes of the link
         self.client = Celery("test", set_as_current=False)
@@ -125,7 +125,7 @@ class ProbedWorker:
     def start_sidecar(self, **variables: str) -> ReapedProcess:
         """Another sidecar for the same worker; `port` becomes its."""
         self.port = free_port()
-        environment = child_environment(self.settings) | self._sidecar_variables | {"HEALTHCHECK_PORT": str(self.port)}
+        environment = child_environment(self.settings) | self.sidecar_variables | {"HEALTHCHECK_PORT": str(self.port)}
         return ReapedProcess(
             [sys.executable, "-m", "repot", "healthcheck", "serve"],
             log=self._directory / f"sidecar-{self.name}-{self.port}.log",
@@ -197,6 +197,10 @@ class ProbedWorker:
             error.add_note(f"it said {seen}\nthe worker:\n{self.worker.log_tail(30)}")
             raise
 
+    def await_listening(self) -> None:
+        """Wait until the worker hears pings: one that comes before has no answer, and a long ping waits for it."""
+        wait_until(lambda: " ready." in self.worker.log_tail(100), within_s=60, what="the worker listens")
+
     def await_ready(self) -> None:
         """Wait until the worker takes tasks."""
         self.await_state("/ready", (200, "ready"), within_s=60)
@@ -225,6 +229,26 @@ class ProbedWorker:
         wait_until(lambda: self.worker.exit_code is not None, within_s=40, what="the worker leaves")
         assert self.worker.exit_code is not None
         return self.worker.exit_code
+
+
+@contextmanager
+def patient_worker(
+    server: Server,
+    results: Server | PrivateDatabase,
+    toxiproxy: Server,
+    directory: Path,
+    *,
+    sidecar: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Iterator[ProbedWorker]:
+    """A worker that is ready, for a test that breaks no link: a machine that pauses for seconds must not break one."""
+    variables = {"HEALTHCHECK_PING_TIMEOUT": "30"} | dict(sidecar or {})
+    # a soft shutdown lasts that long, whatever becomes of the tasks
+    waits: dict[str, Any] = {"heartbeat": 60, "soft_shutdown_timeout": 2 * STATUS_TIMEOUT_S + 2}
+    with ProbedWorker(server, results, toxiproxy, directory, sidecar=variables, **waits, **more) as found:
+        found.await_listening()
+        found.await_ready()
+        yield found
 
 
 def _logging_in(url: str, user: str) -> str:

@@ -148,7 +148,7 @@ class Judge:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._pool = ThreadPoolExecutor(4)
+        self._pool = ThreadPoolExecutor(2)
         self._begun: dict[Variant, Future[Outcome]] = {}
 
     def __enter__(self) -> Self:
