@@ -382,7 +382,8 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         request = self.request
         if request.is_eager:
             return cause or Reject("another run holds its key", requeue=True)
-        headers = {**(request.headers or {}), WAITS_HEADER: self._waits + 1}
+        # without `x-death`: RabbitMQ keeps a message for ever that would come to the queue of a delay a second time
+        headers = {**request.as_execution_options()["headers"], WAITS_HEADER: self._waits + 1}
         countdown = math.ceil(delay_s)
         try:
             self.signature_from_request(request, countdown=countdown, headers=headers).apply_async()

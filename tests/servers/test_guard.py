@@ -83,6 +83,20 @@ def test_a_redelivery_in_mid_run_neither_runs_nor_answers_skipped(shop: Shop, or
     assert 1 == len(shop.effects(order))
 
 
+@pytest.mark.parametrize("shop", [("rabbitmq", "redis")], ids="-".join, indirect=True)
+def test_a_copy_that_waits_again_and_again_comes_back(shop: Shop, order: str) -> None:
+    """RabbitMQ delays it by queues whose messages expire, and does not let a message into one of them twice."""
+    hold, task = shop.file(), str(uuid4())
+    first = shop.send("ship", order, str(hold), task_id=task)
+    shop.await_effects(order)
+    shop.send("ship", order, str(hold), task_id=task)
+    wait_until(lambda: shop.await_ended(task).count("IGNORED") >= 3, within_s=60, what="it came back twice")
+    hold.touch()
+    shop.get(first)
+    before = shop.await_ended(task).count("IGNORED")
+    wait_until(lambda: shop.await_ended(task).count("IGNORED") > before, within_s=60, what="it comes back")
+
+
 def test_a_chain_goes_on_from_the_first_result_and_once(shop: Shop) -> None:
     """The flaw of a skipped step whose answer goes down the chain."""
     number = uuid4().int % 10**9

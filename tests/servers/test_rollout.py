@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=[*DIRECTIONS, KEPT_IN_POSTGRESQL])
 def rollout(request: pytest.FixtureRequest, rabbitmq: Server, tmp_path: Path) -> Iterator[Rollout]:
-    found = rollout_between(request, tmp_path, management_url=rabbitmq.management_url, lease=1)
+    found = rollout_between(request, tmp_path, management_url=rabbitmq.management_url, lease=5)
     yield found
     found.stop()
 

@@ -104,6 +104,14 @@ def charge(task: Any, order: str, amount: int = 1, before: str = "", after: str 
     return {"order": order, "amount": amount, "by": task.request.id}
 
 
+@app.task(base=Guarded, bind=True, idempotency=Policy(wait=Backoff(base_s=2.5, cap_s=2.5)))
+def ship(task: Any, order: str, after: str) -> str:
+    """Have an effect, and be held; a copy comes back after three seconds, which RabbitMQ makes of two and one."""
+    effect(task, order)
+    hold(after)
+    return order
+
+
 @app.task(base=Guarded, bind=True, idempotency=Policy(key=("order",), on_unknown=PARK, wait=QUICK))
 def pay(task: Any, order: str, after: str = "") -> str:
     """As `charge`, but once at most; one key an order."""
