@@ -15,14 +15,7 @@ from celery._state import _set_task_join_will_block  # type: ignore[attr-defined
 from hypothesis import settings
 
 from repot.testbed import executables, rabbitmq_server, redis_server, toxiproxy_server
-from support.databases import (
-    UNSYNCED_MARIADB,
-    UNSYNCED_POSTGRESQL,
-    FileDatabase,
-    PrivateDatabase,
-    private_mariadb,
-    private_postgresql,
-)
+from support.databases import FileDatabase, PrivateDatabase, private_mariadb, private_postgresql
 from support.installed import require
 from support.servers import DEPLOYMENTS, Servers, servers_of
 
@@ -90,14 +83,14 @@ def redis() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PrivateDatabase]:
     """A private PostgreSQL for the whole session."""
-    with private_postgresql(*UNSYNCED_POSTGRESQL) as database:
+    with private_postgresql() as database:
         yield database
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[PrivateDatabase]:
     """A private MariaDB for the whole session."""
-    with private_mariadb(*UNSYNCED_MARIADB) as database:
+    with private_mariadb() as database:
         yield database
 
 

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 #: The fixtures of databases.
 DATABASES = ("sqlite", "postgresql", "mariadb")
 
-#: Options for tests, which measure no speed: a SIGKILL loses nothing by them, only the end of the machine would.
-UNSYNCED_POSTGRESQL, UNSYNCED_MARIADB = ("-c", "fsync=off"), ("--innodb-flush-log-at-trx-commit=2",)
-
 #: Looked for in a planted place.
 PASSWORD = "planted-9f8e"
 
@@ -186,8 +183,8 @@ def _as_user(name: str) -> list[str]:
 
 
 @contextmanager
-def private_postgresql(*more: str) -> Iterator[PrivateDatabase]:
-    """Start a PostgreSQL for the duration of a `with`; `more` are options of the server."""
+def private_postgresql() -> Iterator[PrivateDatabase]:
+    """Start a PostgreSQL for the duration of a `with`."""
     initdb = _program("initdb", *_POSTGRESQL[-1:])
     postgres = _program("postgres", *_POSTGRESQL[-1:])
     user = _as_user("postgres")
@@ -202,7 +199,7 @@ def private_postgresql(*more: str) -> Iterator[PrivateDatabase]:
         _run([*user, initdb, "-D", str(data), *options, "--no-sync"])
         port = free_port()
         command = [*user, postgres, "-D", str(data), "-p", str(port), "-h", LOOPBACK, "-k", str(data)]
-        command += ["-c", "shared_buffers=16MB", "-c", "max_connections=200", *more]
+        command += ["-c", "shared_buffers=16MB", "-c", "max_connections=200"]
         url = f"postgresql+psycopg://shop:{PASSWORD}@{LOOPBACK}:{port}/postgres"
 
         def connect() -> None:
