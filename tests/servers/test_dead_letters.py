@@ -25,6 +25,7 @@ from redis import Redis
 from repot.brokers.browse import Keep
 from repot.brokers.message import Message, publish
 from repot.chaos.runner.proxies import Proxy
+from repot.chaos.runner.worker_process import READY_WITHIN_S
 from repot.chaos.runner.workers import start_worker
 from repot.cli.main import main
 from repot.cli.output import PIPE_CLOSED
@@ -471,7 +472,7 @@ def test_a_queue_that_is_not_called_like_the_routing_key(
     """Several bindings, or a topic: dead letters and replays go by the queue, not by the routing key."""
     failing = opened(server, app="support.dead_routes_app", queue_names=(queue,))
     worker = failing.start(processes=1)
-    wait_until(lambda: " ready." in worker.log_tail(100), within_s=90, what="it consumes")
+    wait_until(lambda: " ready." in worker.log_tail(100), within_s=READY_WITHIN_S, what="it consumes")
     sent = [_send_through(failing, exchange, key, "dead.fail") for _ in range(4)]
     assert {queue} == {failing.find_dead_letter(one).death.queue for one in sent}
     failing.await_settled()
@@ -488,7 +489,7 @@ def test_a_task_that_fails_while_its_worker_of_a_topic_leaves(
     failing, go = opened(server, app="support.dead_routes_app", queue_names=("dead-media",)), tmp_path / "go"
     failing.declare_dead()
     worker = failing.start(processes=1)
-    wait_until(lambda: " ready." in worker.log_tail(100), within_s=90, what="it consumes")
+    wait_until(lambda: " ready." in worker.log_tail(100), within_s=READY_WITHIN_S, what="it consumes")
     sent = _send_through(failing, TOPIC, "media.y", "dead.held", str(go))
     wait_until((tmp_path / "go-runs").exists, within_s=10, what="it runs")
     worker.signal(signal.SIGTERM)

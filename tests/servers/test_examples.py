@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.page_programs import ROOT, require_nothing_left, running, typed_by, typed_on
+from support.page_programs import HANGS_AFTER_S, ROOT, require_nothing_left, running, typed_by, typed_on
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PAGES = sorted((ROOT / "examples").glob("*/README.md"))
-
-#: Seconds; the script ends a step that hangs earlier, and says which.
-HANGS_AFTER_S = 560
 
 #: Each page has a judge that compares durations.
 pytestmark = pytest.mark.xdist_group("examples")

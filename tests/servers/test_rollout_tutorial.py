@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.page_programs import ROOT, SCRIPT, require_nothing_left, running, typed_by, typed_on
+from support.page_programs import HANGS_AFTER_S, ROOT, SCRIPT, require_nothing_left, running, typed_by, typed_on
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE = (ROOT / "docs" / "tutorial-rollout.md").read_text()
-
-#: The script ends each step of its own that hangs, and says which.
-HANGS_AFTER_S = 560
 
 #: Each run has a busy worker on each side, and a judge that compares durations.
 pytestmark = pytest.mark.xdist_group("tutorial")

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SCRIPT = "scripts/run_page.py"
 
+#: Seconds; the script ends each step that hangs earlier, and says which.
+HANGS_AFTER_S = 560
+
 
 @contextmanager
 def running(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:

@@ -85,13 +85,13 @@ class Rollout:
         return self.records.change(found, Change("test", "goes on", **changes))
 
     def producer(
-        self, app: Celery | None = None, side: Side = Side.SOURCE, *, follows: bool | None = None, **changes: Any
+        self, app: Celery | None = None, side: Side = Side.SOURCE, *, follows: bool = True, **changes: Any
     ) -> Any:
         """A configured application that sends; it has read the record, if there is one it can read."""
         app = app or Celery("producer", set_as_current=False)
         configure(app, self.settings.replace(rollout_side=side.value, **changes), Role.CLIENT)
         self._apps.append(app)
-        return following(app) if (self._is_begun if follows is None else follows) else app
+        return following(app) if follows and self._is_begun else app
 
     def start_worker(self, side: Side, processes: int = 2, *options: str) -> ReapedProcess:
         """A worker of one side, that is ready."""
