@@ -27,6 +27,7 @@ POINTS = (
         "A worker does not reach the lease store.",
         "(self, gen: 'PQGen[RV]', interval: 'float' = 0.1, timeout: 'float | None' = None) -> 'RV'",
     ),
+    # psycopg's own C implementation, which has no source to look into, does the same
     Point(
         "psycopg.waiting:wait_selector",
         Failure.SILENT,

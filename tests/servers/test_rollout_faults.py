@@ -206,10 +206,14 @@ def test_the_target_s_server_stops(kind: str, redis: Server, tmp_path: Path) -> 
         server.process.stop()
         # its processes end one by one
         wait_until(lambda: not _listens(server.port), within_s=30, what="no process of it listens")
+        times = []
         for _ in range(30):
+            begin = monotonic()
             app.send_task("t", ignore_result=True)
+            times.append(monotonic() - begin)
         found = rollout_of(app)
         assert found is not None
+        assert max(times) < SLACK_S
         assert ((3, 30), 30) == (_numbers(found.counters.of(TARGET))[:2], found.counters.of(SOURCE).sent)
         assert 30 == len(rollout.ids(SOURCE))
         rollout.stop()
