@@ -87,6 +87,8 @@ TASK_COUNTERS = {
     TaskOutcome.SUCCEEDED: ("repot_tasks_succeeded", "Runs that succeeded, by task."),
     TaskOutcome.FAILED: ("repot_tasks_failed", "Runs that failed, killed ones included, by task."),
     TaskOutcome.RETRIED: ("repot_tasks_retried", "Runs that ended in a retry, by task."),
+    TaskOutcome.FIRST_RETRIED: ("repot_tasks_first_retried", "Tasks that were retried once at least, by task."),
+    TaskOutcome.RETRIES_RECEIVED: ("repot_retries_received", "Deliveries of retries, by task."),
     TaskOutcome.DEDUPLICATED: (
         "repot_tasks_duplicates_prevented",
         "Redeliveries skipped by Celery, because the task had succeeded, by task.",

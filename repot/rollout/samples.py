@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _ENDED = (TaskOutcome.SUCCEEDED, TaskOutcome.FAILED)
+#: Celery's task that polls until a chord's tasks have ended, where the result store cannot count them.
+_CHORD_UNLOCK = "celery.chord_unlock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,11 @@ class Sample:
         """Return how many runs ended for good."""
         return self.count(*_ENDED)
 
+    @property
+    def tasks(self) -> int:
+        """Return how many messages were received that are no retries."""
+        return self.count(TaskOutcome.RECEIVED) - self.count(TaskOutcome.RETRIES_RECEIVED)
+
     def __sub__(self, earlier: Sample) -> Sample:
         """Return what was counted since an earlier look, and what runs now."""
         names = {*self.outcomes, *earlier.outcomes}
@@ -124,6 +131,9 @@ def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -
         if tasks is not None and task and task not in tasks:
             continue
         if kind == "outcome":
+            if what == TaskOutcome.FIRST_RETRIED and task == _CHORD_UNLOCK:
+                # it waits, which is no fault of a broker's
+                continue
             outcomes[what] += count
             if what in _ENDED:
                 failed, ended = by_task.get(task, (0, 0))

@@ -159,14 +159,18 @@ def count_tasks(app: Celery) -> TaskCounters:
 
     def received(request: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
         counts.add(request.name, TaskOutcome.RECEIVED)
+        if request.request_dict.get("retries"):
+            counts.add(request.name, TaskOutcome.RETRIES_RECEIVED)
         if request.delivery_info.get("redelivered"):
             # the time of its first run does not count as waiting
             counts.add(request.name, TaskOutcome.REDELIVERED)
         elif (waited_s := _queue_wait_s(request)) is not None:
             counts.observe(request.name, TaskDuration.QUEUE_WAIT, waited_s)
 
-    def retried(sender: Any, **_: Any) -> None:  # noqa: ANN401
+    def retried(sender: Any, request: Any, **_: Any) -> None:  # noqa: ANN401
         counts.add(sender.name, TaskOutcome.RETRIED)
+        if not request.retries:
+            counts.add(sender.name, TaskOutcome.FIRST_RETRIED)
 
     def failed(task: Any) -> None:  # noqa: ANN401
         counts.add(task.name, TaskOutcome.FAILED)

@@ -13,6 +13,10 @@ class TaskOutcome(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     RETRIED = "retried"
+    #: Runs that ended in the first retry of their task: a task that polls is retried many times.
+    FIRST_RETRIED = "first_retried"
+    #: Of those received, the retries.
+    RETRIES_RECEIVED = "retries_received"
     #: Skipped by Celery's own `worker_deduplicate_successful_tasks`.
     DEDUPLICATED = "deduplicated"
     ACQUIRED = "acquired"

@@ -483,10 +483,12 @@ def test_the_metrics_are_right_with_prefork_children(counted: ProbedWorker) -> N
         ("failed", "repot.fail"): 1,
         ("received", "repot.retry"): 3,
         ("retried", "repot.retry"): 2,
+        ("first_retried", "repot.retry"): 1,
         ("succeeded", "repot.retry"): 1,
         # killed, sent again twice, and given up
         ("received", "repot.die"): 3,
         ("retried", "repot.die"): 2,
+        ("first_retried", "repot.die"): 1,
         ("failed", "repot.die"): 1,
         ("redelivered", "repot.run"): 0,
     }
@@ -495,6 +497,8 @@ def test_the_metrics_are_right_with_prefork_children(counted: ProbedWorker) -> N
         return {(outcome, task): probed.metric(f"repot_tasks_{outcome}_total", task=task) for outcome, task in expected}
 
     wait_until(lambda: found() == expected, within_s=40, what="everything is counted", poll_s=0.3)
+    for task in ("repot.retry", "repot.die"):
+        assert 2 == probed.metric("repot_retries_received_total", task=task)
     # a run whose process was killed has no duration
     assert 1 == probed.metric("repot_task_runtime_seconds_count", task="repot.fail")
     assert 3 == probed.metric("repot_task_runtime_seconds_count", task="repot.retry")

@@ -93,7 +93,7 @@ def test_a_healthy_rollout_goes_through_and_every_task_runs_once(rollout: Rollou
             rollout, plan_of(rollout, synthetic=(0.5, 3600.0), kills=True), lambda _, now: seen.append(now)
         )
     lines = rollout.await_ran(labels)
-    assert Phase.DONE == ended.phase, [one.judgement for one in seen if one.judgement]
+    assert Phase.DONE == ended.phase, [one.why for one in rollout.records.history(rollout.settings.rollout)]
     assert {} == doubled(lines)
     assert sorted(labels) == sorted(line["label"] for line in lines)
     # after the last step every root begins on the target

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repot.rollout.judge import Criteria, Verdict, judge, probability
-from repot.rollout.samples import Histogram, Sample, empty
+from repot.rollout.samples import Histogram, Sample, empty, sample_of
 from repot.worker.task_outcomes import TaskDuration, TaskOutcome
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_equal_sides_pass() -> None:
     ("criterion", "target"),
     [
         ("failed", sample(80, 20)),
-        ("retried", sample(100, retried=20)),
+        ("retried", sample(100, first_retried=20)),
         ("redelivered", sample(100, redelivered=20)),
         ("dead-lettered", sample(100, dead_lettered=20)),
         ("unknown outcomes", sample(100, unknown_outcome=20)),
@@ -94,6 +94,23 @@ def test_too_few_samples_never_pass(target: int, source: int) -> None:
 
 def test_a_clear_failure_needs_no_minimum() -> None:
     assert Verdict.FAIL is judge(sample(0, 30), sample(1000), CRITERIA).verdict
+
+
+def test_a_task_counts_once_however_often_it_is_retried() -> None:
+    """Its retries are not independent: some tasks that poll for longer would be a certain difference."""
+    often = {"received": 500, "retried": 400, "retries_received": 400}
+    assert [] == failing(sample(100, **often, first_retried=4), sample(400, first_retried=16))
+    # nor do its retries hide how few tasks there were
+    assert ["retried"] == failing(sample(100, **often, first_retried=20), sample(400))
+
+
+def test_that_the_task_of_chords_polls_is_no_retry() -> None:
+    counts = {"received": 500, "succeeded": 100, "retried": 400, "retries_received": 400, "first_retried": 100}
+    target = sample_of({f"outcome:{name}:celery.chord_unlock": count for name, count in counts.items()})
+    assert (100, 400, 0) == (target.tasks, target.count(TaskOutcome.RETRIED), target.count(TaskOutcome.FIRST_RETRIED))
+    assert [] == failing(target, sample(400))
+    own = sample_of({f"outcome:{name}:shop.charge": count for name, count in counts.items()})
+    assert ["retried"] == failing(own, sample(400))
 
 
 def test_a_difference_that_does_not_matter_passes_however_certain_it_is() -> None:
