@@ -167,18 +167,12 @@ def count_tasks(app: Celery) -> TaskCounters:
         elif (waited_s := _queue_wait_s(request)) is not None:
             counts.observe(request.name, TaskDuration.QUEUE_WAIT, waited_s)
 
-    def retried(sender: Any, request: Any, **_: Any) -> None:  # noqa: ANN401
-        counts.add(sender.name, TaskOutcome.RETRIED)
-        if not request.retries:
-            counts.add(sender.name, TaskOutcome.FIRST_RETRIED)
-
     def failed(task: Any) -> None:  # noqa: ANN401
         counts.add(task.name, TaskOutcome.FAILED)
 
     # weak references would drop these local functions at once
     signals.task_received.connect(received, weak=False, dispatch_uid=f"repot-count-received-{id(counts)}")
     on_task_failure(failed, f"repot-count-failed-{id(counts)}")
-    signals.task_retry.connect(retried, weak=False, dispatch_uid=f"repot-count-retried-{id(counts)}")
     signals.worker_process_init.connect(
         lambda **_: counts.in_child(), weak=False, dispatch_uid=f"repot-count-child-{id(counts)}"
     )
@@ -189,8 +183,20 @@ def count_tasks(app: Celery) -> TaskCounters:
         costs.connect()
         _time_runs(counts, costs.ended)
     on_skipped(lambda name: counts.add(name, TaskOutcome.DEDUPLICATED))
+    _count_retries(counts)
     _count_protected(counts)
     return counts
+
+
+def _count_retries(counts: TaskCounters) -> None:
+    """Count the runs that end in a retry."""
+
+    def retried(sender: Any, request: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+        counts.add(sender.name, TaskOutcome.RETRIED)
+        if not request.retries:
+            counts.add(sender.name, TaskOutcome.FIRST_RETRIED)
+
+    signals.task_retry.connect(retried, weak=False, dispatch_uid=f"repot-count-retried-{id(counts)}")
 
 
 def _time_runs(counts: TaskCounters, ended: Callable[[Any, str, float], None] | None = None) -> None:
