@@ -300,11 +300,14 @@ class Jobs:
             )
             self._renewer.send_later(record, _RESEND_S)
             return job
-        if found and found.status in (Status.LOST, Status.SUPERSEDED):
+        # one that has started is sent: its run may have died since
+        if found and not found.attempts and found.status in (Status.LOST, Status.SUPERSEDED):
             took = f"longer than {self._publish_lease_s:g} s"
-            message = f"sending job {submission.id} took {took}, and another job holds its scope now"
+            message = f"sending job {submission.id} took {took}, and it holds its scope no longer"
             raise SubmissionFailed(
-                message, hint="Its message will not run. Raise `publish_lease_s`, or check the broker's speed."
+                message,
+                hint="Its message does not run while another job holds the scope. "
+                "Raise `publish_lease_s`, or check the broker's speed.",
             )
         return found or job
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 from celery.exceptions import TaskRevokedError
+from celery.signals import after_task_publish
 from kombu import Connection
 
 from repot.chaos.instruments.journal import DELIVERED, ENDED
@@ -31,8 +33,10 @@ from support.shop import LEASE_S, SHORT_LEASE_S, Shop
 from support.submitting import Outcomes, breaking, mistakes, submitters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from celery.utils.dispatch import Signal
 
     from repot.submission import Job
     from repot.testbed import Server
@@ -77,6 +81,16 @@ class Desk:
     @property
     def effects(self) -> int:
         return len(self.shop.effects(self.project))
+
+
+@contextmanager
+def heard(signal: Signal, receiver: Callable[..., None]) -> Iterator[None]:
+    """Connect a receiver of one of Celery's signals."""
+    signal.connect(receiver, weak=False)
+    try:
+        yield
+    finally:
+        signal.disconnect(receiver)
 
 
 def desk(shop: Shop, task: str = "render", **terms: Any) -> Desk:
@@ -313,7 +327,6 @@ def test_another_tenants_job_is_not_there(shop: Shop) -> None:
 def test_a_job_killed_by_the_kernel_frees_its_scope_by_its_lease(servers: Servers, opened: Callable[..., Shop]) -> None:
     """The flaw of an OOM-killed job that blocks its scope for 24 h."""
     ours = desk(opened(*servers, lease=SHORT_LEASE_S), "die")
-    # a job that is lost before its submission returns could not be sent
     job = ours.submit()
     ours.shop.start(1)
     ours.shop.await_effects(ours.project)
@@ -358,6 +371,48 @@ def test_a_worker_that_is_killed_does_not_lose_the_job(
     hold.touch()
     ours.shop.start(1)
     assert 2 == ours.await_status(job.id, Status.SUCCEEDED, within_s=60).attempts
+
+
+def test_a_job_whose_run_dies_before_its_submission_returns_was_sent(
+    redis: Server, leases: Server | PrivateDatabase, opened: Callable[..., Shop]
+) -> None:
+    ours = desk(opened(redis, redis, leases=leases, visibility_timeout=4, lease=SHORT_LEASE_S))
+    hold = ours.shop.file()
+    worker = ours.shop.start(1)
+
+    def dies(headers: dict[str, Any], **_: Any) -> None:
+        ours.await_status(headers["id"], Status.RUNNING)
+        # with all its processes, by SIGKILL
+        worker.stop()
+        ours.await_status(headers["id"], Status.LOST)
+
+    with heard(after_task_publish, dies):
+        job = ours.submit(hold=str(hold))
+    assert (Status.LOST, 1) == (job.status, job.attempts)
+    hold.touch()
+    ours.shop.start(1)
+    assert 2 == ours.await_status(job.id, Status.SUCCEEDED, within_s=60).attempts
+
+
+def test_a_job_that_takes_longer_to_send_than_its_scope_is_held_says_so(
+    redis: Server, leases: Server | PrivateDatabase, opened: Callable[..., Shop]
+) -> None:
+    ours = desk(opened(redis, redis, leases=leases), publish_lease_s=1)
+    theirs = Desk(ours.shop, Jobs(ours.shop.client, "jobs.render", scope="project"), ours.project)
+    found: list[Job] = []
+
+    def is_slow(headers: dict[str, Any], **_: Any) -> None:
+        if not found:
+            found.append(theirs.await_status(headers["id"], Status.LOST))
+            found.append(theirs.submit())
+
+    with heard(after_task_publish, is_slow), pytest.raises(SubmissionFailed, match="took longer than 1 s") as failed:
+        ours.submit()
+    slow, after = found
+    assert "does not run while another job holds the scope" in failed.value.hint
+    assert after.id == ours.jobs.get(slow.id).successor
+    ours.shop.start(1)
+    ours.await_status(after.id, Status.SUCCEEDED)
 
 
 def test_a_submitter_killed_before_it_publishes_frees_the_scope(shop: Shop) -> None:
