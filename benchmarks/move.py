@@ -22,9 +22,10 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from move_contenders import (
@@ -46,6 +47,9 @@ from repot.config import inherited_environment
 from repot.errors import RepotError
 from repot.testbed import rabbitmq_server, redis_server
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.databases import private_mariadb, private_postgresql, with_tables
+
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
@@ -54,7 +58,9 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
-BARE, SHOVEL = "raw window, bare", "shovel rabbitmq-rabbitmq"
+BETWEEN_RABBITMQ = "rabbitmq-rabbitmq"
+BARE, SHOVEL = "raw window, bare", f"shovel {BETWEEN_RABBITMQ}"
+DATABASES = {"postgresql": private_postgresql, "mariadb": private_mariadb}
 _WATCH_S = 0.1
 
 
@@ -88,6 +94,8 @@ class Contender:
     prepare: Callable[..., Callable[[], object]]
     #: Lanes, each with its part of the messages, which `prepare` is given.
     lanes: int = 1
+    #: Where the journal is, between brokers that keep none.
+    store: str = "redis"
 
 
 def contenders(given: Namespace) -> list[Contender]:
@@ -122,17 +130,21 @@ def contenders(given: Namespace) -> list[Contender]:
         Contender("confirm each", publishing, slow, each),
         Contender(BARE, publishing, count, bare_window),
         Contender("raw window", publishing, count, window),
-        Contender(SHOVEL, "rabbitmq-rabbitmq", count, shovelling),
+        Contender(SHOVEL, BETWEEN_RABBITMQ, count, shovelling),
         *(Contender(f"repot {way}", way, count, mover) for way in WAYS),
         *(Contender(f"repot --jobs 2 {way}", way, count, mover, lanes=2) for way in WAYS),
+        *(
+            Contender(f"repot, {one} journal {BETWEEN_RABBITMQ}", BETWEEN_RABBITMQ, count, mover, store=one)
+            for one in DATABASES
+        ),
     ]
 
 
-def measure(contender: Contender, servers: dict[str, Server]) -> Cost:
+def measure(contender: Contender, servers: dict[str, Any]) -> Cost:
     """Run a contender once; check that all messages are in the target queue."""
     source, target = (servers[one] for one in contender.way.split("-"))
     with ExitStack() as stack:
-        lanes = [stack.enter_context(lane(source, target, servers["redis"])) for _ in range(contender.lanes)]
+        lanes = [stack.enter_context(lane(source, target, servers[contender.store])) for _ in range(contender.lanes)]
         work = contender.prepare(*lanes)
         before, cpu_s, begun = _cpu_s(servers), _own_cpu_s(), perf_counter()
         work()
@@ -149,7 +161,7 @@ def _own_cpu_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _cpu_s(servers: dict[str, Server]) -> float:
+def _cpu_s(servers: dict[str, Any]) -> float:
     found = 0.0
     for server in servers.values():
         process = psutil.Process(server.process.pid)
@@ -199,7 +211,7 @@ def _ratio(row: dict[str, object], name: str) -> str:
     return f"{row[name]:7.2f} ({row[f'{name}_cpu']:.2f})".rjust(16)
 
 
-def compete(given: Namespace, servers: dict[str, Server]) -> list[dict[str, object]]:
+def compete(given: Namespace, servers: dict[str, Any]) -> list[dict[str, object]]:
     """Measure all contenders in turns."""
     chosen = [one for one in contenders(given) if any(word in one.name for word in given.only or [""])]
     found: dict[str, list[Cost]] = {}
@@ -216,7 +228,7 @@ def compete(given: Namespace, servers: dict[str, Server]) -> list[dict[str, obje
     return compare(found)
 
 
-def watch_memory(given: Namespace, servers: dict[str, Server]) -> list[dict[str, object]]:
+def watch_memory(given: Namespace, servers: dict[str, Any]) -> list[dict[str, object]]:
     """Move messages in a process of its own; return its resident memory in MB, from a tenth of the move on."""
     rows: list[dict[str, object]] = []
     for way in given.way or WAYS:
@@ -274,12 +286,14 @@ def main() -> None:
     given = parser.parse_args()
     with ExitStack() as stack:
         redis, rabbitmq = stack.enter_context(redis_server()), stack.enter_context(rabbitmq_server())
-        servers = {"redis": redis, "rabbitmq": rabbitmq}
+        servers: dict[str, Any] = {"redis": redis, "rabbitmq": rabbitmq}
+        if not given.memory:
+            servers |= {name: with_tables(stack.enter_context(begin())) for name, begin in DATABASES.items()}
         try:
             stack.enter_context(shovel_plugin(rabbitmq))
         except RepotError as error:
             print(f"no Shovel: {error.message}", file=sys.stderr)
-        versions = {one.name: one.version for one in servers.values()}
+        versions = {one.name: one.version for one in (redis, rabbitmq)}
         about = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "window": given.window, **versions}
         rows = watch_memory(given, servers) if given.memory else compete(given, servers)
     if given.json:

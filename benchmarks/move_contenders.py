@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from repot.testbed import Server
+    from support.databases import PrivateDatabase
 
 WAYS = ("redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis")
 _QUORUM = {"x-queue-type": "quorum"}
@@ -47,7 +48,7 @@ class Lane:
 
     source: Server
     target: Server
-    store: Server
+    store: Server | PrivateDatabase
     queue: str = field(default_factory=lambda: f"from-{uuid4().hex}")
     goal: str = field(default_factory=lambda: f"to-{uuid4().hex}")
 
@@ -70,7 +71,7 @@ class Lane:
 
 
 @contextmanager
-def lane(source: Server, target: Server, store: Server) -> Iterator[Lane]:
+def lane(source: Server, target: Server, store: Server | PrivateDatabase) -> Iterator[Lane]:
     """Declare two queues, quorum ones on RabbitMQ, and delete them at the end."""
     found = Lane(source, target, store)
     ends = ((source, found.queue), (target, found.goal))

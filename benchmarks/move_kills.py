@@ -1,6 +1,7 @@
 """Kill a mover with SIGKILL at random instants, under a live producer, and account for every message.
 
     python benchmarks/move_kills.py [--kills 200] [--way redis-rabbitmq ...] [--seed 1] [--window 100] [--json]
+    python benchmarks/move_kills.py --store postgresql --way rabbitmq-rabbitmq [--kills 200] ...
 
 For each direction: private servers, a producer that goes on sending, and `repot move start` again and again, each
 killed after a random time; the last one ends by itself. Then every message must be in the target: once, or further
@@ -17,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -32,10 +34,13 @@ from repot.config import inherited_environment
 from repot.errors import RepotError
 from repot.testbed import rabbitmq_server, redis_server
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.databases import private_mariadb, private_postgresql, with_tables
+
 if TYPE_CHECKING:
     from repot.brokers import Broker
-    from repot.testbed import Server
 
+DATABASES = {"postgresql": private_postgresql, "mariadb": private_mariadb}
 WAYS = ("redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis")
 _LONGEST_S = 2.5
 _BATCH, _PAUSE_S = 20, 0.1
@@ -126,7 +131,7 @@ def program(verb: str, *words: str) -> list[str]:
     return [sys.executable, "-m", "repot", "move", verb, *words]
 
 
-def storm(way: str, servers: dict[str, Server], kills: int, seed: int, window: int) -> Result:
+def storm(way: str, servers: dict[str, Any], kills: int, seed: int, window: int) -> Result:
     """Kill movers of one direction; return what became of the messages."""
     source, target = (servers[one] for one in way.split("-"))
     queue, goal, name = declared(source.url, target.url)
@@ -136,7 +141,7 @@ def storm(way: str, servers: dict[str, Server], kills: int, seed: int, window: i
     command = program("start", *words, "--name", name, "--window", str(window), "--rate", "1000", "--execute")
     with tempfile.TemporaryDirectory() as directory:
         environment = inherited_environment(without=("WORKER_",)) | {
-            "WORKER_LEASE_STORE": servers["redis"].url,
+            "WORKER_LEASE_STORE": servers["store"].url,
             "WORKER_MOVE_DIR": directory,
         }
         producer = Producer(source, queue)
@@ -196,12 +201,16 @@ def main() -> int:
     parser.add_argument("--way", choices=WAYS, action="append")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--window", type=int, default=100)
+    parser.add_argument("--store", choices=("redis", *DATABASES), default="redis", help="the lease store")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     results = []
-    with redis_server() as redis, rabbitmq_server() as rabbitmq:
+    with redis_server() as redis, rabbitmq_server() as rabbitmq, ExitStack() as stack:
+        servers = {"redis": redis, "rabbitmq": rabbitmq, "store": redis}
+        if given.store in DATABASES:
+            servers["store"] = with_tables(stack.enter_context(DATABASES[given.store]()))
         for way in given.way or WAYS:
-            result = storm(way, {"redis": redis, "rabbitmq": rabbitmq}, given.kills, given.seed, given.window)
+            result = storm(way, servers, given.kills, given.seed, given.window)
             results.append(result)
             print(result, *result.failures, sep="\n  ", flush=True)
     if given.json:

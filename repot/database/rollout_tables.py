@@ -1,4 +1,7 @@
-"""The tables of rollouts, as the last migration leaves them; `repot.routing.store` says what is under which key."""
+"""The tables of rollouts and of moves' journals, as the last migration leaves them.
+
+`repot.routing.store` and `repot.brokers.journal_hashes` say what is under which key.
+"""
 
 from __future__ import annotations
 

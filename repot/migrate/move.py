@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING
 from repot.brokers.headers import MovedBy, origin
 from repot.brokers.journal import Direction
 from repot.brokers.moving import MoveSource, MoveTarget
-from repot.config import BrokerUrl
 from repot.errors import BrokerUnreachable, ConfigInvalid, MoveConflict, MoveRefused
 from repot.migrate.account import total
-from repot.migrate.addresses import Address
 from repot.migrate.control import Control, Limits, Request, Until
 from repot.migrate.identity import identity_of, task_id
 from repot.migrate.jobs import do_in_jobs
+from repot.migrate.journal_store import journal_in_store
 from repot.migrate.leases import acquire, hold_queue
 from repot.migrate.mover import QueueMover
 from repot.migrate.orphans import take_back
-from repot.migrate.placement import JournalStore, place
+from repot.migrate.placement import place
 from repot.migrate.revoked import carry_revoked
 from repot.migrate.route import Route
 from repot.migrate.routing import RoutedQueues, refuse_missing
@@ -129,8 +128,8 @@ class Move:
             message = f"the adapter for {target.product} cannot receive a move"
             raise ConfigInvalid(message)
         self.order, self.settings, self.source, self.target = order, settings, source, target
-        store = journal_store(settings)
-        self.placement: Placement = place(source, target, order.name, order.direction, store, order.limits.lease_s)
+        beside = partial(journal_in_store, settings, order.name, order.direction)
+        self.placement: Placement = place(source, target, order.name, order.direction, beside, order.limits.lease_s)
 
     @property
     def journal(self) -> Journal:
@@ -327,23 +326,6 @@ def _carry_share(order: Order, settings: WorkerSettings, queues: Sequence[str], 
     """Move some queues over connections of their own."""
     with open_move(order, settings) as opened:
         opened.carry(queues, run)
-
-
-def journal_store(settings: WorkerSettings) -> JournalStore:
-    """Return the lease store of the settings, for journals.
-
-    Raises:
-        ConfigInvalid: it is a cluster, or not set; only when it is opened.
-    """
-
-    def connect() -> Broker:
-        url = settings.redis_store_url
-        if url is None or url.scheme.endswith("+cluster"):
-            message = "a move between these brokers keeps its journal in the lease store, which is not a single Redis"
-            raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=redis://host:6379/1.")
-        return Address(BrokerUrl.parse(url.reveal())).open(settings)
-
-    return JournalStore(connect, f"{settings.lease_prefix}:")
 
 
 def refuse_circles(order: Order, goals: Iterable[str]) -> None:

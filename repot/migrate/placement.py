@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from repot.brokers.journal import Direction
 from repot.brokers.moving import KeepsJournals, SettlesWithJournal
-from repot.errors import BrokerUnreachable, ConfigInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from repot.brokers import Broker
     from repot.brokers.journal import Journal, JournalStep, Lines
     from repot.brokers.moving import MoveSource, MoveTarget, Outgoing
     from repot.brokers.publishing import Receipt
@@ -129,40 +127,16 @@ def _send(target: MoveTarget, window: Window, sending: Sending) -> tuple[Receipt
     return receipts
 
 
-@dataclass(frozen=True, slots=True)
-class JournalStore:
-    """The lease store, for moves between brokers that keep no journals; `open` connects to it."""
-
-    open: Callable[[], Broker]
-    prefix: str
-
-
 def place(
-    source: MoveSource, target: MoveTarget, name: str, way: Direction, store: JournalStore, lease_s: float
+    source: MoveSource, target: MoveTarget, name: str, way: Direction, beside: Callable[[], Journal], lease_s: float
 ) -> Placement:
-    """Return where the journal of a move is: on the target if it keeps journals, else on the source, else beside.
+    """Return where the journal of a move is: on the target if it keeps journals, else on the source, else `beside`.
 
     What is given `BACK` has its journal where the move had it: there the former source is the target.
-
-    Raises:
-        ConfigInvalid: none of them can keep it.
     """
     on_source = isinstance(source, KeepsJournals)
     if isinstance(target, KeepsJournals) and not (on_source and way is Direction.BACK):
         return OnTarget(target.journal(name, direction=way), target, lease_s)
     if isinstance(source, KeepsJournals):
         return OnSource(source.journal(name, direction=way), target)
-    return Beside(_journal_beside(name, way, store), target, lease_s)
-
-
-def _journal_beside(name: str, way: Direction, store: JournalStore) -> Journal:
-    hint = "Name a Redis for the journal: WORKER_LEASE_STORE=redis://host:6379/1."
-    try:
-        keeper = store.open()
-    except BrokerUnreachable as error:
-        message = f"the journal of a move between these brokers needs the lease store: {error.message}"
-        raise BrokerUnreachable(message, hint=hint) from error
-    if not isinstance(keeper, KeepsJournals):
-        message = "the lease store cannot keep the journal of a move"
-        raise ConfigInvalid(message, hint=hint)
-    return keeper.journal(name, store.prefix, way)
+    return Beside(beside(), target, lease_s)

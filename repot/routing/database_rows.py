@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import bindparam, case, delete, func, insert, null, or_, select, text, true
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection, Select, Table
 
+    from repot.database.connection import Database
+
+T = TypeVar("T")
+
 #: Rows that one transaction deletes, because their time is over or there are too many of them.
 _PAGE = 500
 #: More than one step adds.
@@ -23,6 +27,32 @@ _MOST = 10_000
 #: Seconds. The server ends a transaction that stands still for so long: its process was stopped, or its machine is
 #: gone, and every other process of the rollout waits for its locks.
 _STALLED_S = 2
+
+
+def read(database: Database, act: Callable[[Rows], T]) -> T:
+    """Run `act` in one transaction that writes nothing.
+
+    Raises:
+        StoreUnreachable: the database is unavailable.
+        StoreMisconfigured: no retry helps.
+    """
+    return database.read(lambda connection: act(Rows(connection)))
+
+
+def write(database: Database, act: Callable[[Rows], T]) -> T:
+    """Run `act` in one transaction, as `Database.transact`: it may run again after a lost answer.
+
+    Raises:
+        StoreUnreachable: the database is unavailable; the transaction may have been committed.
+        StoreMisconfigured: no retry helps.
+    """
+
+    def transact(connection: Connection) -> T:
+        rows = Rows(connection)
+        rows.limit()
+        return act(rows)
+
+    return database.transact(transact)
 
 
 class Rows:

@@ -6,15 +6,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from repot.database.connection import Database
-from repot.routing.database_rows import Rows
+from repot.routing.database_rows import read, write
 from repot.routing.steps import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import Connection
-
     from repot.config import WorkerSettings
+    from repot.routing.database_rows import Rows
 
 T = TypeVar("T")
 
@@ -108,12 +107,7 @@ class DatabaseRolloutStore:
         return self._write(lambda rows: rows.clean())
 
     def _read(self, act: Callable[[Rows], T]) -> T:
-        return self.database.read(lambda connection: act(Rows(connection)))
+        return read(self.database, act)
 
     def _write(self, act: Callable[[Rows], T]) -> T:
-        def transact(connection: Connection) -> T:
-            rows = Rows(connection)
-            rows.limit()
-            return act(rows)
-
-        return self.database.transact(transact)
+        return write(self.database, act)

@@ -20,17 +20,15 @@ from repot.migrate.move import open_move
 from repot.migrate.status import find_record
 from repot.migrate.verify import QueueCheck, verify
 from repot.waiting import wait_until
-from support.moves import Way, declare, places, start_killed, task, way
+from support.moves import IN_A_DATABASE, WAYS, Way, declare, places, start_killed, task, way_of
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message
-    from repot.testbed import Server
 
 
-@pytest.fixture(params=["redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis"])
-def path(request: pytest.FixtureRequest, redis: Server) -> Way:
-    source, target = map(request.getfixturevalue, request.param.split("-"))
-    return way(source, target, redis)
+@pytest.fixture(params=[*WAYS, IN_A_DATABASE, "rabbitmq-rabbitmq-mariadb"])
+def path(request: pytest.FixtureRequest) -> Way:
+    return way_of(request)
 
 
 def test_a_move_carries_everything_over_and_its_account_closes(path: Way) -> None:

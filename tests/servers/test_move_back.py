@@ -19,17 +19,28 @@ from repot.migrate.control import Limits
 from repot.migrate.move import open_move
 from repot.migrate.status import find_record
 from repot.migrate.verify import verify
-from support.moves import Way, declare, places, read, read_at_least, start_killed, task, way
+from support.moves import (
+    IN_A_DATABASE,
+    WAYS,
+    Way,
+    declare,
+    places,
+    read,
+    read_at_least,
+    start_killed,
+    task,
+    way,
+    way_of,
+)
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message
     from repot.testbed import Server
 
 
-@pytest.fixture(params=["redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis"])
-def path(request: pytest.FixtureRequest, redis: Server) -> Way:
-    source, target = map(request.getfixturevalue, request.param.split("-"))
-    return way(source, target, redis)
+@pytest.fixture(params=[*WAYS, IN_A_DATABASE])
+def path(request: pytest.FixtureRequest) -> Way:
+    return way_of(request)
 
 
 def send(path: Way, places_: range) -> None:

@@ -22,7 +22,7 @@ from repot.migrate.move import Move, Order, open_move
 from repot.migrate.status import find_record
 from repot.migrate.verify import verify
 from repot.waiting import wait_until
-from support.moves import Way, places, read, task, way
+from support.moves import IN_A_DATABASE, WAYS, Way, places, read, task, way, way_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +75,7 @@ class Ways:
         command = [sys.executable, "-m", "repot", "move", "start", "--name", self.name, "--execute", *brokers, *maps]
         environment = inherited_environment(without=("WORKER_",)) | {
             "WORKER_LEASE_STORE": path.store.url,
-            "WORKER_MOVE_DIR": str(path.store.directory),
+            "WORKER_MOVE_DIR": str(path.source.directory),
         }
         jobs: list[psutil.Process] = []
         with subprocess.Popen([*command, *words], env=environment, stdout=-1, stderr=-1) as mover:
@@ -100,10 +100,9 @@ class Ways:
         return [problem for check in checks for problem in check.problems]
 
 
-@pytest.fixture(params=["redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis"])
-def ways(request: pytest.FixtureRequest, redis: Server) -> Ways:
-    source, target = map(request.getfixturevalue, request.param.split("-"))
-    return Ways([way(source, target, redis) for _ in range(3)])
+@pytest.fixture(params=[*WAYS, IN_A_DATABASE])
+def ways(request: pytest.FixtureRequest) -> Ways:
+    return Ways([way_of(request) for _ in range(3)])
 
 
 @pytest.fixture

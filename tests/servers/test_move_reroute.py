@@ -22,7 +22,7 @@ from repot.migrate.plan import plan_of
 from repot.migrate.routing import routing_of
 from repot.migrate.status import find_record
 from repot.migrate.verify import verify
-from support.moves import Way, declare, places, read, start_killed, task, way
+from support.moves import WAYS, Way, declare, places, read, start_killed, task, way, way_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 
-@pytest.fixture(params=["redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis"])
-def path(request: pytest.FixtureRequest, redis: Server) -> Way:
-    source, target = map(request.getfixturevalue, request.param.split("-"))
-    return way(source, target, redis)
+@pytest.fixture(params=WAYS)
+def path(request: pytest.FixtureRequest) -> Way:
+    return way_of(request)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from http.client import HTTPConnection
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,13 +15,14 @@ from sqlalchemy import create_engine, select
 from repot.cli.main import main
 from repot.config import as_environment, inherited_environment
 from repot.database import rollout_tables as tables
-from repot.errors import RolloutRefused, StoreMisconfigured, StoreRefused, StoreUnreachable
-from repot.rollout.phases import Plan
+from repot.errors import StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side
 from repot.testbed import LOOPBACK, ReapedProcess, free_port
 from repot.waiting import wait_until
 from support.databases import PASSWORD
+from support.moves import task
 from support.rollouts import NAME, Rollout, without_redis
 
 if TYPE_CHECKING:
@@ -106,10 +108,21 @@ def contents(url: str) -> str:
         engine.dispose()
 
 
-def test_what_needs_a_journal_in_a_redis_is_refused_before_it_begins(rollout: Rollout) -> None:
-    shown = repot(rollout, "plan", NAME, "--drain", "move")
-    assert RolloutRefused.exit_code == shown.exit_code
-    assert "--drain move: a move between these brokers keeps its journal in the lease store" in shown.output
+def test_what_waits_on_the_target_of_an_abort_is_moved_back(rollout: Rollout) -> None:
+    """No worker of the target is there to finish it; the journal of the move is in the database."""
+    for worker in [rollout.start_worker(side, 1) for side in Side]:
+        worker.stop()
+    plan = Plan(queues=(rollout.queue,), moves=True)
+    with open_rollout(NAME, rollout.settings) as opened:
+        with closing(opened.watch(plan).sides[Side.TARGET].connect()) as broker:
+            assert all(one.is_confirmed for one in broker.publish(rollout.queue, [task(place) for place in range(30)]))
+        opened.begin(plan, "ann")
+        aborted = repot(rollout, "abort", NAME, "--why", "its workers are gone")
+        assert 0 == aborted.exit_code, aborted.output
+        ended = opened.controller().run(Event())
+    assert Phase.ABORTED == ended.phase
+    assert "30 moved to the other side" in ended.why
+    assert [30, 0] == [len(rollout.waiting(side)) for side in (Side.SOURCE, Side.TARGET)]
 
 
 @pytest.mark.parametrize("word", ["plan", "start", "status", "history"])

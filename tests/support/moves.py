@@ -24,11 +24,13 @@ from repot.migrate.move import Order, open_move
 from repot.migrate.status import find_record, status
 from repot.migrate.translate import Rules
 from repot.waiting import wait_until
+from support.servers import migrated
 from support.shop import APPS
 
 if TYPE_CHECKING:
     from repot.migrate.move import Move
     from repot.testbed import Server
+    from support.databases import PrivateDatabase
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Way:
 
     source: Server
     target: Server
-    store: Server
+    store: Server | PrivateDatabase
     queue: str
     goal: str
     name: str
@@ -88,12 +90,23 @@ class Way:
         return read(self.source, self.queue)
 
 
-def way(source: Server, target: Server, store: Server) -> Way:
+def way(source: Server, target: Server, store: Server | PrivateDatabase) -> Way:
     """Declare two queues; the target one as repot's workers would."""
     found = Way(source, target, store, f"from-{uuid4()}", f"to-{uuid4()}", f"m-{uuid4()}")
     declare(source, found.queue)
     declare(target, found.goal)
     return found
+
+
+#: Parameters of fixtures: source, target, and where the journal is if neither keeps one; a Redis unless named.
+WAYS = ("redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis")
+IN_A_DATABASE = "rabbitmq-rabbitmq-postgresql"
+
+
+def way_of(request: pytest.FixtureRequest) -> Way:
+    """Return the way that the parameter of a fixture names."""
+    source, target, *stores = map(request.getfixturevalue, request.param.split("-"))
+    return way(source, target, migrated(stores[0]) if stores else request.getfixturevalue("redis"))
 
 
 def declare(server: Server, queue: str, **arguments: Any) -> None:

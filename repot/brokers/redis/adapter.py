@@ -10,6 +10,7 @@ import redis
 
 from repot.brokers.errors import no_answer
 from repot.brokers.journal import Direction
+from repot.brokers.journal_hashes import JournalHashes
 from repot.brokers.moving import Outgoing, QueueTraits
 from repot.brokers.port import DEFAULT_LEASE_S, Depth
 from repot.brokers.redis import browse, publish, reservation
@@ -17,7 +18,7 @@ from repot.brokers.redis.client import open_client
 from repot.brokers.redis.conditions import RedisConditions
 from repot.brokers.redis.in_flight import InFlight
 from repot.brokers.redis.in_hand import InHand
-from repot.brokers.redis.journal import RedisJournal, journal_key
+from repot.brokers.redis.journal import RedisJournal
 from repot.brokers.redis.lists import lists_of
 from repot.brokers.redis.moved import MovedReader
 from repot.brokers.redis.reader import RedisHold, RedisReader
@@ -155,8 +156,8 @@ class RedisBroker:
 
     def journal(self, name: str, prefix: str = "", direction: Direction = Direction.FORTH) -> RedisJournal:
         """Return a move's journal; its key has kombu's prefix before the given one."""
-        key = journal_key(name, f"{self._keys['global_keyprefix']}{prefix}")
-        return RedisJournal(self._client, key, self._ask, direction)
+        hashes = JournalHashes.of(name, f"{self._keys['global_keyprefix']}{prefix}", direction)
+        return RedisJournal(self._client, hashes, self._ask)
 
     def prepare(self, queues: Iterable[str]) -> None:
         """Do nothing: on Redis every name is a queue."""

@@ -1,7 +1,7 @@
-"""The journal of a move in a Redis: a hash, a list for the audit, and hashes of identities for each queue.
+"""The journal of a move in a Redis (`repot.brokers.journal_hashes`).
 
-`{prefix}repot.move:{NAME}` is the hash; the keys of the rest begin with its name. A step is a list of commands that a
-script runs if the fencing token is the journal's; `STEP` is that script, for others to put after their own.
+A step is a list of commands that a script runs if the fencing token is the journal's; `STEP` is that script, for others
+to put after their own.
 """
 
 from __future__ import annotations
@@ -10,23 +10,18 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from repot.brokers.journal import GENERATIONS, JournalStep
+from repot.brokers.journal import JournalStep
+from repot.brokers.journal_hashes import AUDIT_LINES, REQUESTS, added
 from repot.errors import AlreadyMoving, LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from repot.brokers.journal import Direction, Identities, Lines
+    from repot.brokers.journal import Identities, Lines
+    from repot.brokers.journal_hashes import JournalHashes
 
 #: Runs a command; raises repot's errors in place of redis-py's.
 Ask: TypeAlias = "Callable[[Callable[[], Any]], Any]"
-
-#: Lines of the audit that are kept.
-_AUDIT_LINES = 1000
-#: Pairs in one HSET: a Lua function takes some 8,000 arguments.
-_PAIRS = 1000
-#: Fields that operators set, and a mover reads with each step.
-REQUESTS = ("wanted", "rate", "max_depth")
 
 #: `journal` is a step as JSON. Fields of a move whose token another owner has are never changed.
 STEP = """
@@ -74,17 +69,13 @@ return 1
 """
 
 
-def journal_key(name: str, prefix: str) -> str:
-    """Return the key of a move's journal; its hash tag keeps what belongs to it on one node of a cluster."""
-    return f"{prefix}repot.move:{{{name}}}"
-
-
 class RedisJournal:
     """The `Journal` on a Redis or Valkey."""
 
-    def __init__(self, client: Any, key: str, ask: Ask, direction: Direction) -> None:  # noqa: ANN401 - redis.Redis
-        """Keep it under `key` and keys that begin with it."""
-        self._client, self.key, self._ask, self.direction = client, key, ask, direction
+    def __init__(self, client: Any, hashes: JournalHashes, ask: Ask) -> None:  # noqa: ANN401 - redis.Redis
+        """Keep it under the keys of `hashes`."""
+        self._client, self._hashes, self._ask = client, hashes, ask
+        self.key, self.direction = hashes.key, hashes.direction
 
     def read(self) -> dict[str, str]:
         """Return all fields."""
@@ -114,7 +105,7 @@ class RedisJournal:
 
     def step(self, token: str, lines: Lines) -> JournalStep:
         """Return the commands of a change."""
-        return JournalStep(self.key, token, tuple(self._commands(lines)))
+        return JournalStep(self.key, token, tuple(self._hashes.commands(lines)))
 
     def apply(self, step: JournalStep, lease_s: float) -> dict[str, str]:
         """Apply a step, renew the lease, and return what operators asked for."""
@@ -125,13 +116,9 @@ class RedisJournal:
 
     def identities(self, queue: str, kind: str) -> Identities:
         """Return the identities of a kind."""
-        keys = [self._of(queue, kind)]
-        if kind == "written":
-            keys = [*self._written_keys(queue), self._of(queue, "known")]
         found: Identities = {}
-        for key in keys:
-            for identity, numbers in self._ask(partial(self._client.hgetall, key)).items():
-                found.setdefault(identity, []).extend(map(int, numbers.split(",")))
+        for key in self._hashes.identities(queue, kind):
+            added(found, self._ask(partial(self._client.hgetall, key)))
         return found
 
     def ask(self, put: Mapping[str, str], audit: str) -> None:
@@ -141,45 +128,16 @@ class RedisJournal:
             with self._client.pipeline(transaction=True) as pipeline:
                 if put:
                     pipeline.hset(self.key, mapping=dict(put))
-                pipeline.rpush(f"{self.key}:audit", audit)
-                pipeline.ltrim(f"{self.key}:audit", -_AUDIT_LINES, -1)
+                pipeline.rpush(self._hashes.audit, audit)
+                pipeline.ltrim(self._hashes.audit, -AUDIT_LINES, -1)
                 pipeline.execute()
 
         self._ask(send)
 
     def audit(self) -> list[str]:
         """Return the lines of the audit."""
-        found: list[str] = self._ask(lambda: self._client.lrange(f"{self.key}:audit", 0, -1))
+        found: list[str] = self._ask(lambda: self._client.lrange(self._hashes.audit, 0, -1))
         return found
-
-    def _of(self, queue: str, kind: str) -> str:
-        return f"{self.key}:{queue}:{self.direction}{kind}"
-
-    def _written_keys(self, queue: str) -> list[str]:
-        return [f"{self._of(queue, 'written')}:{number}" for number in range(GENERATIONS)]
-
-    def _commands(self, lines: Lines) -> Iterator[tuple[str, ...]]:
-        queue = lines.queue
-        for name, by in lines.add.items():
-            if by:
-                yield "HINCRBY", self.key, f"{self.direction}{name}:{queue}", str(by)
-        values = {f"{self.direction}{name}:{queue}": value for name, value in lines.put.items()}
-        if values:
-            yield "HSET", self.key, *(word for pair in values.items() for word in pair)
-        opened = self._of(queue, "open")
-        if lines.open is not None or lines.clears_open:
-            yield "DEL", opened
-        yield from _remember(opened, lines.open)
-        if lines.forgets:
-            yield "DEL", self._of(queue, "maybe"), self._of(queue, "known"), *self._written_keys(queue)
-        if lines.written is not None:
-            written = self._written_keys(queue)[lines.generation % GENERATIONS]
-            yield "DEL", written
-            yield from _remember(written, lines.written)
-        yield from _remember(self._of(queue, "maybe"), lines.maybe)
-        yield from _remember(self._of(queue, "known"), lines.known)
-        for start in range(0, len(lines.certain), _PAIRS):
-            yield "HDEL", self._of(queue, "maybe"), *lines.certain[start : start + _PAIRS]
 
     def _run(self, script: str, *words: object) -> Any:  # noqa: ANN401 - what the script returns
         return self._ask(lambda: self._client.register_script(script)(keys=[self.key], args=list(words)))
@@ -188,10 +146,3 @@ class RedisJournal:
 def step_text(step: JournalStep) -> str:
     """Return a step as the JSON that scripts read."""
     return json.dumps({"key": step.key, "token": step.token, "commands": step.commands})
-
-
-def _remember(key: str, identities: Identities | None) -> Iterator[tuple[str, ...]]:
-    found = list((identities or {}).items())
-    for start in range(0, len(found), _PAIRS):
-        words = (word for one, numbers in found[start : start + _PAIRS] for word in (one, ",".join(map(str, numbers))))
-        yield "HSET", key, *words

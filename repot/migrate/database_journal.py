@@ -1,0 +1,175 @@
+"""The journal of a move in the user's own database, in the tables of rollouts (`repot.brokers.journal_hashes`).
+
+Each method is one transaction, by the database's clock; one that changes the journal holds the lock of its key.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+from repot.brokers.journal import JournalStep
+from repot.brokers.journal_hashes import AUDIT_LINES, REQUESTS, JournalHashes, added
+from repot.database.connection import Database
+from repot.errors import AccessRefused, AlreadyMoving, BrokerUnreachable, LeaseLost, StoreRefused, StoreUnreachable
+from repot.routing.database_rows import read, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from repot.brokers.journal import Direction, Identities, Lines
+    from repot.config import WorkerSettings
+    from repot.routing.database_rows import Rows
+
+T = TypeVar("T")
+
+#: The field with the id of the last step.
+_LAST_STEP = "last_step"
+
+
+class DatabaseJournal:
+    """The `Journal` on PostgreSQL, MySQL, MariaDB or SQLite."""
+
+    def __init__(self, settings: WorkerSettings, name: str, direction: Direction) -> None:
+        """Keep a move's journal in the lease store of the settings; connects on first use.
+
+        Raises:
+            ConfigInvalid: the driver is not installed, or the address is not one of SQLAlchemy's.
+        """
+        self._database = Database(settings)
+        # now, and not in a thread beside which the process may fork
+        _ = self._database.engine
+        self._hashes = JournalHashes.of(name, f"{settings.lease_prefix}:", direction)
+        self.key, self.direction = self._hashes.key, direction
+
+    def read(self) -> dict[str, str]:
+        """Return all fields."""
+        return self._read(lambda rows: rows.fields(self.key))
+
+    def now(self) -> float:
+        """Return the database's time."""
+        return self._read(lambda rows: rows.now())
+
+    def create(self, fields: Mapping[str, str]) -> bool:
+        """Create it unless it exists."""
+
+        def act(rows: Rows) -> bool:
+            if self._locked(rows):
+                return False
+            rows.put(self.key, fields)
+            return True
+
+        return self._write(act)
+
+    def acquire(self, owner: str, lease_s: float, replaced: str = "") -> str:
+        """Acquire the lease."""
+
+        def act(rows: Rows) -> str:
+            found, now_ms = self._locked(rows), rows.now() * 1000
+            other, left_ms = found.get("owner", ""), float(found.get("lease_until") or 0) - now_ms
+            if left_ms > 0 and other not in (owner, replaced):
+                raise AlreadyMoving.by(other, left_ms / 1000)
+            token = str(int(found.get("token") or 0) + 1)
+            rows.put(self.key, {"owner": owner, "token": token, "lease_until": f"{now_ms + lease_s * 1000:.0f}"})
+            return token
+
+        return self._write(act)
+
+    def release(self, token: str) -> None:
+        """End the lease if this token is the last one."""
+
+        def act(rows: Rows) -> None:
+            if self._locked(rows).get("token") == token:
+                rows.put(self.key, {"lease_until": "0"})
+
+        self._write(act)
+
+    def step(self, token: str, lines: Lines) -> JournalStep:
+        """Return the commands of a change, and an id."""
+        return JournalStep(self.key, token, ((uuid4().hex,), *self._hashes.commands(lines)))
+
+    def apply(self, step: JournalStep, lease_s: float) -> dict[str, str]:
+        """Apply a step, renew the lease, and return what operators asked for."""
+        (id_,), *commands = step.commands
+
+        def act(rows: Rows) -> dict[str, str]:
+            found = self._locked(rows)
+            if found.get("token") != step.token:
+                raise LeaseLost.of_move(self.key)
+            # a transaction whose answer was lost runs again, and adds nothing then
+            if found.get(_LAST_STEP) != id_:
+                new = {_LAST_STEP: id_, "lease_until": f"{(rows.now() + lease_s) * 1000:.0f}"}
+                for command in commands:
+                    self._run(rows, found, new, *command)
+                rows.put(self.key, new)
+            return {name: found.get(name, "") for name in REQUESTS}
+
+        return self._write(act)
+
+    def identities(self, queue: str, kind: str) -> Identities:
+        """Return the identities of a kind."""
+
+        def act(rows: Rows) -> Identities:
+            found: Identities = {}
+            for key in self._hashes.identities(queue, kind):
+                added(found, rows.fields(key))
+            return found
+
+        return self._read(act)
+
+    def ask(self, put: Mapping[str, str], audit: str) -> None:
+        """Set fields that the mover reads with its next step, and add to the audit."""
+
+        def act(rows: Rows) -> None:
+            rows.lock(self.key)
+            rows.put(self.key, put)
+            rows.append(self._hashes.audit, audit, AUDIT_LINES)
+
+        self._write(act)
+
+    def audit(self) -> list[str]:
+        """Return the lines of the audit."""
+        return self._read(lambda rows: rows.lines(self._hashes.audit))
+
+    def _locked(self, rows: Rows) -> dict[str, str]:
+        rows.lock(self.key)
+        return rows.fields(self.key)
+
+    def _run(
+        self, rows: Rows, found: Mapping[str, str], new: dict[str, str], command: str, key: str, *words: str
+    ) -> None:
+        """Run a command; those that change fields of the journal change `new`, which is put at the end."""
+        match command:
+            case "HINCRBY":
+                field, by = words
+                new[field] = str(int(new.get(field) or found.get(field) or 0) + int(by))
+            case "HSET" if key == self.key:
+                new.update(zip(words[::2], words[1::2], strict=True))
+            case "HSET":
+                rows.put(key, dict(zip(words[::2], words[1::2], strict=True)))
+            case "HDEL":
+                rows.drop(key, *words)
+            case "DEL":
+                rows.forget([key, *words])
+            case _:
+                raise AssertionError(command)
+
+    def _read(self, act: Callable[[Rows], T]) -> T:
+        with _errors_of_a_broker():
+            return read(self._database, act)
+
+    def _write(self, act: Callable[[Rows], T]) -> T:
+        with _errors_of_a_broker():
+            return write(self._database, act)
+
+
+@contextmanager
+def _errors_of_a_broker() -> Iterator[None]:
+    """Raise what a mover expects of the place of its journal, which for others is a broker."""
+    try:
+        yield
+    except StoreRefused as error:
+        raise AccessRefused(error.message, hint=error.hint) from error
+    except StoreUnreachable as error:
+        raise BrokerUnreachable(error.message, hint=error.hint) from error
