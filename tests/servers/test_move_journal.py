@@ -245,7 +245,8 @@ def test_a_mover_goes_on_after_the_death_of_the_database_of_its_journal(path: Wa
     assert "did not answer" in interrupted
     assert PASSWORD not in interrupted
     assert (200, 0, True) == (account.delivered, account.open, account.closes)
-    assert list(range(200)) == places(path.arrived())
+    # the window that was read ahead went back meanwhile
+    assert list(range(200)) == sorted(places(path.arrived()))
 
 
 def test_the_commands_find_the_journal_in_a_database(path: Way, postgresql: PrivateDatabase, tmp_path: Path) -> None:
