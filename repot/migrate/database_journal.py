@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The field with the id of the last step.
-_LAST_STEP = "last_step"
+#: The fields with the id of each queue's last step; a queue has one mover.
+_LAST_STEP = "last_step:"
 
 
 class DatabaseJournal:
@@ -86,20 +86,21 @@ class DatabaseJournal:
         self._write(act)
 
     def step(self, token: str, lines: Lines) -> JournalStep:
-        """Return the commands of a change, and an id."""
-        return JournalStep(self.key, token, ((uuid4().hex,), *self._hashes.commands(lines)))
+        """Return the commands of a change; the first one is its queue and its id."""
+        return JournalStep(self.key, token, ((lines.queue, uuid4().hex), *self._hashes.commands(lines)))
 
     def apply(self, step: JournalStep, lease_s: float) -> dict[str, str]:
         """Apply a step, renew the lease, and return what operators asked for."""
-        (id_,), *commands = step.commands
+        (queue, id_), *commands = step.commands
+        last = f"{_LAST_STEP}{queue}"
 
         def act(rows: Rows) -> dict[str, str]:
             found = self._locked(rows)
             if found.get("token") != step.token:
                 raise LeaseLost.of_move(self.key)
             # a transaction whose answer was lost runs again, and adds nothing then
-            if found.get(_LAST_STEP) != id_:
-                new = {_LAST_STEP: id_, "lease_until": f"{(rows.now() + lease_s) * 1000:.0f}"}
+            if found.get(last) != id_:
+                new = {last: id_, "lease_until": f"{(rows.now() + lease_s) * 1000:.0f}"}
                 for command in commands:
                     self._run(rows, found, new, *command)
                 rows.put(self.key, new)
