@@ -86,19 +86,19 @@ wheel: venv ## Build sdist and wheel, look into them, try the wheel in an empty 
 
 # with more processes two processors are always full, and what has a time limit is late
 together: setup suite browser prometheus databases ## The next four groups in one run
-	$(BIN)/pytest tests/chaos tests/health $(SERVERS) tests/apps --numprocesses 4 --dist loadgroup
+	$(BIN)/pytest tests/chaos tests/health $(SERVERS) tests/apps --numprocesses 3 --dist loadgroup
 
 apps: venv ## The doctor on whole projects, from tutorials and unusual ones
 	$(BIN)/pytest tests/apps --numprocesses 2 --dist loadgroup
 
 servers: setup suite browser prometheus databases ## Tests on private servers, including a part of Celery's own
-	$(BIN)/pytest $(SERVERS) --numprocesses 4 --dist loadgroup
+	$(BIN)/pytest $(SERVERS) --numprocesses 3 --dist loadgroup
 
 suite: setup
 	@scripts/celery_tests
 
 health: setup ## Tests of the health sidecar, on workers whose brokers fail
-	$(BIN)/pytest tests/health --numprocesses 4 --dist loadgroup
+	$(BIN)/pytest tests/health --numprocesses 3 --dist loadgroup
 
 chaos: setup browser ## Tests of the scenarios, and of their report in a browser
 	$(BIN)/pytest tests/chaos --numprocesses 2 --dist loadgroup

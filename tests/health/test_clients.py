@@ -53,7 +53,7 @@ def test_flower_sees_the_worker_and_its_tasks(server: Server, redis: Server, tox
             )
         wait_until(
             lambda: probed.metric("repot_tasks_succeeded_total", task="repot.run") == 1,
-            within_s=10,
+            within_s=30,
             what="the next status file counts it",
         )
         assert (200, "ready") == probed.get("/ready").short

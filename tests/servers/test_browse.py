@@ -81,7 +81,7 @@ def test_thirty_looks_lose_nothing(broker: Broker, declared: Callable[..., str],
     }
     declared(5, queues[kind])
     for _ in range(LOOKS):
-        wait_until(lambda: len(seen(broker, name)) == 5, within_s=10, what="the last look has given them back")
+        wait_until(lambda: len(seen(broker, name)) == 5, within_s=30, what="the last look has given them back")
     assert sorted(f"{place}".encode() for place in range(5)) == sorted(one.body for one in seen(broker, name))
 
 
@@ -107,7 +107,7 @@ def test_a_forwarded_message_is_one_of_kombus(server: Server, broker: Broker, de
         publish(connection.default_channel, sent, queue)
         broker.browse(queue, lambda message: Forward(message, other))
         theirs: Any = Queue(other)(connection.default_channel)
-        found = wait_until(theirs.get, within_s=5, what="the message is there")
+        found = wait_until(theirs.get, within_s=30, what="the message is there")
         assert ("1", "text/plain", {"place": 1}) == (found.payload, found.content_type, found.headers)
         assert (6, "c", "r") == tuple(found.properties[name] for name in ("priority", "correlation_id", "reply_to"))
         found.ack()
@@ -139,10 +139,10 @@ def test_forwarding_to_no_queue_removes_nothing(rabbitmq: Server) -> None:
         queue(connection.default_channel).declare()
         for place in range(3):
             publish(connection.default_channel, sample(place), queue.name)
-        wait_until(lambda: len(seen(broker, queue.name)) == 3, within_s=5, what="they are there")
+        wait_until(lambda: len(seen(broker, queue.name)) == 3, within_s=30, what="they are there")
         with pytest.raises(Unroutable, match="nowhere"):
             broker.browse(queue.name, lambda message: Forward(message, "nowhere"))
-        wait_until(lambda: len(seen(broker, queue.name)) == 3, within_s=5, what="they are back")
+        wait_until(lambda: len(seen(broker, queue.name)) == 3, within_s=30, what="they are back")
 
 
 def test_forwarding_to_a_full_queue_removes_nothing(rabbitmq: Server) -> None:
@@ -153,7 +153,7 @@ def test_forwarding_to_a_full_queue_removes_nothing(rabbitmq: Server) -> None:
             one(connection.default_channel).declare()
         for place in range(3):
             publish(connection.default_channel, sample(place), queue.name)
-        wait_until(lambda: len(seen(broker, queue.name)) == 3, within_s=5, what="they are there")
+        wait_until(lambda: len(seen(broker, queue.name)) == 3, within_s=30, what="they are there")
         with pytest.raises(Unroutable, match="no more"):
             broker.browse(queue.name, lambda message: Forward(message, full.name))
         assert 2 == len(seen(broker, queue.name))
@@ -170,7 +170,7 @@ def test_what_decide_raises_ends_the_browse_and_loses_nothing(broker: Broker, de
 
     with pytest.raises(KeyboardInterrupt):
         broker.browse(queue, decide)
-    wait_until(lambda: len(seen(broker, queue)) == 4, within_s=5, what="all are back")
+    wait_until(lambda: len(seen(broker, queue)) == 4, within_s=30, what="all are back")
 
 
 def test_a_queue_that_is_not_declared_holds_nothing(server: Server, broker: Broker) -> None:
@@ -240,7 +240,7 @@ def test_a_browse_killed_half_way_loses_none(server: Server, broker: Broker, dec
         everywhere[:] = [one.headers["place"] for name in (queue, other) for one in seen(broker, name)]
         return len(everywhere) >= number
 
-    wait_until(all_are_back, within_s=10, what="RabbitMQ has noticed the deaths")
+    wait_until(all_are_back, within_s=30, what="RabbitMQ has noticed the deaths")
     assert set(range(number)) == set(everywhere)
     assert len(everywhere) <= number + 5
     assert len(seen(broker, other)) >= 100

@@ -235,7 +235,7 @@ def test_a_stock_worker_restores_what_a_dead_worker_claimed(redis: Server, queue
     claims = Claims(client.connection_pool, _keys(), 1, "dead@host")
     connection = Redis.from_url(redis.url, protocol=3).connection_pool.get_connection()
     ClaimSource(claims, lambda: [queue], lambda _: [f"{queue}\x06\x166"]).ask(connection, object())
-    wait_until(lambda: client.hlen("unacked") == 1, within_s=5, what="the script has run")
+    wait_until(lambda: client.hlen("unacked") == 1, within_s=30, what="the script has run")
     options = {"visibility_timeout": 1}
     with Connection(redis.url, transport=StockTransport, transport_options=options) as stock:
         sweeper: Any = stock.default_channel
@@ -244,7 +244,7 @@ def test_a_stock_worker_restores_what_a_dead_worker_claimed(redis: Server, queue
             sweeper.qos.restore_visible(interval=1)
             return bool(client.llen(f"{queue}\x06\x166"))
 
-        wait_until(restored, within_s=5, what="the stock worker restores it")
+        wait_until(restored, within_s=30, what="the stock worker restores it")
     found = json.loads(client.lindex(f"{queue}\x06\x166", 0))
     assert found["headers"].pop("redelivered")
     assert found["properties"]["delivery_info"].pop("redelivered")
@@ -296,7 +296,7 @@ def test_an_ack_that_does_not_arrive_is_sent_again(redis: Server, toxiproxy: Ser
         with link.closed():
             message.ack()
             assert _client(redis).hlen("unacked") == 1
-        wait_until(lambda: _client(redis).hlen("unacked") == 0, within_s=10, what="the ACK is sent again")
+        wait_until(lambda: _client(redis).hlen("unacked") == 0, within_s=30, what="the ACK is sent again")
         taker.connection.close()
 
 
@@ -487,7 +487,7 @@ def test_a_channel_with_both_kinds_of_consumers_loses_nothing_when_it_closes(red
         first.ack()
         taker.serve(0.05)
         _send(redis, queue)
-        wait_until(lambda: not _client(redis).llen(queue), within_s=5, what="Redis has answered")
+        wait_until(lambda: not _client(redis).llen(queue), within_s=30, what="Redis has answered")
     assert _ready(redis, queue) == 1
 
 

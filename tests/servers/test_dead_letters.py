@@ -300,7 +300,7 @@ def test_arguments_nested_too_deeply_go_whole_and_their_caller_gets_the_error(
     sent = Message(body.encode(), "application/json", "utf-8", headers, {"priority": 0, "correlation_id": task})
     failing.raw(sent)
     assert Reason.UNDECODABLE == failing.find_dead_letter(task).death.reason
-    wait_until(lambda: failing.client.backend.get_state(task) == "FAILURE", within_s=10, what="the caller hears of it")
+    wait_until(lambda: failing.client.backend.get_state(task) == "FAILURE", within_s=30, what="the caller hears of it")
     failing.await_ok()
 
 
@@ -339,7 +339,7 @@ def test_what_kills_its_worker_is_dead_the_next_time(
         found.death.reason,
         found.death.exception,
     )
-    wait_until(lambda: failing.client.backend.get_state(sent) == "FAILURE", within_s=10, what="the caller hears of it")
+    wait_until(lambda: failing.client.backend.get_state(sent) == "FAILURE", within_s=30, what="the caller hears of it")
     failing.await_ok()
     failing.await_settled()
 
@@ -360,7 +360,7 @@ def test_what_kills_its_worker_is_dead_without_any_redis(
         worker.stop()
     failing.start(processes=1)
     assert Reason.DELIVERY_LIMIT == failing.find_dead_letter(sent).death.reason
-    wait_until(lambda: failing.client.backend.get_state(sent) == "FAILURE", within_s=10, what="the caller hears of it")
+    wait_until(lambda: failing.client.backend.get_state(sent) == "FAILURE", within_s=30, what="the caller hears of it")
     failing.await_settled()
 
 
@@ -454,7 +454,7 @@ def test_what_rabbitmq_put_aside_itself(rabbitmq: Server, opened: Callable[..., 
                     message.reject(requeue=requeue)
                 return len(failing.dead_letters()) == number
 
-            wait_until(dies, within_s=10, what=f"{mark} is dead")
+            wait_until(dies, within_s=30, what=f"{mark} is dead")
     reasons = {one.id: one.death.reason for one in failing.dead_letters()}
     assert {"poison": Reason.DELIVERY_LIMIT, "no": Reason.REJECTED} == reasons
     assert {failing.queue} == {one.death.queue for one in failing.dead_letters()}
@@ -491,9 +491,9 @@ def test_a_task_that_fails_while_its_worker_of_a_topic_leaves(
     worker = failing.start(processes=1)
     wait_until(lambda: " ready." in worker.log_tail(100), within_s=READY_WITHIN_S, what="it consumes")
     sent = _send_through(failing, TOPIC, "media.y", "dead.held", str(go))
-    wait_until((tmp_path / "go-runs").exists, within_s=10, what="it runs")
+    wait_until((tmp_path / "go-runs").exists, within_s=30, what="it runs")
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "Warm shutdown" in worker.log_tail(100), within_s=10, what="the worker leaves")
+    wait_until(lambda: "Warm shutdown" in worker.log_tail(100), within_s=30, what="the worker leaves")
     go.touch()
     wait_until(lambda: worker.exit_code is not None, within_s=20, what="the worker is gone")
     worker.stop()
@@ -595,7 +595,7 @@ def test_a_signal_is_sent_for_each_confirmed_dead_letter(server: Server, opened:
             publisher.publish_later(
                 PendingDeadLetter(written, failing.dead, settled.append, "dead.ok", name, Reason.FAILED, failing.queue)
             )
-        wait_until(lambda: not publisher.pending, within_s=10, what="both are written")
+        wait_until(lambda: not publisher.pending, within_s=30, what="both are written")
     finally:
         dead_lettered.disconnect(hear, dispatch_uid=failing.queue)
         publisher.close()
@@ -632,9 +632,9 @@ def test_a_task_that_fails_while_its_worker_leaves(
     worker = failing.start()
     failing.await_ok()
     sent = failing.send("dead.held", str(go))
-    wait_until((tmp_path / "go-runs").exists, within_s=10, what="it runs")
+    wait_until((tmp_path / "go-runs").exists, within_s=30, what="it runs")
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "Warm shutdown" in worker.log_tail(100), within_s=10, what="the worker leaves")
+    wait_until(lambda: "Warm shutdown" in worker.log_tail(100), within_s=30, what="the worker leaves")
     go.touch()
     wait_until(lambda: worker.exit_code is not None, within_s=20, what="the worker is gone")
     assert 0 == worker.exit_code
@@ -676,7 +676,7 @@ def test_replay_keeps_the_id_and_says_that_it_is_one(failing: FailingApp, tmp_pa
     task, replay, retries = wait_until(path.read_text, within_s=20, what="the task runs").split()
     assert (sent, "0") == (task, retries)
     assert asked_at <= int(replay) <= int(time() * 1000)
-    wait_until(lambda: "SUCCESS" == failing.client.backend.get_state(sent), within_s=10, what="it succeeds")
+    wait_until(lambda: "SUCCESS" == failing.client.backend.get_state(sent), within_s=30, what="it succeeds")
     assert sent not in {one.id for one in failing.dead_letters()}
 
 
@@ -868,7 +868,7 @@ def test_one_odd_dead_letter_hides_no_other(server: Server, opened: Callable[...
         if server.name != "RabbitMQ":
             for element in ('{"properties": {"delivery_info": "x"}}', '{"properties": {}, "body": 7}', "[" * 10**5):
                 channel.client.lpush(failing.dead, element)
-    wait_until(lambda: len(failing.dead_letters()) >= 4, within_s=5, what="they are there")
+    wait_until(lambda: len(failing.dead_letters()) >= 4, within_s=30, what="they are there")
     shown = failing.run("list", "--older-than", "0s").stdout + failing.run("list").stdout
     for name in ("good", "odd-0", "odd-1", "odd-2"):
         assert name in shown
@@ -953,7 +953,7 @@ def _refusing(failing: FailingApp, channel: Any) -> Iterator[None]:
         full = Queue(failing.dead, queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"})(channel)
         full.declare()
         publish(channel, Message(b"1", "application/json", "utf-8"), failing.dead)
-        wait_until(partial(_holds, channel, failing.dead, 1), within_s=5, what="it is full")
+        wait_until(partial(_holds, channel, failing.dead, 1), within_s=30, what="it is full")
         yield
         # room for one: RabbitMQ confirms what comes while a queue is being deleted, and it is gone
         full.purge()

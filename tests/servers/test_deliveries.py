@@ -117,7 +117,7 @@ def test_a_count_whose_retention_is_over_starts_again_and_is_deleted(
                 lambda database=database, names=names: (  # type: ignore[misc]
                     1 == len(database.read(lambda connection: connection.execute(names).all()))
                 ),
-                within_s=10,
+                within_s=30,
                 what="the row is deleted",
             )
 

@@ -368,7 +368,7 @@ def test_a_redis_that_cannot_save(database: redis_py.Redis, redis: Server, tmp_p
         gone.rmdir()
         client.bgsave()
         wait_until(
-            lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", within_s=10, what="the save fails"
+            lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", within_s=30, what="the save fails"
         )
         assert ["rdb_last_bgsave_status is err"] == redis_findings(server, "RPT706")
     assert directory

@@ -131,12 +131,12 @@ def test_a_chord_whose_part_died_before_it_was_counted_goes_on(shop: Shop) -> No
     first = body.parent[0]
     shop.get(first)
     client = cast("Any", shop.client.backend).client
-    (counted,) = wait_until(lambda: client.keys(f"*{body.parent.id}.j"), within_s=10, what="it is counted")
+    (counted,) = wait_until(lambda: client.keys(f"*{body.parent.id}.j"), within_s=30, what="it is counted")
     # all that is known of it but the number of parts
     client.delete(*(key for key in client.keys(f"*{body.parent.id}*") if not key.endswith(b".s")))
     message = {"group_id": body.parent.id, "group_index": 0, "chord": _chord_of(shop, body)}
     shop.send("add", number, 1, task_id=first.id, **message)
-    wait_until(lambda: client.exists(counted), within_s=8, what="it is counted again")
+    wait_until(lambda: client.exists(counted), within_s=30, what="it is counted again")
     hold.touch()
     assert 2 == shop.get(body)
     assert 1 == len(shop.effects([number, 1]))
@@ -347,7 +347,7 @@ def test_a_run_that_stood_still_and_was_not_missed_is_done(
     shop.start()
     task = shop.send("charge", order, 1, "", str(hold))
     with frozen(shop.await_effects(order)[0].pid):
-        wait_until(lambda: shop.record.has_unknown_outcome, within_s=10, what="its lease runs out")
+        wait_until(lambda: shop.record.has_unknown_outcome, within_s=30, what="its lease runs out")
     hold.touch()
     assert task.id == shop.get(task)["by"]
     assert task.id == shop.get(shop.send("charge", order, 1, "", str(hold)))["by"]

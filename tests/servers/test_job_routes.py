@@ -111,7 +111,7 @@ def serving(web: FastAPI) -> Iterator[int]:
     thread = Thread(target=server.run)
     thread.start()
     try:
-        wait_until(lambda: server.started, within_s=10, what="the server serves")
+        wait_until(lambda: server.started, within_s=30, what="the server serves")
         yield port
     finally:
         server.should_exit = True

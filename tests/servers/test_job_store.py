@@ -81,7 +81,7 @@ def lost(store: JobStore, job: str) -> None:
         found = store.get(TENANT, job)
         return found is not None and found.status is Status.LOST
 
-    wait_until(ran_out, within_s=10, what=f"the lease of {job} runs out")
+    wait_until(ran_out, within_s=30, what=f"the lease of {job} runs out")
 
 
 def status(store: JobStore, job: str) -> Status:
@@ -568,7 +568,7 @@ def test_the_reaper_frees_what_is_stuck_and_nothing_that_lives(store: JobStore) 
     elsewhere = submission(tenant=digest("another"), lease_s=SOON_S)
     for one in (dead, alive, elsewhere):
         store.submit(one)
-    wait_until(lambda: len(list(store.expired())) == 2, within_s=10, what="two leases run out")
+    wait_until(lambda: len(list(store.expired())) == 2, within_s=30, what="two leases run out")
     assert {dead.id, elsewhere.id} == {one.job.id for one in store.expired() if one.job}
     assert [dead.id] == [one.job.id for one in store.reap(TENANT) if one.job]
     assert [elsewhere.id] == [one.job.id for one in store.reap() if one.job]
@@ -728,7 +728,7 @@ def test_on_a_cluster_of_three(tmp_path: Path) -> None:
             assert "accepted" == store.submit(one).result
             assert "conflict" == store.submit(replace(one, id=str(uuid4()))).result
             assert "queued" == store.sent(one.tenant, one.id, SOON_S).result
-        wait_until(lambda: len(list(store.expired())) == 30, within_s=10, what="the leases run out")
+        wait_until(lambda: len(list(store.expired())) == 30, within_s=30, what="the leases run out")
         assert 30 == len(list(store.reap()))
         store.client.close()
 

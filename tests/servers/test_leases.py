@@ -172,7 +172,7 @@ def test_jobs_whose_worker_died_are_listed_and_freed(
         Migrations(jobs.database).apply()
     submission = Submission("job", "t" * 64, "s" * 64, "project 7", "shop.render", "p", "", 0, 0.05)
     jobs.submit(submission)
-    wait_until(lambda: list(jobs.expired()), within_s=5, what="its lease runs out")
+    wait_until(lambda: list(jobs.expired()), within_s=30, what="its lease runs out")
     result = desk.run("jobs")
     assert ("project 7" in result.stdout, "nothing was changed" in result.stderr) == (True, True)
     assert ["job"] == [one["id"] for one in json.loads(desk.run("jobs", "--execute", "--json").stdout)]

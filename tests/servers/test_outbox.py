@@ -335,7 +335,7 @@ def test_a_commit_wakes_the_relay(shop: Shop) -> None:
         wait_until(lambda: relay.state.is_active, within_s=20, what="it is active")
         for number in range(5):
             shop.send(number)
-            wait_until(lambda: not shop.waiting, within_s=10, what="it is published")
+            wait_until(lambda: not shop.waiting, within_s=30, what="it is published")
     assert shop.arguments == list(range(5))
 
 
@@ -387,7 +387,7 @@ def test_a_relay_that_was_killed_on_this_machine_is_replaced_at_once(
         try:
             wait_until(lambda: "publishing the outbox" in killed.log_tail(20), within_s=30, what="it publishes")
             killed.signal(signal.SIGKILL)
-            wait_until(lambda: killed.exit_code is not None, within_s=10, what="it has ended")
+            wait_until(lambda: killed.exit_code is not None, within_s=30, what="it has ended")
         finally:
             killed.stop()
         shop.send(1)
@@ -694,7 +694,7 @@ def test_a_relay_says_that_its_broker_takes_nothing_and_can_be_stopped(
             shop.send("waits")
             wait_until(lambda: "takes no messages" in relay.state.trouble, within_s=20, what="it says so")
             before = relay.state.beat_at
-            wait_until(lambda: relay.state.beat_at > before, within_s=10, what="it gives another sign of life")
+            wait_until(lambda: relay.state.beat_at > before, within_s=30, what="it gives another sign of life")
         assert len(shop.waiting) == 1
         shop.publish()
         assert set(shop.arguments) == {"waits"}

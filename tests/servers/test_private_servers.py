@@ -164,10 +164,10 @@ def test_a_command_that_cannot_start_says_so(tmp_path: Path) -> None:
 def test_a_reaped_process_takes_its_children_along(tmp_path: Path) -> None:
     code = "import subprocess; child = subprocess.Popen(['sleep', '600']); print(child.pid, flush=True); child.wait()"
     with ReapedProcess([sys.executable, "-c", code], log=tmp_path / "log", environment=dict(os.environ)) as process:
-        wait_until(process.log_tail, within_s=10, what="the child is named")
+        wait_until(process.log_tail, within_s=30, what="the child is named")
         child = int(process.log_tail())
         assert [process.pid, child] == running([process.pid, child])
-    wait_until(lambda: not running([process.pid, child]), within_s=5, what="both are gone")
+    wait_until(lambda: not running([process.pid, child]), within_s=30, what="both are gone")
     assert process.exit_code == 128 + signal.SIGKILL
 
 
@@ -181,14 +181,14 @@ print(child.pid, flush=True)
 child.wait()
 """
     with ReapedProcess([sys.executable, "-c", code], log=tmp_path / "log", environment=dict(os.environ)) as process:
-        wait_until(process.log_tail, within_s=10, what="the child is named")
+        wait_until(process.log_tail, within_s=30, what="the child is named")
         child = int(process.log_tail())
         assert os.getpgid(child) == child
         if how == "kill":
             process.signal(signal.SIGKILL)
-            wait_until(lambda: process.exit_code is not None, within_s=10, what="the reaper has ended")
+            wait_until(lambda: process.exit_code is not None, within_s=30, what="the reaper has ended")
             assert not running([child])
-    wait_until(lambda: not running([process.pid, child]), within_s=5, what="both are gone")
+    wait_until(lambda: not running([process.pid, child]), within_s=30, what="both are gone")
 
 
 def test_a_process_stands_still_until_the_last_who_wants_it_has_left(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_process_stands_still_until_the_last_who_wants_it_has_left(tmp_path: P
         first.__exit__(None, None, None)
         assert _stands_still(process)
         second.__exit__(None, None, None)
-        wait_until(lambda: not _stands_still(process), within_s=5, what="it goes on")
+        wait_until(lambda: not _stands_still(process), within_s=30, what="it goes on")
 
 
 def _stands_still(process: ReapedProcess) -> bool:

@@ -181,7 +181,7 @@ def test_a_worker_that_starts_later_runs_nothing_that_was_revoked(
         app.send_task(f"{TASKS}.note", ["other"])
         rollout.start_worker(TARGET)
         assert {"other"} == {line["label"] for line in rollout.await_ran(["other"])}
-        wait_until(lambda: not rollout.waiting(TARGET), within_s=10, what="nothing is left")
+        wait_until(lambda: not rollout.waiting(TARGET), within_s=30, what="nothing is left")
     finally:
         rollout.stop()
 

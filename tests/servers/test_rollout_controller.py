@@ -260,7 +260,7 @@ def test_workers_that_connect_again_are_no_fault_and_workers_that_stay_away_are(
         assert () == faults("connecting")
         assert () == faults("running", queue)
         monkeypatch.setattr(watch_module, "_SILENT_S", 0.5)
-        found = wait_until(lambda: faults("connecting"), within_s=10, what="the workers are given up", poll_s=0.2)
+        found = wait_until(lambda: faults("connecting"), within_s=30, what="the workers are given up", poll_s=0.2)
         assert f"no worker of the target reports that it reads {queue!r}" in found[0]
 
 

@@ -86,7 +86,7 @@ def test_messages_of_configured_applications_alone_say_when_they_were_sent(serve
         found = []
         for app, options in ways:
             app.send_task("repot.run", ignore_result=True, **options)
-            message = wait_until(lambda: channel.basic_get(queue, no_ack=True), within_s=10, what="the message")
+            message = wait_until(lambda: channel.basic_get(queue, no_ack=True), within_s=30, what="the message")
             found.append(message.properties.get("timestamp"))
     assert before <= found[0] <= time()
     assert [7, None] == found[1:]
@@ -94,7 +94,7 @@ def test_messages_of_configured_applications_alone_say_when_they_were_sent(serve
 
 def _taken(connection: Connection, queue: str) -> int:
     channel: Any = connection.default_channel
-    wait_until(lambda: channel.basic_get(queue, no_ack=True), within_s=10, what="the first message")
+    wait_until(lambda: channel.basic_get(queue, no_ack=True), within_s=30, what="the first message")
     return 1 + sum(1 for _ in iter(lambda: channel.basic_get(queue, no_ack=True), None))
 
 
@@ -180,7 +180,7 @@ def test_a_delayed_task_that_retries_comes_back_to_its_queue(deployment: Deploym
 
 def test_a_worker_of_an_undeclared_queue_says_nothing_untrue(deployment: Deployment) -> None:
     """`-Q other` alone: Celery said at each start that there were no delays, as the default queue was not there."""
-    wait_until(lambda: "ready." in deployment.worker.log_tail(500), within_s=10, what="the last line of a start")
+    wait_until(lambda: "ready." in deployment.worker.log_tail(500), within_s=30, what="the last line of a start")
     said = deployment.worker.log_tail(500)
     assert "CRITICAL" not in said
     assert "native delayed delivery" not in said.lower()
@@ -237,7 +237,7 @@ def test_a_delayed_message_reaches_no_queue_whose_name_ends_alike(rabbitmq: Serv
                     found.append(message.headers["id"])
             return all(len(found) >= len(sent[name]) for name, found in arrived.items())
 
-        wait_until(all_arrived, within_s=10, what="all arrive")
+        wait_until(all_arrived, within_s=30, what="all arrive")
         # what went astray comes by the same exit at the same time
         all_arrived()
     assert sent == arrived

@@ -118,7 +118,7 @@ def test_a_store_that_loads_its_data_is_away(
     client.config_set("key-load-delay", 5000)
     with _in_thread(lambda: client.execute_command("DEBUG", "RELOAD")):
         with pytest.raises(StoreUnreachable, match="is loading"):
-            wait_until(lambda: not _acquires(patient), within_s=10, what="it says so")
+            wait_until(lambda: not _acquires(patient), within_s=30, what="it says so")
         client.config_set("key-load-delay", 0)
     assert _acquires(patient)
 

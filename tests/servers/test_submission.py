@@ -107,7 +107,7 @@ def test_a_job_runs_with_its_id_as_the_tasks_and_frees_its_scope(shop: Shop) -> 
     assert (True, 1) == (job.status.is_active, job.generation)
     running = ours.await_status(job.id, Status.RUNNING)
     shop.await_effects(ours.project)
-    wait_until(lambda: ours.jobs.get(job.id).progress.stage, within_s=10, what="progress is written")
+    wait_until(lambda: ours.jobs.get(job.id).progress.stage, within_s=30, what="progress is written")
     progress = ours.jobs.get(job.id).progress
     assert (1, 2, "render") == (progress.done, progress.total, progress.stage)
     assert 1 == running.attempts

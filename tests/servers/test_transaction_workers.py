@@ -113,7 +113,7 @@ def test_a_worker_that_slept_through_its_lease_cannot_commit(shop: LedgerShop) -
         again = shop.send("charge", "o")
         assert shop.get(again) == "paid o"
     assert shop.get(task) == "paid o"
-    wait_until(lambda: shop.rows == ["o"], within_s=10, what="one row is left")
+    wait_until(lambda: shop.rows == ["o"], within_s=30, what="one row is left")
     assert (shop.record.state, shop.record.runs) == (State.DONE, 2)
 
 

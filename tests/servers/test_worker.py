@@ -153,8 +153,8 @@ def test_dead_letters_have_a_queue(
     with Connection(rabbitmq.url) as connection:
         channel: Any = connection.default_channel
         connection.Producer().publish({"poison": True}, routing_key=queue)
-        wait_until(lambda: _reject(channel, queue), within_s=10, what="the message is there to reject")
-        found = wait_until(lambda: channel.basic_get(dead, no_ack=True), within_s=10, what="the dead letter arrives")
+        wait_until(lambda: _reject(channel, queue), within_s=30, what="the message is there to reject")
+        found = wait_until(lambda: channel.basic_get(dead, no_ack=True), within_s=30, what="the dead letter arrives")
     assert "rejected" == found.headers["x-death"][0]["reason"]
 
 
