@@ -11,7 +11,7 @@ from urllib.request import ProxyHandler, build_opener
 from repot.config import child_environment
 from repot.testbed import ReapedProcess, free_port
 from repot.waiting import wait_until
-from support.sidecars import ProbedWorker
+from support.sidecars import patient_worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 def test_flower_sees_the_worker_and_its_tasks(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """By the events that RabbitMQ does not confirm; and the worker stays ready beside a second one who asks it."""
-    with ProbedWorker(server, redis, toxiproxy, tmp_path, send_task_events=True) as probed:
-        probed.await_ready()
+    with patient_worker(server, redis, toxiproxy, tmp_path, send_task_events=True) as probed:
         port = free_port()
         command = [sys.executable, "-m", "celery", "--app", probed.settings.app, "flower"]
         flower = ReapedProcess(

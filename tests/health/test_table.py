@@ -6,7 +6,7 @@ import signal
 from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psutil
@@ -105,8 +105,8 @@ def test_shutting_down(patient: ProbedWorker, tmp_path: Path, number: signal.Sig
     wait_until(lambda: patient.status.pool.active, within_s=20, what="the task runs")
     patient.worker.signal(number)
     # a ping before that may have no answer, and would be waited for
-    wait_until(lambda: patient.status.phase == "stopping", within_s=STATUS_TIMEOUT_S, what="it begins to stop")
-    patient.await_state("/ready", (503, "stopping"), within_s=STATUS_TIMEOUT_S)
+    wait_until(lambda: patient.status.phase == "stopping", within_s=20, what="it begins to stop")
+    patient.await_state("/ready", (503, "stopping"), within_s=20)
     _stays(patient, "/live", (200, "stopping"))
     assert f"({kind} shutdown)" in patient.get("/live").body["reason"]
     hold.touch()
@@ -190,7 +190,13 @@ def test_password_rotated_and_back(
     server, name = server_of(broker), f"u-{uuid4()}"
     user = _RedisUser(server, name) if broker == "redis" else _RabbitUser(server, name)
     user.may_log_in("old")
-    with ProbedWorker(server, redis, toxiproxy, tmp_path, user=f"{name}:old") as probed:
+    # an attempt to connect that has no answer in time is no refusal
+    waits: dict[str, Any] = {
+        "socket_timeout": 10,
+        "socket_connect_timeout": 10,
+        "sidecar": {"HEALTHCHECK_STATUS_TIMEOUT": "40"},
+    }
+    with ProbedWorker(server, redis, toxiproxy, tmp_path, user=f"{name}:old", **waits) as probed:
         probed.await_ready()
         pid = probed.status.process.pid
         probed.send("repot.run", STATUS_TIMEOUT_S)
@@ -269,14 +275,14 @@ def test_rabbitmq_under_a_disk_alarm(rabbitmq: Server, redis: Server, toxiproxy:
         assert {(200, "running")} == {one.short for one in lives}
 
 
-def test_consumer_cancelled(probed: ProbedWorker) -> None:
+def test_consumer_cancelled(patient: ProbedWorker) -> None:
     """It answers pings, and takes nothing: by `celery control cancel_consumer`, as an operator does it."""
-    queue = probed.settings.queue_names[0]
-    probed.client.control.cancel_consumer(queue)
-    probed.await_state("/ready", (503, "not_consuming"))
-    assert (200, "running") == probed.get("/live").short
-    probed.client.control.add_consumer(queue)
-    probed.await_ready()
+    queue = patient.settings.queue_names[0]
+    patient.client.control.cancel_consumer(queue)
+    patient.await_state("/ready", (503, "not_consuming"))
+    assert (200, "running") == patient.get("/live").short
+    patient.client.control.add_consumer(queue)
+    patient.await_ready()
 
 
 def test_a_pool_that_only_dies(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:

@@ -81,6 +81,12 @@ class FailingApp:
         name = f"w-{uuid4()}"
         worker = start_worker(name, self.queue, self.settings, self.directory, processes, options)
         self.workers.append(worker)
+        # one that is killed by its first message may have ended
+        wait_until(
+            lambda: " ready." in worker.log_tail(500) or worker.exit_code is not None,
+            within_s=READY_WITHIN_S,
+            what="it consumes",
+        )
         return worker
 
     def stop(self) -> None:

@@ -67,7 +67,7 @@ class Admin:
             headers=headers,
             data=json.dumps({} if body is None else body).encode() if method != "GET" else None,
         )
-        with build_opener(ProxyHandler({})).open(request, timeout=10) as response:
+        with build_opener(ProxyHandler({})).open(request, timeout=60) as response:
             text = response.read()
         return json.loads(text) if text else None
 
@@ -240,7 +240,7 @@ def test_a_live_run_changes_nothing_on_rabbitmq(admin: Admin) -> None:
         found = admin.ask("GET", f"queues/{admin.vhost}")
         return definitions, [(queue["name"], queue.get("messages")) for queue in found]
 
-    wait_until(lambda: state()[1] == [("celery", 1)], within_s=15, what="the message is counted")
+    wait_until(lambda: state()[1] == [("celery", 1)], within_s=60, what="the message is counted")
     before = state()
     reader = admin.user("reader", tags="monitoring", configure="^$", write="^$", read="^$")
     found = doctor(

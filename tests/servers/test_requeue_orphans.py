@@ -122,7 +122,7 @@ def test_what_a_killed_worker_held_is_given_back_and_runs_once(shop: Shop) -> No
     assert [1, 1] == [len(shop.effects(value)) for value in ("task", "task-next")]
 
 
-LEASE_S = 3
+LEASE_S = 9
 CLAIM: dict[str, Any] = {"redis_claim": "atomic", "redis_claim_lease": LEASE_S}
 #: Longer than a busy machine needs between a worker's end and a look.
 LONG_S = 60
@@ -162,7 +162,7 @@ def test_a_claim_of_a_living_worker_stays_although_it_cannot_answer(
         assert isinstance(broker, KeepsDeliveries)
         before = {one.tag: one for one in broker.deliveries()}
         assert 1 == len(broker.consuming_clients())
-        Event().wait(2 * LEASE_S)
+        Event().wait(LEASE_S + 1)
         # what was read before may be outdated; what counts is whether the worker lives now
         assert {GiveBack.LIVES} == {broker.give_back(one) for one in before.values()}
         assert dict.fromkeys(before, True) == {one.tag: one.lives for one in broker.deliveries()}
@@ -200,7 +200,7 @@ def test_what_a_living_worker_holds_stays_with_it(own: Server, redis: Server, op
     await_in_hand(shop, 5)
     mine = hold(shop, "mine")
     await_in_hand(shop, 6)
-    found = kept(requeue(shop, "--execute", "--json"))
+    found = kept(requeue(shop, "--execute", "--json", "--wait", "30s"))
     by = f"left: celery@w1-{shop.name} holds it"
     assert f"{by} (scheduled)" == found.pop(later[0])
     assert f"{by} (reserved)" == found.pop(mine[0])
@@ -208,7 +208,8 @@ def test_what_a_living_worker_holds_stays_with_it(own: Server, redis: Server, op
     assert {unseen} == {found.pop(one) for one in limited}
     assert ["given back"] * 2 == list(found.values())
     # a second round finds what the worker holds by now, and nothing else
-    assert not [one for one in kept(requeue(shop, "--json")).values() if "given back" in one]
+    again = kept(requeue(shop, "--json", "--wait", "30s"))
+    assert not [one for one in again.values() if "given back" in one]
 
 
 @pytest.mark.parametrize("instant", ["frozen", "solo", "stopping", "mute"])

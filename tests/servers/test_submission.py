@@ -125,7 +125,7 @@ def test_a_job_runs_with_its_id_as_the_tasks_and_frees_its_scope(shop: Shop) -> 
 def test_a_run_longer_than_its_lease_keeps_its_scope(
     redis: Server, leases: Server | PrivateDatabase, opened: Callable[..., Shop]
 ) -> None:
-    shop = opened(redis, redis, leases=leases, lease=5)
+    shop = opened(redis, redis, leases=leases, lease=10)
     ours, hold = desk(shop), shop.file()
     shop.start(1)
     job = ours.submit(hold=str(hold))

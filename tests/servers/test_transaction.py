@@ -385,7 +385,7 @@ def test_a_commit_whose_answer_is_lost_happened_once(
         @event.listens_for(engine, "commit")
         def cut_answers(_: object) -> None:
             if not cut:
-                cut.append(link.add_toxic("timeout", "downstream", {"timeout": 300}))
+                cut.append(link.add_toxic("timeout", "downstream", {"timeout": 3000}))
 
         def charge(self: Any, order: str) -> str:
             with self.transaction(engine) as connection:

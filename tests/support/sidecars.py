@@ -176,7 +176,7 @@ class ProbedWorker:
                     return float(sample.value)
         return None
 
-    def await_state(self, path: str, expected: tuple[int, str], within_s: float = 30) -> None:
+    def await_state(self, path: str, expected: tuple[int, str], within_s: float = 60) -> None:
         """Wait for an answer; what came instead is part of the failure."""
         seen: list[object] = []
 
@@ -244,7 +244,7 @@ def patient_worker(
     """A worker that is ready, for a test that breaks no link: a machine that pauses for seconds must not break one."""
     variables = {"HEALTHCHECK_PING_TIMEOUT": "30"} | dict(sidecar or {})
     # a soft shutdown lasts that long, whatever becomes of the tasks
-    waits: dict[str, Any] = {"heartbeat": 60, "soft_shutdown_timeout": 2 * STATUS_TIMEOUT_S + 2}
+    waits: dict[str, Any] = {"heartbeat": 60, "soft_shutdown_timeout": 4 * STATUS_TIMEOUT_S}
     with ProbedWorker(server, results, toxiproxy, directory, sidecar=variables, **waits, **more) as found:
         found.await_listening()
         found.await_ready()
