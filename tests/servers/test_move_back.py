@@ -24,6 +24,7 @@ from support.moves import (
     WAYS,
     Way,
     declare,
+    patient_take,
     places,
     read,
     read_at_least,
@@ -51,7 +52,7 @@ def send(path: Way, places_: range) -> None:
 
 def consume(path: Way, number: int) -> set[int]:
     """As workers of the target would; return the places."""
-    with closing(path.target.open()) as broker, broker.take(path.goal, number) as taken:
+    with closing(path.target.open()) as broker, patient_take(broker, path.goal, number) as taken:
         assert number == len(taken.messages)
         taken.commit(one.id for one in taken.messages)
         return set(places([one.message for one in taken.messages]))

@@ -122,7 +122,7 @@ def test_jobs_move_all_queues_and_the_account_closes(ways: Ways) -> None:
     def look(*_: object) -> None:
         seen.append(len({one.pid for one in jobs_of(psutil.Process())} - before))
 
-    account = ways.run(Limits(window=10, jobs=2), look)
+    account = ways.run(Limits(window=10, jobs=2, rate=120), look)
     assert (3 * COUNT, True) == (account.delivered, account.closes)
     assert 2 == max(seen)
     assert [list(range(COUNT))] * 3 == [places(found) for found in ways.arrived()]
@@ -140,7 +140,7 @@ def test_what_jobs_have_moved_comes_back(across: Ways) -> None:
 
 def test_a_killed_job_ends_the_move_and_the_next_one_goes_on(across: Ways) -> None:
     across.fill(400)
-    with across.started("--jobs", "3", "--window", "5", "--rate", "300") as (mover, jobs):
+    with across.started("--jobs", "3", "--window", "5", "--rate", "60") as (mover, jobs):
         jobs[0].kill()
         _, said = mover.communicate(timeout=60)
     assert 1 == mover.returncode, said

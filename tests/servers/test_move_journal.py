@@ -238,7 +238,7 @@ def test_a_mover_goes_on_after_the_death_of_the_database_of_its_journal(path: Wa
         def show(_queue: str, doing: str, count: int) -> None:
             said.append(doing)
             if said.count("moving") == 3 and doing == "moving":
-                assert 60 == count
+                assert 0 < count <= 60
                 database.kill()
             elif doing.startswith("interrupted") and "moving" in said[-2]:
                 database.restart()

@@ -17,6 +17,7 @@ from celery import chain, chord
 
 from repot.brokers.headers import MAYBE_TWICE_HEADER
 from repot.chaos.runner.workers import start_worker
+from repot.migrate import revoked as revoked_module
 from repot.migrate.move import open_move
 from repot.migrate.revoked import carry_revoked
 from repot.waiting import wait_until
@@ -127,8 +128,9 @@ def test_an_expired_task_does_not_run(moved: Move) -> None:
     assert [] == moved.after.effects("expired")
 
 
-def test_a_task_that_was_revoked_on_the_old_broker_does_not_run(moved: Move) -> None:
+def test_a_task_that_was_revoked_on_the_old_broker_does_not_run(moved: Move, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of the old broker has heard of it; without `revoked` the new workers would run it."""
+    monkeypatch.setattr(revoked_module, "_WITHIN_S", 8)
     name = f"w-{uuid4()}"
     before: Any = moved.before
     worker = start_worker(name, f"another-{before.name}", before.settings, before.directory)

@@ -70,7 +70,7 @@ def celery(rollout: Rollout, *words: str, side: Side = SOURCE) -> subprocess.Com
         env=environment | {"PYTHONPATH": ":".join(filter(None, sys.path))},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -132,8 +132,8 @@ def test_a_revoked_task_is_not_run_on_either_side(both: Rollout) -> None:
         label = uuid4().hex
         both.change(weight=float(side is TARGET))
         wait_until(lambda: _side_of_a_send(app) is side, within_s=30, what="the weight is followed")  # noqa: B023
-        revoked = app.send_task(f"{TASKS}.note", [f"{label}-revoked"], countdown=6)
-        app.send_task(f"{TASKS}.note", [f"{label}-other"], countdown=7)
+        revoked = app.send_task(f"{TASKS}.note", [f"{label}-revoked"], countdown=12)
+        app.send_task(f"{TASKS}.note", [f"{label}-other"], countdown=13)
         revoked.revoke()
         ran = both.await_ran([f"{label}-other"])
         assert f"{label}-revoked" not in {line["label"] for line in ran}
@@ -203,7 +203,7 @@ def test_purge_empties_both_sides(redis: Server, rabbitmq: Server, tmp_path: Pat
 def test_a_side_that_is_away_hides_nothing_of_the_other(away: Rollout) -> None:
     worker = node(away, SOURCE)
     away.start_worker(SOURCE, 1)
-    answer = celery(away, "inspect", "ping", "--json", "-t", "5")
+    answer = celery(away, "inspect", "ping", "--json", "-t", "10")
     assert {worker} == set(json.loads(answer.stdout or "{}")), answer.stderr
     assert "the target of the rollout shop did not take the command ping" in answer.stderr
     assert "planted" not in answer.stdout + answer.stderr
@@ -216,7 +216,7 @@ def test_a_side_that_is_away_hides_nothing_of_the_other(away: Rollout) -> None:
 def test_the_other_side_answers_where_the_own_broker_is_away(away: Rollout) -> None:
     """A program of the target, which is away."""
     away.start_worker(SOURCE, 1)
-    answer = celery(away, "inspect", "ping", "--json", "-t", "5", side=TARGET)
+    answer = celery(away, "inspect", "ping", "--json", "-t", "10", side=TARGET)
     assert {f"{node(away, SOURCE)}/source"} == set(json.loads(answer.stdout or "{}")), answer.stderr
     assert "the target of the rollout shop did not take the command ping" in answer.stderr
     with pytest.raises(OperationalError):

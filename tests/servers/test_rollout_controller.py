@@ -30,7 +30,7 @@ from repot.routing.tally import Reporter, WorkerState
 from repot.testbed import redis_server
 from repot.waiting import wait_until
 from support.databases import with_tables
-from support.moves import task
+from support.moves import patient_take, task
 from support.reports import HEALTHY, Reports, between, environment, plan_of
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def put(rollout: Rollout, side: Side) -> None:
 def take_all(rollout: Rollout, side: Side) -> None:
     with (
         closing(rollout.watch(plan_of(rollout)).sides[side].connect()) as broker,
-        broker.take(rollout.settings.queue_names[0], 10) as taken,
+        patient_take(broker, rollout.settings.queue_names[0], 10) as taken,
     ):
         taken.commit([one.id for one in taken.messages])
 
@@ -378,6 +378,8 @@ def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, report
     words = ["--steps", "50,100", "--bake", "2s", "--samples", "50", "--synthetic", "", "--execute"]
     command = [sys.executable, "-m", "repot", "rollout", "start", rollout.name, *words]
     variables = inherited_environment(without=("WORKER_",)) | environment(rollout.settings)  # type: ignore[arg-type]
+    # or one of them could see it
+    put(rollout, Side.SOURCE)
     with reports.each_second(**HEALTHY):
         for _ in range(8):
             with subprocess.Popen(command, env=variables, stdout=-1, stderr=-1) as controller:
@@ -387,5 +389,6 @@ def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, report
                 with pytest.raises(subprocess.TimeoutExpired):
                     controller.wait(chance.uniform(0, 2))
                 controller.kill()
+        take_all(rollout, Side.SOURCE)
         assert Phase.DONE == rollout.controller().run(Event()).phase
     assert ALL_STEPS == states(rollout)

@@ -11,12 +11,14 @@ from click.testing import CliRunner
 
 from repot.cli.main import main
 from repot.config import ExplicitSettings
+from repot.errors import DeadlineExceeded
 from repot.rollout.judge import Criteria, Verdict
 from repot.rollout.phases import Phase
 from repot.rollout.prometheus import PrometheusCriteria
 from repot.rollout.rollout import Rollout, open_rollout
 from repot.routing.choice import Side
 from repot.testbed import LOOPBACK, free_port
+from repot.waiting import wait_until
 from support.prometheus import PrivatePrometheus, private_prometheus
 from support.reports import HEALTHY, Reports, between, environment, plan_of
 
@@ -65,9 +67,18 @@ def test_a_comparison_passes_fails_or_says_nothing(
     prometheus: PrivatePrometheus, query: str, verdict: Verdict, said: str
 ) -> None:
     prometheus.set(0)
-    one = found(prometheus.url, query)
-    assert verdict is one.verdict, one
-    assert said in one.reason
+    seen: list[Finding] = []
+
+    def is_so() -> bool:
+        seen.append(found(prometheus.url, query))
+        return verdict is seen[-1].verdict and said in seen[-1].reason
+
+    try:
+        # a scrape that takes over a second leaves no sample
+        wait_until(is_so, within_s=30, what=f"it is {verdict}", poll_s=0.2)
+    except DeadlineExceeded as error:
+        error.add_note(str(seen[-1]))
+        raise
 
 
 def test_a_prometheus_that_is_away_is_inconclusive_and_no_password_is_shown() -> None:

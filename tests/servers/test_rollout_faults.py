@@ -19,6 +19,7 @@ from kombu.exceptions import OperationalError
 
 from repot.chaos.runner.proxies import Proxy
 from repot.config import child_environment
+from repot.routing import breaker
 from repot.routing.choice import Side
 from repot.routing.counters import SideCounts
 from repot.testbed import LOOPBACK, rabbitmq_server, redis_server
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 SOURCE, TARGET = Side.SOURCE, Side.TARGET
-#: Seconds; a quarter is for the declaration of a new quorum queue, on a machine that is busy.
-TIMEOUT_S = 6.0
+#: Seconds; a quarter is for a connection, on a machine that is busy.
+TIMEOUT_S = 16.0
 #: What a shared machine may add; a sender without the limit waits for the socket's 30 s.
 SLACK_S = 10
 
@@ -50,6 +51,10 @@ class Link:
         rollout.addresses[TARGET] = direct
         rollout.begin(1)
         self.app = rollout.producer()
+        # a new quorum queue may take longer than a send waits
+        with Connection(direct) as connection:
+            for queue in self.sender.sibling().amqp.queues.values():
+                queue(connection.default_channel).declare()
 
     @property
     def sender(self) -> RolloutSender:
@@ -116,8 +121,10 @@ def test_a_target_that_refuses_connections_is_passed_by(link: Link) -> None:
     assert {sent for sent, _ in found} <= set(link.rollout.ids(SOURCE))
 
 
-def test_a_silent_target_costs_a_new_process_one_timeout(link: Link) -> None:
+def test_a_silent_target_costs_a_new_process_one_timeout(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     """It accepts connections and answers nothing; there is no connection yet."""
+    monkeypatch.setattr(breaker, "FIRST_S", 600)
+    monkeypatch.setattr(breaker, "LONGEST_S", 600)
     with link.proxy.with_toxic("timeout", ["upstream", "downstream"], {"timeout": 0}):
         sent, seconds = link.timed()
         assert seconds <= TIMEOUT_S + SLACK_S

@@ -27,6 +27,7 @@ from repot.errors import (
     StoreRefused,
     StoreUnreachable,
 )
+from repot.routing import follower as follower_module
 from repot.routing.choice import Weights
 from repot.routing.follower import _JITTER, FIRST_ANSWER_S, INTERVAL_S, Follower
 from repot.routing.record import Change, RolloutRecord, RolloutRecords
@@ -44,6 +45,15 @@ if TYPE_CHECKING:
 
 SOURCE, TARGET = "redis://source/0", "amqp://me:**@target//"
 FIRST = Change("ann", "the first step", phase="canary", weights=Weights(0.05))
+
+
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first question waits until it is answered."""
+    monkeypatch.setattr(follower_module, "FIRST_ANSWER_S", 60)
+
+
+PATIENT = pytest.mark.usefixtures("_patient")
 
 
 def _records(url: str, **changes: Any) -> RolloutRecords:
@@ -260,6 +270,7 @@ def test_a_change_is_followed(redis: Server) -> None:
     follower.stop()
 
 
+@PATIENT
 def test_the_first_question_waits_for_the_answer(redis: Server) -> None:
     records = _records(redis.url)
     made = records.create("shop", SOURCE, TARGET, FIRST)
@@ -288,6 +299,7 @@ def test_the_first_question_waits_half_a_second_at_most(redis: Server, toxiproxy
     assert 0.4 < waited < 10
 
 
+@PATIENT
 def test_without_a_store_the_last_known_generation_holds(caplog: pytest.LogCaptureFixture) -> None:
     """An outage is logged once, and so is its end."""
     caplog.set_level(logging.WARNING, logger="repot.routing.follower")
@@ -313,6 +325,7 @@ def test_without_a_store_the_last_known_generation_holds(caplog: pytest.LogCaptu
     assert "generation 1 holds" in line
 
 
+@PATIENT
 def test_a_record_that_was_deleted_holds(redis: Server) -> None:
     """A store that lost its data says nothing of the rollout."""
     records = _records(redis.url)
@@ -371,6 +384,7 @@ def test_a_forked_process_reads_for_itself(kind: str, request: pytest.FixtureReq
     assert "41" == done.stdout.strip(), done.stderr
 
 
+@PATIENT
 def test_many_threads_begin_one_thread(redis: Server) -> None:
     records = _records(redis.url)
     made = records.create("shop", SOURCE, TARGET, FIRST)

@@ -16,6 +16,7 @@ from repot.cli.main import main
 from repot.config import as_environment, inherited_environment
 from repot.database import rollout_tables as tables
 from repot.errors import StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.rollout import side_watch
 from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
     from support.databases import PrivateDatabase
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of a busy machine answers later."""
+    monkeypatch.setattr(side_watch, "_REPLIES_S", 20)
 
 
 @pytest.fixture

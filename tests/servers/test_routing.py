@@ -20,6 +20,7 @@ from celery import Celery, group
 from kombu import Connection, Queue
 
 from repot.chaos.instruments.journal import ENDED, READY, STARTED, Journal
+from repot.chaos.runner.worker_process import READY_WITHIN_S
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role
 from repot.waiting import wait_until
@@ -116,7 +117,7 @@ class Deployment:
         configure(self.client, self.settings, Role.CLIENT)
         self.worker: ReapedProcess = start_worker(f"w-{token}", self.queue, self.settings, directory, 2)
 
-    def at(self, what: str, task: str = "", number: int = 1) -> list[float]:
+    def at(self, what: str, task: str = "", number: int = 1, within_s: float = 30) -> list[float]:
         """When it happened, as soon as it has so often."""
 
         def found() -> list[float]:
@@ -124,7 +125,7 @@ class Deployment:
             return times if len(times) >= number else []
 
         try:
-            return wait_until(found, within_s=30, what=f"{what} {task}")
+            return wait_until(found, within_s=within_s, what=f"{what} {task}")
         except Exception as error:
             error.add_note(self.worker.log_tail(40))
             raise
@@ -138,7 +139,7 @@ def deployment(
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("WORKER_APP", raising=False)
         found = Deployment(server, redis, tmp_path_factory.mktemp("routing"))
-        found.at(READY)
+        found.at(READY, within_s=READY_WITHIN_S)
         yield found
         found.worker.stop()
 
@@ -189,7 +190,7 @@ def test_a_worker_of_an_undeclared_queue_says_nothing_untrue(deployment: Deploym
 def test_an_undeclared_queue_has_what_ours_have(rabbitmq: Server, redis: Server, tmp_path: Path) -> None:
     """Quorum, and dead letters; `amqp` refuses to declare it otherwise."""
     theirs = Deployment(rabbitmq, redis, tmp_path)
-    theirs.at(READY)
+    theirs.at(READY, within_s=READY_WITHIN_S)
     theirs.worker.stop()
     dead = theirs.settings.dead_letters_of(theirs.queue)
     arguments = {

@@ -13,6 +13,7 @@ from celery import Celery
 from kombu import Connection, Queue
 
 from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, READY, STARTED, Journal
+from repot.chaos.runner.worker_process import READY_WITHIN_S
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role, celery_config
 from repot.errors import DepthUnknown
@@ -38,7 +39,7 @@ class RunningWorker:
         self.journal = Journal(settings.journal)
         self.client = Celery("test", set_as_current=False)
         configure(self.client, settings, Role.CLIENT)
-        self.await_line(READY)
+        self.await_line(READY, within_s=READY_WITHIN_S)
 
     def send(self, name: str, *arguments: Any, **options: Any) -> str:
         task = str(uuid4())
@@ -48,12 +49,12 @@ class RunningWorker:
     def lines(self, what: str, task: str = "") -> list[dict[str, Any]]:
         return [line.details for line in self.journal.read() if (line.kind, line.task) == (what, task)]
 
-    def await_line(self, what: str, task: str = "", number: int = 1) -> None:
+    def await_line(self, what: str, task: str = "", number: int = 1, within_s: float = 30) -> None:
         def seen() -> bool:
             assert self.worker.exit_code is None, self.worker.log_tail(40)
             return len(self.lines(what, task)) >= number
 
-        wait_until(seen, within_s=30, what=f"{what} {task}, {number} times")
+        wait_until(seen, within_s=within_s, what=f"{what} {task}, {number} times")
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_a_retrying_task_keeps_its_id(running: RunningWorker) -> None:
 
 def test_a_warm_shutdown_ends_with_success(running: RunningWorker) -> None:
     running.worker.signal(signal.SIGTERM)
-    wait_until(lambda: running.worker.exit_code is not None, within_s=20, what="the worker leaves")
+    wait_until(lambda: running.worker.exit_code is not None, within_s=60, what="the worker leaves")
     assert 0 == running.worker.exit_code
 
 
@@ -134,7 +135,7 @@ def test_a_cold_shutdown_does_not_wait_for_a_task_that_has_just_begun(
     since = monotonic()
     running.worker.signal(signal.SIGQUIT)
     running.worker.signal(signal.SIGCONT)
-    wait_until(lambda: running.worker.exit_code is not None, within_s=20, what="the worker leaves")
+    wait_until(lambda: running.worker.exit_code is not None, within_s=60, what="the worker leaves")
     # a soft shutdown gives it its time
     assert monotonic() - since >= soft_s
     broker, queue = server.open(), running.settings.queue_names[0]

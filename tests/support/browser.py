@@ -29,7 +29,7 @@ _HOW = "`scripts/setup browser` in repot's repository"
 CHROMIUM = Executable(("chromium", "chromium-browser", "google-chrome"), debian=_HOW, macos=_HOW, docker=_HOW)
 DRIVER = Executable(("chromedriver",), debian=_HOW, macos=_HOW, docker=_HOW)
 
-WITHIN_S = 10
+WITHIN_S = 60
 
 
 @dataclass(frozen=True, slots=True)

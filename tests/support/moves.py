@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,10 @@ from support.servers import migrated
 from support.shop import APPS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.brokers import Broker
+    from repot.brokers.reservation import Reservation
     from repot.migrate.move import Move
     from repot.testbed import Server
     from support.databases import PrivateDatabase
@@ -117,11 +121,17 @@ def declare(server: Server, queue: str, **arguments: Any) -> None:
 
 def read(server: Server, queue: str) -> list[Message]:
     """Return all messages of a queue, oldest first; they stay there."""
-    # by contract fewer are returned, if RabbitMQ pauses for a second
-    with pytest.MonkeyPatch.context() as patch, closing(server.open()) as broker:
+    with closing(server.open()) as broker, patient_take(broker, queue, 60_000) as reservation:
+        return [one.message for one in reservation.messages]
+
+
+@contextmanager
+def patient_take(broker: Broker, queue: str, limit: int) -> Iterator[Reservation]:
+    """Take messages; by contract fewer are returned, if RabbitMQ pauses for a second."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reservation_module, "ARRIVE_WITHIN_S", 30)
-        with broker.take(queue, 60_000) as reservation:
-            return [one.message for one in reservation.messages]
+        with broker.take(queue, limit) as reservation:
+            yield reservation
 
 
 def read_at_least(server: Server, queue: str, number: int) -> list[Message]:

@@ -72,7 +72,7 @@ def step(self: Task[Any, Any], before: Any, label: str = "") -> str:
     return label or cast("str", before)
 
 
-@app.task(bind=True, ignore_result=True, max_retries=3)
+@app.task(bind=True, ignore_result=True, max_retries=30)
 def again(self: Task[Any, Any], label: str, times: int = 1, countdown: float = 0.5) -> None:
     """Come back some times."""
     record(self, f"{label}-{self.request.retries}")
