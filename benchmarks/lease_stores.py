@@ -36,7 +36,7 @@ from repot.idempotency.transaction import committing
 from repot.testbed import redis_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.databases import private_mariadb, private_postgresql
+from support.databases import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,8 +88,7 @@ def _measured(runs: int, rounds: int) -> dict[str, dict[str, float]]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         urls = {
             "redis": stack.enter_context(redis_server()).url,
-            "postgresql": stack.enter_context(private_postgresql()).url,
-            "mariadb": stack.enter_context(private_mariadb()).url,
+            **{name: stack.enter_context(begin()).url for name, begin in PRIVATE.items()},
             "sqlite": f"sqlite:///{directory}/leases.db",
         }
         acts = {}

@@ -48,7 +48,7 @@ from repot.errors import RepotError
 from repot.testbed import rabbitmq_server, redis_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.databases import private_mariadb, private_postgresql, with_tables
+from support.databases import PRIVATE, with_tables
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 BETWEEN_RABBITMQ = "rabbitmq-rabbitmq"
 BARE, SHOVEL = "raw window, bare", f"shovel {BETWEEN_RABBITMQ}"
-DATABASES = {"postgresql": private_postgresql, "mariadb": private_mariadb}
 _WATCH_S = 0.1
 
 
@@ -135,7 +134,7 @@ def contenders(given: Namespace) -> list[Contender]:
         *(Contender(f"repot --jobs 2 {way}", way, count, mover, lanes=2) for way in WAYS),
         *(
             Contender(f"repot, {one} journal {BETWEEN_RABBITMQ}", BETWEEN_RABBITMQ, count, mover, store=one)
-            for one in DATABASES
+            for one in PRIVATE
         ),
     ]
 
@@ -196,12 +195,12 @@ def show(rows: list[dict[str, object]]) -> None:
     """Print a table."""
     titles = ("messages", "wall s", "CPU s", "servers'", "per s", "per CPU s")
     peers = ("migrate", "raw_window", "shovel")
-    print(f"{'':32}", *(f"{one:>10}" for one in titles), *(f"{f'x {one}'.replace('_', ' '):>16}" for one in peers))
+    print(f"{'':44}", *(f"{one:>10}" for one in titles), *(f"{f'x {one}'.replace('_', ' '):>16}" for one in peers))
     for row in rows:
         figures = [f"{row[name]:10.2f}" for name in ("wall_s", "cpu_s", "servers_cpu_s")]
         rates = [f"{row[name]:10.0f}" for name in ("per_s", "per_cpu_s")]
         ratios = [_ratio(row, f"times_{peer}") for peer in peers]
-        print(f"{row['contender']:32}", f"{row['count']:10}", *figures, *rates, *ratios)
+        print(f"{row['contender']:44}", f"{row['count']:10}", *figures, *rates, *ratios)
     print("ratios of messages per second (in brackets: per CPU second of the process)")
 
 
@@ -288,7 +287,7 @@ def main() -> None:
         redis, rabbitmq = stack.enter_context(redis_server()), stack.enter_context(rabbitmq_server())
         servers: dict[str, Any] = {"redis": redis, "rabbitmq": rabbitmq}
         if not given.memory:
-            servers |= {name: with_tables(stack.enter_context(begin())) for name, begin in DATABASES.items()}
+            servers |= {name: with_tables(stack.enter_context(begin())) for name, begin in PRIVATE.items()}
         try:
             stack.enter_context(shovel_plugin(rabbitmq))
         except RepotError as error:

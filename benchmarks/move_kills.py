@@ -35,12 +35,11 @@ from repot.errors import RepotError
 from repot.testbed import rabbitmq_server, redis_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.databases import private_mariadb, private_postgresql, with_tables
+from support.databases import PRIVATE, with_tables
 
 if TYPE_CHECKING:
     from repot.brokers import Broker
 
-DATABASES = {"postgresql": private_postgresql, "mariadb": private_mariadb}
 WAYS = ("redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis")
 _LONGEST_S = 2.5
 _BATCH, _PAUSE_S = 20, 0.1
@@ -201,14 +200,14 @@ def main() -> int:
     parser.add_argument("--way", choices=WAYS, action="append")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--window", type=int, default=100)
-    parser.add_argument("--store", choices=("redis", *DATABASES), default="redis", help="the lease store")
+    parser.add_argument("--store", choices=("redis", *PRIVATE), default="redis", help="the lease store")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     results = []
     with redis_server() as redis, rabbitmq_server() as rabbitmq, ExitStack() as stack:
         servers = {"redis": redis, "rabbitmq": rabbitmq, "store": redis}
-        if given.store in DATABASES:
-            servers["store"] = with_tables(stack.enter_context(DATABASES[given.store]()))
+        if given.store in PRIVATE:
+            servers["store"] = with_tables(stack.enter_context(PRIVATE[given.store]()))
         for way in given.way or WAYS:
             result = storm(way, servers, given.kills, given.seed, given.window)
             results.append(result)

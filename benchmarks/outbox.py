@@ -40,7 +40,7 @@ from repot.outbox.store import OutboxStore
 from repot.testbed import rabbitmq_server, redis_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.databases import private_mariadb, private_postgresql
+from support.databases import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,8 +192,7 @@ def _measured(sends: int, messages: int, rounds: int, backlog: int) -> dict[str,
             "rabbitmq": stack.enter_context(rabbitmq_server()).url,
         }
         urls = {
-            "postgresql": stack.enter_context(private_postgresql()).url,
-            "mariadb": stack.enter_context(private_mariadb()).url,
+            **{name: stack.enter_context(begin()).url for name, begin in PRIVATE.items()},
             "sqlite": f"sqlite:///{directory}/shop.db",
         }
         shops = {name: {broker: Shop(url, at) for broker, at in brokers.items()} for name, url in urls.items()}

@@ -39,7 +39,7 @@ from repot.testbed import redis_server
 from repot.worker.rollout_store import open_rollout_store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.databases import private_mariadb, private_postgresql
+from support.databases import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,8 +121,7 @@ def _urls(stack: ExitStack) -> dict[str, str]:
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     return {
         "redis": stack.enter_context(redis_server()).url,
-        "postgresql": stack.enter_context(private_postgresql()).url,
-        "mariadb": stack.enter_context(private_mariadb()).url,
+        **{name: stack.enter_context(begin()).url for name, begin in PRIVATE.items()},
         "sqlite": f"sqlite:///{directory}/leases.db",
     }
 

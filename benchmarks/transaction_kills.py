@@ -38,14 +38,13 @@ from repot.testbed import ReapedProcess, rabbitmq_server, redis_server
 from repot.waiting import wait_until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.databases import private_mariadb, private_postgresql
+from support.databases import PRIVATE
 from support.leases import TimedDatabase
 from support.shop import Shop
 
 if TYPE_CHECKING:
     from support.databases import PrivateDatabase
 
-_DATABASES = {"postgresql": private_postgresql, "mariadb": private_mariadb}
 _PER_S = 20
 _AWAY_S = (0.5, 2.0)
 
@@ -180,13 +179,13 @@ def main() -> None:
     """Run, and print the account."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--database", choices=_DATABASES, default="postgresql")
+    parser.add_argument("--database", choices=PRIVATE, default="postgresql")
     parser.add_argument("--broker", choices=["redis", "rabbitmq"], default="rabbitmq")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     with ExitStack() as stack:
         broker = stack.enter_context(rabbitmq_server() if given.broker == "rabbitmq" else redis_server())
-        database = stack.enter_context(_DATABASES[given.database]())
+        database = stack.enter_context(PRIVATE[given.database]())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         timed = TimedDatabase(database.url)
         for table in ("shop_ledger", "shop_orders"):

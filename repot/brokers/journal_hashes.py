@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from repot.brokers.journal import GENERATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from repot.brokers.journal import Direction, Identities, Lines
 
@@ -76,10 +76,13 @@ class JournalHashes:
         return [f"{self._of(queue, 'written')}:{number}" for number in range(GENERATIONS)]
 
 
-def added(found: Identities, stored: dict[str, str]) -> None:
-    """Add the identities that a hash has."""
-    for identity, numbers in stored.items():
-        found.setdefault(identity, []).extend(map(int, numbers.split(",")))
+def identities_in(hashes: Iterable[Mapping[str, str]]) -> Identities:
+    """Return the identities that some hashes have together."""
+    found: Identities = {}
+    for stored in hashes:
+        for identity, numbers in stored.items():
+            found.setdefault(identity, []).extend(map(int, numbers.split(",")))
+    return found
 
 
 def _remember(key: str, identities: Identities | None) -> Iterator[tuple[str, ...]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from repot.brokers.journal import JournalStep
-from repot.brokers.journal_hashes import AUDIT_LINES, REQUESTS, JournalHashes, added
+from repot.brokers.journal_hashes import AUDIT_LINES, REQUESTS, JournalHashes, identities_in
 from repot.database.connection import Database
 from repot.errors import AccessRefused, AlreadyMoving, BrokerUnreachable, LeaseLost, StoreRefused, StoreUnreachable
 from repot.routing.database_rows import read, write
@@ -32,14 +32,8 @@ class DatabaseJournal:
     """The `Journal` on PostgreSQL, MySQL, MariaDB or SQLite."""
 
     def __init__(self, settings: WorkerSettings, name: str, direction: Direction) -> None:
-        """Keep a move's journal in the lease store of the settings; connects on first use.
-
-        Raises:
-            ConfigInvalid: the driver is not installed, or the address is not one of SQLAlchemy's.
-        """
+        """Keep a move's journal in the lease store of the settings; connects on first use."""
         self._database = Database(settings)
-        # now, and not in a thread beside which the process may fork
-        _ = self._database.engine
         self._hashes = JournalHashes.of(name, f"{settings.lease_prefix}:", direction)
         self.key, self.direction = self._hashes.key, direction
 
@@ -110,14 +104,8 @@ class DatabaseJournal:
 
     def identities(self, queue: str, kind: str) -> Identities:
         """Return the identities of a kind."""
-
-        def act(rows: Rows) -> Identities:
-            found: Identities = {}
-            for key in self._hashes.identities(queue, kind):
-                added(found, rows.fields(key))
-            return found
-
-        return self._read(act)
+        keys = self._hashes.identities(queue, kind)
+        return self._read(lambda rows: identities_in(map(rows.fields, keys)))
 
     def ask(self, put: Mapping[str, str], audit: str) -> None:
         """Set fields that the mover reads with its next step, and add to the audit."""

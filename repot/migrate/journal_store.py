@@ -30,7 +30,8 @@ def journal_in_store(settings: WorkerSettings, name: str, direction: Direction) 
     """
     try:
         journal = _open(settings, name, direction)
-        journal.now()
+        # finds missing tables as well
+        journal.read()
     except BrokerUnreachable as error:
         message = f"{_NEEDS}: {error.message}"
         raise type(error)(message, hint=error.hint or _HINT) from error

@@ -22,6 +22,7 @@ from repot.worker.configure import configure
 from repot.worker.expiry_register import GRACE_S, expiry_register_of
 from repot.worker.expiry_watch import CHECK_EVERY_S, ExpiryWatch
 from support.servers import DEPLOYMENTS
+from support.signals import heard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -172,13 +173,10 @@ def test_the_broker_drops_nothing_that_expires(shop: Shop) -> None:
     def note(properties: dict[str, Any], **_: Any) -> None:
         sent.append(dict(properties))
 
-    signals.before_task_publish.connect(note)
-    try:
+    with heard(signals.before_task_publish, note):
         shop.send("hold", expires=60)
         shop.send("hold", expires=60, ignore_result=True)
         shop.send("hold", expiration=60)
-    finally:
-        signals.before_task_publish.disconnect(note)
     assert [None, None, 60] == [one.get("expiration") for one in sent]
 
 

@@ -24,7 +24,7 @@ from repot.migrate.journal_store import journal_in_store
 from repot.migrate.move import open_move
 from repot.testbed import free_port
 from repot.waiting import wait_until
-from support.databases import DATABASES, PASSWORD, private_mariadb, private_postgresql, with_tables
+from support.databases import DATABASES, PASSWORD, PRIVATE, with_tables
 from support.moves import Way, places, task, way
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def test_identities_of_windows(opened: Callable[[Direction], Journal]) -> None:
     assert ({}, {"w1": [5]}) == (journal.identities("a", "maybe"), journal.identities("a", "written"))
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("kind", PRIVATE)
 def test_a_step_whose_answer_is_lost_counts_once(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,11 +228,11 @@ def test_a_store_that_cannot_keep_a_journal_is_one_clear_error_and_nothing_moves
     assert (3, []) == (len(path.left()), path.arrived())
 
 
-@pytest.mark.parametrize("begin", [private_postgresql, private_mariadb])
-def test_a_mover_goes_on_after_the_death_of_the_database_of_its_journal(path: Way, begin: Any) -> None:
+@pytest.mark.parametrize("kind", PRIVATE)
+def test_a_mover_goes_on_after_the_death_of_the_database_of_its_journal(path: Way, kind: str) -> None:
     path.fill([task(place) for place in range(200)])
     said: list[str] = []
-    with begin() as database:
+    with PRIVATE[kind]() as database:
         path = replace(path, store=with_tables(database))
 
         def show(_queue: str, doing: str, count: int) -> None:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -30,13 +29,12 @@ from repot.waiting import wait_until
 from repot.worker.configure import configure
 from support.servers import migrated
 from support.shop import LEASE_S, SHORT_LEASE_S, Shop
+from support.signals import heard
 from support.submitting import Outcomes, breaking, mistakes, submitters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
-
-    from celery.utils.dispatch import Signal
 
     from repot.submission import Job
     from repot.testbed import Server
@@ -81,16 +79,6 @@ class Desk:
     @property
     def effects(self) -> int:
         return len(self.shop.effects(self.project))
-
-
-@contextmanager
-def heard(signal: Signal, receiver: Callable[..., None]) -> Iterator[None]:
-    """Connect a receiver of one of Celery's signals."""
-    signal.connect(receiver, weak=False)
-    try:
-        yield
-    finally:
-        signal.disconnect(receiver)
 
 
 def desk(shop: Shop, task: str = "render", **terms: Any) -> Desk:

@@ -283,3 +283,7 @@ def _serving(
 def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+#: Each server that a program may start for itself, by its fixture's name.
+PRIVATE = {"postgresql": private_postgresql, "mariadb": private_mariadb}

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from repot.brokers.journal import JournalStep
-from repot.brokers.journal_hashes import AUDIT_LINES, REQUESTS, added
+from repot.brokers.journal_hashes import AUDIT_LINES, REQUESTS, identities_in
 from repot.errors import AlreadyMoving, LeaseLost
 
 if TYPE_CHECKING:
@@ -116,10 +116,8 @@ class RedisJournal:
 
     def identities(self, queue: str, kind: str) -> Identities:
         """Return the identities of a kind."""
-        found: Identities = {}
-        for key in self._hashes.identities(queue, kind):
-            added(found, self._ask(partial(self._client.hgetall, key)))
-        return found
+        keys = self._hashes.identities(queue, kind)
+        return identities_in(self._ask(partial(self._client.hgetall, key)) for key in keys)
 
     def ask(self, put: Mapping[str, str], audit: str) -> None:
         """Set fields that the mover reads with its next step, and add to the audit."""
