@@ -15,6 +15,7 @@ from celery._state import _set_task_join_will_block  # type: ignore[attr-defined
 from hypothesis import settings
 
 from repot.testbed import executables, rabbitmq_server, redis_server, toxiproxy_server
+from support import groups
 from support.databases import FileDatabase, PrivateDatabase, private_mariadb, private_postgresql
 from support.installed import require
 from support.servers import DEPLOYMENTS, Servers, servers_of
@@ -33,10 +34,21 @@ settings.load_profile("repot")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `python -m campaign` asks for."""
+    names = ", ".join((groups.UNIT, groups.PROMISES, *groups.SERVERS_APART, *groups.FILES))
+    parser.addoption("--group", metavar="NAME", help=f"run the tests of one group: {names}")
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests that share a fixture of their module to one process (`--dist loadgroup`): it is set up once."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select the tests of `--group`; give those that share a fixture of their module to one process."""
+    if wanted := config.getoption("group"):
+        chosen = [item for item in items if groups.group_of(item) == wanted]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
     for item in items:
+        # with `--dist loadgroup` it is set up once
         if not item.get_closest_marker("xdist_group") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
 

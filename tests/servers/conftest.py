@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,26 +14,10 @@ from support.shop import APPS, Shop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from repot.testbed import Server
     from support.databases import PrivateDatabase
-
-
-IN_THE_PROCESS = {"memory", "sqlite"}
-SERVERS = {"mariadb", "own", "postgresql", "rabbitmq", "redis", "server", "servers", "toxiproxy", "valkey"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server; the rest, contracts of stores that are a file, is a part of `make unit` as well."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents and not _is_in_the_process(item):
-            item.add_marker(pytest.mark.server)
-
-
-def _is_in_the_process(item: pytest.Item) -> bool:
-    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
-    chosen = {one for one in parameters if isinstance(one, str)}
-    return bool(chosen & IN_THE_PROCESS) and not SERVERS & {*chosen, *getattr(item, "fixturenames", ())}
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -68,10 +68,8 @@ def test_a_mark_says_why_or_names_tests_that_run_in_ci(block: Block) -> None:
     else:
         tests = block.options["run-by"].split()
         assert tests
-    makefile = (ROOT / "Makefile").read_text()
-    for test in tests:
-        assert (ROOT / test).is_file()
-        assert re.search(rf"\b{'/'.join(test.split('/')[:2])}\b", makefile), "make test runs no such group"
+    # each file of tests is in a group that CI runs: tests/unit/test_campaign_groups.py
+    assert all((ROOT / test).is_file() for test in tests)
 
 
 def test_every_make_target_in_a_block_exists() -> None:

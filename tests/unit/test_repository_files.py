@@ -12,6 +12,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from campaign.groups import CAMPAIGN
+
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
 WORKFLOW = GITHUB / "workflows" / "checks.yml"
@@ -29,56 +31,19 @@ def workflow() -> dict[str, Any]:
     return found
 
 
-def targets() -> dict[str, list[str]]:
-    """Each target of the Makefile with the targets it needs."""
-    lines = re.findall(r"(?m)^([a-z-]+):(?!=)([^#\n]*)", (ROOT / "Makefile").read_text())
-    return {name: needs.split() for name, needs in lines}
-
-
-def needed_by(target: str) -> set[str]:
-    return {target}.union(*(needed_by(each) for each in targets()[target]))
-
-
-def commands(job: dict[str, Any]) -> set[str]:
-    """What the steps of a job run, once for each value of its matrix."""
-    matrix: dict[str, Any] = job["strategy"]["matrix"]
-    found = set()
-    for step in job["steps"]:
-        values = re.findall(r"matrix\.(\w+)", " ".join(step.get("env", {}).values()))
-        names = [str(value) for key in values for value in _values(matrix, key)]
-        found |= {re.sub(r'"\$\w+"', name, step["run"]) for name in names or [""] if "run" in step}
-    return found
-
-
-def _values(matrix: dict[str, Any], key: str) -> list[Any]:
-    return [each[key] for each in matrix["include"]] if "include" in matrix else list(matrix[key])
-
-
-def test_ci_runs_what_make_test_runs() -> None:
-    """But `together` and `other-python`, whose groups and Pythons are jobs of their own."""
-    run = set().union(*(commands(job) for job in workflow()["jobs"].values()))
-    of_make = set().union(*(needed_by(command.removeprefix("make ")) for command in run))
-    assert all(command.startswith("make ") for command in run)
-    assert {"other-python", "together", "test"} == needed_by("test") - of_make
-
-
-def test_every_group_that_runs_together_is_a_target_of_ci() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    recipe = re.search(r"(?m)^together:.*\n\t(.*)$", makefile)
-    assert recipe
-    groups = set(re.findall(r"tests/(\w+)|\$\((\w+)\)", recipe[1]))
-    names = {(directory or variable).lower() for directory, variable in groups} - {"bin"}
-    assert names == set(workflow()["jobs"]["servers"]["strategy"]["matrix"]["group"]) - {"compose"}
-
-
-def test_every_directory_of_tests_is_in_a_target() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    directories = {path.parent.relative_to(ROOT).parts[1] for path in (ROOT / "tests").rglob("test_*.py")}
-    assert set() == {name for name in directories - {"tutorial_apps"} if f"tests/{name}" not in makefile}
+def test_ci_runs_make_test_and_each_group_of_the_campaign() -> None:
+    """But `other-python`: its Pythons are jobs of their own."""
+    jobs = workflow()["jobs"]
+    assert {"make test", 'make campaign GROUPS="$GROUP"'} == {
+        step["run"] for job in jobs.values() for step in job["steps"] if "run" in step
+    }
+    matrix = jobs["campaign"]["strategy"]["matrix"]
+    named = [*matrix["group"], *(each["group"] for each in matrix["include"])]
+    assert sorted(group.name for group in CAMPAIGN if group.name != "other-python") == sorted(named)
 
 
 def test_ci_runs_on_every_python_that_the_project_names() -> None:
-    assert PYTHONS == workflow()["jobs"]["check"]["strategy"]["matrix"]["python"]
+    assert PYTHONS == workflow()["jobs"]["test"]["strategy"]["matrix"]["python"]
     assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
     for job in workflow()["jobs"].values():
         # without it, scripts/setup would take the newest one of the machine

@@ -1,0 +1,161 @@
+"""What `make test` and `make campaign` run: groups of commands, each group alone by its name."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support import groups as tests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).parents[2]
+PYTHON = sys.executable
+BIN = Path(PYTHON).parent
+
+#: Processes of pytest on two processors: with more, what has a time limit is late; with fewer, waiting costs time.
+PROCESSES = "3"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of a group.
+
+    Attributes:
+        words: the command; its program may be in `.venv/bin`.
+        python: the interpreter that runs pytest, which repeats a test that failed; None if the command is not pytest.
+    """
+
+    words: tuple[str, ...]
+    python: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Commands that run one after another, and end with the first that fails.
+
+    Attributes:
+        about: what they test, for `--list`.
+        needs: scripts that install what is missing; each takes moments if nothing is.
+    """
+
+    name: str
+    about: str
+    commands: tuple[Command, ...]
+    needs: tuple[tuple[str, ...], ...] = ()
+
+
+def _run(*words: str) -> Command:
+    return Command(words)
+
+
+def _pytest(name: str, paths: Sequence[str], *options: str, python: str = PYTHON) -> Command:
+    spread = ("--numprocesses", PROCESSES, "--dist", "loadgroup")
+    return Command((python, "-m", "pytest", *paths, "--group", name, *spread, *options), python)
+
+
+def _unit(python: str) -> Command:
+    words = (python, "-m", "pytest", *tests.UNIT_PATHS, "--group", tests.UNIT, "--numprocesses", "2")
+    return Command(words, python)
+
+
+def _paths(name: str) -> tuple[str, ...]:
+    """Return the files of a group of the campaign, so that no others are imported."""
+    files = (path.relative_to(tests.TESTS) for path in sorted(tests.TESTS.glob("*/test_*.py")))
+    return tuple(f"tests/{path}" for path in files if path.parts[0] != "unit" and _is_of(name, path))
+
+
+def _is_of(name: str, path: Path) -> bool:
+    try:
+        return tests.group_of_file(path) == name
+    except LookupError:  # tests/upstream, whose other files are unit tests
+        return False
+
+
+def _of(name: str, about: str, *needs: str) -> Group:
+    """Return the group of tests with servers of this name; `needs` are parts of `scripts/setup`."""
+    return Group(name, about, (_pytest(name, _paths(name)),), tuple(("scripts/setup", one) for one in needs))
+
+
+def _on(name: str, about: str, *paths: str) -> Group:
+    """Return the group of the tests that an environment of `scripts/environment` is for."""
+    python = f".tools/{name}/bin/python"
+    unit = _unit(python)
+    more = Command((python, "-m", "pytest", *paths, "--numprocesses", "2", "--dist", "loadgroup"), python)
+    needs = (("scripts/environment", name), ("scripts/celery_tests",))
+    return Group(name, about, (unit, more) if paths else (unit,), needs)
+
+
+_UNIT = _unit(PYTHON)
+_SUITE = (("scripts/celery_tests",),)
+
+#: What `make test` runs, in this order.
+TEST = (
+    Group("lint", "ruff, the lint of words, actionlint", (
+        _run("ruff", "check", "."),
+        _run("ruff", "format", "--check", "."),
+        _run(PYTHON, "scripts/words"),
+        _run("scripts/actionlint"),
+    )),
+    Group("types", "mypy --strict", (_run("mypy"),)),
+    Group("contract", "which package may import which", (_run("lint-imports"),)),
+    Group("unit", "tests without servers", (_UNIT,)),
+    Group(
+        "promises",
+        "each promise of the docs once, on real servers",
+        (_pytest("promises", ("tests",)),),
+        (("scripts/setup", "postgresql"), *_SUITE),
+    ),
+)  # fmt: skip
+
+#: Of Celery's own tests what a campaign has time for; `make conformance` runs all.
+_CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")
+_PROJECTS = ("tests/apps", "tests/conformance")
+
+#: What `make campaign` runs, in this order.
+CAMPAIGN = (
+    Group("site", "the docs site: every page in its place, no broken link", (_run("mkdocs", "build", "--strict"),)),
+    _of("doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql"),
+    _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
+    _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
+    _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus"),
+    _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql"),
+    _of("workers", "what workers do when a broker fails, dead letters, claims, probes", "postgresql"),
+    _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
+    _of("mariadb", "the stores on MariaDB", "mariadb"),
+    _of("valkey", "the stores on Valkey, where one is installed"),
+    _of("pages", "every command of every page, typed", "postgresql"),
+    _of("browser", "pages in a headless Chromium", "browser"),
+    _of("compose", "the compose files, where a Docker engine answers"),
+    _of("wheel", "sdist and wheel, tried in an empty environment"),
+    Group("conformance", "Celery's own tests with and without repot", (_CONFORMANCE,), _SUITE),
+    Group("mutants", "planted defects, each of which must turn tests red", (_run(PYTHON, "-m", "mutants"),)),
+    Group("coverage", "unit tests with the share of repot that they run, and its floor", (
+        Command((*_UNIT.words, "--cov", "--cov-report="), PYTHON),
+    )),
+    Group("storms", "the long experiments at a small size", (
+        _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),
+        _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
+        _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
+    ), (("scripts/setup", "postgresql"),)),
+    _on("other-python", "unit tests on another supported Python"),
+    _on("oldest", "unit tests, whole projects, Celery's own, on the oldest allowed libraries", *_PROJECTS),
+    _on("newest", "the same on the newest", *_PROJECTS),
+)  # fmt: skip
+
+
+def named(names: Sequence[str], groups: Sequence[Group]) -> Iterator[Group]:
+    """Yield the groups of these names, in the order of `groups`.
+
+    Raises:
+        LookupError: there is no such group.
+    """
+    known = {group.name for group in groups}
+    for name in names:
+        if name not in known:
+            message = f"there is no group {name!r}; there are {', '.join(sorted(known))}"
+            raise LookupError(message)
+    yield from (group for group in groups if group.name in names)

@@ -1,0 +1,65 @@
+"""What a group left behind: processes by their TMPDIR, and what they put there."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from repot.errors import DeadlineExceeded
+from repot.waiting import wait_until
+from support.leftovers import ours
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Seconds; a reaper waits for the end of its caller and then for that of its server.
+_GONE_WITHIN_S = 20
+
+
+class TemporaryFiles:
+    """A directory for all temporary files of a group."""
+
+    def __init__(self, path: Path) -> None:
+        """Take a directory that exists."""
+        self.path = path
+
+    def leftovers(self) -> list[str]:
+        """Return each process and file that is still there after a moment; the processes are ended."""
+        try:
+            wait_until(lambda: not self._found(), within_s=_GONE_WITHIN_S, what="nothing is left")
+        except DeadlineExceeded:
+            found = self._found()
+            for one in ours([str(self.path)]):
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+            return found
+        return []
+
+    def _found(self) -> list[str]:
+        processes = [f"process {one.pid}: {_command(one)}" for one in ours([str(self.path)])]
+        # pytest keeps the directories of its last runs, for people to look at
+        files = [f"file {one}" for one in self.path.iterdir() if not one.name.startswith("pytest-of-")]
+        return processes + files
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return "it has ended meanwhile"
+
+
+@contextmanager
+def temporary_files() -> Iterator[TemporaryFiles]:
+    """Make a directory, and remove it at the end."""
+    # a short name: the paths of sockets in it have a limit of 107 characters
+    path = Path(tempfile.mkdtemp(prefix="r-"))
+    try:
+        yield TemporaryFiles(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,150 @@
+"""Run a group: its commands, their output on the terminal and in a log, and what they cost."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from campaign.groups import BIN, ROOT
+from campaign.leftovers import temporary_files
+from repot.config import inherited_environment
+from repot.testbed import ReapedProcess
+from repot.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from campaign.groups import Command, Group
+
+#: How often a test that failed is run again, alone.
+REPEATS = 3
+
+#: More failed tests than this are not repeated: something is broken.
+MOST_REPEATED = 5
+
+#: Seconds; a command that hangs is ended.
+_LONGEST_S, _INTERRUPTED_WITHIN_S = 3600, 60
+
+#: pytest's last line, but for the time.
+_COUNTS = re.compile(r"^=+ (.*\b(?:passed|failed|error).*) in [\d.]+s.*=+$", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Result:
+    """How a group ended.
+
+    Attributes:
+        problem: empty if it passed.
+        tests: what pytest counted, as it says it; empty for other commands.
+        skipped: why it did not run; empty if it did.
+        unstable: tests that failed once and passed each time when repeated, with their logs.
+        wall_s, processor_s: what it took; of the processor, that of all processes which ended and were waited for.
+    """
+
+    problem: str = ""
+    tests: str = ""
+    skipped: str = ""
+    unstable: dict[str, str] = field(default_factory=dict)
+    wall_s: float = 0
+    processor_s: float = 0
+
+
+def run_group(group: Group, logs: Path, *, repeats: bool) -> Result:
+    """Run a group's commands, and look for what they left; with `repeats`, a test that failed gets its second tries."""
+    begun, before = monotonic(), _processor_s()
+    result = Result()
+    with temporary_files() as files:
+        environment = _environment() | {"TMPDIR": str(files.path)}
+        log = logs / f"{group.name}.log"
+        log.write_text("")
+        for command in group.commands:
+            if command.python and not (ROOT / command.python).exists():
+                result.skipped = f"{command.python} is not here"
+                break
+            result.problem = _run(command, log, environment, result if repeats else None)
+            if result.problem:
+                break
+        if left := files.leftovers():
+            result.problem = "; ".join(filter(None, (result.problem, "left behind: " + ", ".join(left))))
+    result.tests = ", ".join(_COUNTS.findall(log.read_text()))
+    result.wall_s, result.processor_s = monotonic() - begun, _processor_s() - before
+    return result
+
+
+def prepare(group: Group) -> str:
+    """Install what a group needs; return the problem, or nothing."""
+    for need in group.needs:
+        done = subprocess.run([str(ROOT / need[0]), *need[1:]], cwd=ROOT, env=_environment(), stdout=2, check=False)
+        if done.returncode:
+            return f"{' '.join(need)} ended with {done.returncode}"
+    return ""
+
+
+def _run(command: Command, log: Path, environment: Mapping[str, str], repeated: Result | None) -> str:
+    failed = log.with_suffix(".failed")
+    failed.unlink(missing_ok=True)
+    words = [*command.words, *(("-p", "campaign.failed_tests", "--failed-to", str(failed)) if command.python else ())]
+    code = _tee(words, log, environment)
+    if not code:
+        return ""
+    tests = failed.read_text().splitlines() if failed.exists() else []
+    problem = f"{' '.join(command.words[:4])} ... ended with {code}"
+    # pytest's 1 is "tests failed"; another code, or a failure without a test's name, does not belong to a test
+    if repeated is None or command.python is None or code != 1 or not 0 < len(tests) <= MOST_REPEATED:
+        return problem
+    firm = [test for test in tests if not _passes_alone(test, command.python, log, environment)]
+    if firm:
+        return f"failed again when repeated: {', '.join(firm)}"
+    first = log.with_suffix(".first.log")
+    first.write_text(log.read_text())
+    repeated.unstable |= dict.fromkeys(tests, str(first))
+    return ""
+
+
+def _passes_alone(test: str, python: str, log: Path, environment: Mapping[str, str]) -> bool:
+    words = [python, "-m", "pytest", "-p", "no:xdist", test]
+    return all(not _tee(words, log.with_suffix(".repeat.log"), environment) for _ in range(REPEATS))
+
+
+def _tee(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
+    """Run a command, its output in a log and on the terminal; return its exit code. What it started ends with it."""
+    with (
+        log.open("a") as printed,
+        ReapedProcess(words, log=log, environment=environment, directory=ROOT) as process,
+        log.open(errors="replace") as output,
+    ):
+        output.seek(printed.tell())
+
+        def has_ended() -> bool:
+            code = process.exit_code  # before what it printed, which is then all
+            sys.stdout.write(output.read())
+            sys.stdout.flush()
+            return code is not None
+
+        try:
+            wait_until(has_ended, within_s=_LONGEST_S, what=f"{words[0]} ends", poll_s=0.2)
+        except KeyboardInterrupt:
+            # pytest removes containers and says what it knows
+            process.signal(signal.SIGINT)
+            wait_until(has_ended, within_s=_INTERRUPTED_WITHIN_S, what="the interrupted command ends")
+            raise
+        assert process.exit_code is not None
+        return process.exit_code
+
+
+def _environment() -> dict[str, str]:
+    found = inherited_environment(without=("PYTHONDONTWRITEBYTECODE",))
+    return found | {"PATH": os.pathsep.join((str(BIN), found.get("PATH", ""))), "PYTHONPATH": str(ROOT / "tests")}
+
+
+def _processor_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,109 @@
+"""The group of each test: `unit` and `promises`, which `make test` runs, or one of the campaign's.
+
+A test without a server is a unit test. One with servers belongs to the campaign, unless it is marked as the proof of a
+promise: `@pytest.mark.promise`, or `@pytest.mark.promise("redis-redis")` for the cases with this text in their id.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+TESTS = Path(__file__).parents[1]
+
+UNIT, PROMISES = "unit", "promises"
+
+#: Where unit tests are; of `tests/servers` they are those whose store is a file or in memory.
+UNIT_PATHS = ("tests/unit", "tests/upstream", "tests/servers")
+
+#: Groups of the tests that need one of these servers, in whichever file they are.
+SERVERS_APART = ("mariadb", "valkey")
+
+#: The files of the other groups, as patterns below `tests/`; the first that matches decides.
+FILES = {
+    "compose": ("compose/*",),
+    "conformance": ("conformance/*",),
+    "wheel": ("distribution/*",),
+    "browser": ("chaos/test_report_page.py", "servers/test_rollout_page.py", "servers/test_site_in_a_browser.py"),
+    "pages": ("servers/test_pages.py", "servers/test_examples.py", "servers/test_rollout_tutorial.py"),
+    "chaos": ("chaos/*", "servers/test_campaign.py"),
+    "doctor": ("apps/*", "processes/*", "servers/test_doctor.py", "servers/test_init*.py"),
+    "moves": ("servers/test_move*.py", "servers/test_kills.py", "servers/test_inflight.py"),
+    "rollouts": ("servers/test_rollout*.py", "servers/test_routing.py", "servers/test_dashboard.py"),
+    "effects": (
+        *(f"servers/test_{name}*.py" for name in ("guard", "lease", "store_", "transaction", "database")),
+        *(f"servers/test_{name}*.py" for name in ("job_", "submission", "outbox")),
+    ),
+    "workers": (
+        "health/*",
+        *(f"servers/test_{name}.py" for name in ("claims", "closing", "command_mailbox", "confirm_window", "costs")),
+        *(f"servers/test_{name}.py" for name in ("dead_letters", "deliveries", "expiries", "partial_results")),
+        *(f"servers/test_{name}.py" for name in ("prefetch", "requeue_orphans", "waiting_messages", "worker")),
+    ),
+    "brokers": (
+        "upstream/test_bugs.py",
+        *(f"servers/test_{name}.py" for name in ("addresses", "answers", "browse", "connecting", "depth", "faults")),
+        *(f"servers/test_{name}.py" for name in ("network_partition", "primary", "private_servers", "rights")),
+        *(f"servers/test_{name}.py" for name in ("take_and_publish", "test_brokers", "tls")),
+    ),
+}
+
+_IN_THE_PROCESS = {"memory", "sqlite"}
+_SERVERS = {"mariadb", "own", "postgresql", "rabbitmq", "redis", "server", "servers", "toxiproxy", "valkey"}
+
+
+def group_of(item: pytest.Item) -> str:
+    """Return the name of the group that runs a test.
+
+    Raises:
+        LookupError: no group has its file.
+    """
+    path = item.path.relative_to(TESTS)
+    if not needs_a_server(path, chosen := _chosen(item), getattr(item, "fixturenames", ())):
+        return UNIT
+    if is_promise(item):
+        return PROMISES
+    for name in SERVERS_APART:
+        if name in chosen or name in getattr(item, "fixturenames", ()):
+            return name
+    return group_of_file(path)
+
+
+def group_of_file(path: Path) -> str:
+    """Return the group of a file below `tests/` whose tests need servers or processes.
+
+    Raises:
+        LookupError: no group has it.
+    """
+    for name, patterns in FILES.items():
+        if any(path.match(pattern) for pattern in patterns):
+            return name
+    message = f"no group in tests/support/groups.py has tests/{path}"
+    raise LookupError(message)
+
+
+def needs_a_server(path: Path, chosen: set[str], fixtures: Sequence[str]) -> bool:
+    """Return whether a test is more than a unit test, by its file, the words among its parameters, and its fixtures."""
+    if path.parts[0] in {"unit", "upstream"} and path.name != "test_bugs.py":
+        return False
+    if path.parts[0] != "servers":
+        return True
+    return not chosen & _IN_THE_PROCESS or bool(_SERVERS & {*chosen, *fixtures})
+
+
+def is_promise(item: pytest.Item) -> bool:
+    """Return whether a test is marked as the proof of a promise, as for the case of its parameters."""
+    case = item.name.partition("[")[2]
+    return any(not mark.args or any(text in case for text in mark.args) for mark in item.iter_markers("promise"))
+
+
+def _chosen(item: pytest.Item) -> set[str]:
+    found: set[str] = set()
+    for value in getattr(getattr(item, "callspec", None), "params", {}).values():
+        found |= {one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, str)}
+    return found
