@@ -68,6 +68,11 @@ def _paths(name: str) -> tuple[str, ...]:
     return tuple(f"tests/{path}" for path in files if path.parts[0] != "unit" and _is_of(name, path))
 
 
+def _with_promises() -> tuple[str, ...]:
+    found = (path for path in sorted(tests.TESTS.glob("*/test_*.py")) if "pytest.mark.promise" in path.read_text())
+    return tuple(f"tests/{path.relative_to(tests.TESTS)}" for path in found) or ("tests/unit",)
+
+
 def _is_of(name: str, path: Path) -> bool:
     try:
         return tests.group_of_file(path) == name
@@ -106,7 +111,7 @@ TEST = (
     Group(
         "promises",
         "each promise of the docs once, on real servers",
-        (_pytest("promises", ("tests",)),),
+        (_pytest("promises", _with_promises()),),
         (("scripts/setup", "postgresql"), *_SUITE),
     ),
 )  # fmt: skip

@@ -18,8 +18,14 @@ TESTS = Path(__file__).parents[1]
 
 UNIT, PROMISES = "unit", "promises"
 
-#: Where unit tests are; of `tests/servers` they are those whose store is a file or in memory.
-UNIT_PATHS = ("tests/unit", "tests/upstream", "tests/servers")
+#: Where unit tests are; in these files of `tests/servers` they are those whose store is a file or in memory.
+UNIT_PATHS = (
+    "tests/unit",
+    "tests/upstream",
+    *(f"tests/servers/test_{name}.py" for name in ("database", "deliveries", "job_store", "lease_store")),
+    *(f"tests/servers/test_{name}.py" for name in ("move_journal", "outbox", "rollout_record", "rollout_store")),
+    "tests/servers/test_transaction.py",
+)
 
 #: Groups of the tests that need one of these servers, in whichever file they are.
 SERVERS_APART = ("mariadb", "valkey")
@@ -65,6 +71,9 @@ def group_of(item: pytest.Item) -> str:
     """
     path = item.path.relative_to(TESTS)
     if not needs_a_server(path, chosen := _chosen(item), getattr(item, "fixturenames", ())):
+        if not f"tests/{path}".startswith(UNIT_PATHS):
+            message = f"tests/{path} has tests without a server, and is not in UNIT_PATHS of tests/support/groups.py"
+            raise LookupError(message)
         return UNIT
     if is_promise(item):
         return PROMISES
