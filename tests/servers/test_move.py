@@ -20,7 +20,7 @@ from repot.migrate.move import open_move
 from repot.migrate.status import find_record
 from repot.migrate.verify import QueueCheck, verify
 from repot.waiting import wait_until
-from support.moves import IN_A_DATABASE, WAYS, Way, declare, patient_take, places, start_killed, task, way_of
+from support.moves import IN_A_DATABASE, WAYS, Way, consume, declare, places, start_killed, task, way_of
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message
@@ -138,8 +138,8 @@ def test_verify_finds_what_differs(path: Way) -> None:
     assert (2, 2) == (check.copies, check.unmarked_copies)
     assert {again.headers["id"], changed.headers["id"]} == set(check.differing)
     assert "twice in the target" in check.problems[0]
-    with closing(path.target.open()) as broker, patient_take(broker, path.goal, 100) as all_of_it:
-        all_of_it.commit(one.id for one in all_of_it.messages)
+    with closing(path.target.open()) as broker:
+        consume(broker, path.goal)
     (check,) = checks(path)
     assert ([], 0, 20) == (check.problems, check.present, check.gone)
 

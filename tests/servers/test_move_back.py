@@ -23,8 +23,8 @@ from support.moves import (
     IN_A_DATABASE,
     WAYS,
     Way,
+    consume,
     declare,
-    patient_take,
     places,
     read,
     read_at_least,
@@ -50,12 +50,12 @@ def send(path: Way, places_: range) -> None:
         broker.publish(path.goal, [task(place) for place in places_])
 
 
-def consume(path: Way, number: int) -> set[int]:
+def consume_moved(path: Way, number: int) -> set[int]:
     """As workers of the target would; return the places."""
-    with closing(path.target.open()) as broker, patient_take(broker, path.goal, number) as taken:
-        assert number == len(taken.messages)
-        taken.commit(one.id for one in taken.messages)
-        return set(places([one.message for one in taken.messages]))
+    with closing(path.target.open()) as broker:
+        consumed = consume(broker, path.goal, number)
+    assert number == len(consumed)
+    return set(places(consumed))
 
 
 def problems(path: Way) -> list[str]:
@@ -67,7 +67,7 @@ def problems(path: Way) -> list[str]:
 def test_what_was_moved_and_not_consumed_goes_back_and_the_rest_stays(path: Way) -> None:
     path.fill([task(place) for place in range(230)])
     path.move(Limits(window=50, limit=100))
-    consumed = consume(path, 3)
+    consumed = consume_moved(path, 3)
     send(path, range(1000, 1700))
     path.move()
     found = path.move_back()

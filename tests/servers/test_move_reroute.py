@@ -22,7 +22,7 @@ from repot.migrate.plan import plan_of
 from repot.migrate.routing import routing_of
 from repot.migrate.status import find_record
 from repot.migrate.verify import verify
-from support.moves import WAYS, Way, declare, patient_take, places, read, start_killed, task, way, way_of
+from support.moves import WAYS, Way, consume, declare, places, read, start_killed, task, way, way_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,8 +98,8 @@ def test_what_was_rerouted_is_given_back(path: Way, app: Celery) -> None:
     declare(path.target, reports(path))
     path.fill(mixed(120))
     move(path, app)
-    with closing(path.target.open()) as broker, patient_take(broker, reports(path), 3) as taken:
-        taken.commit(one.id for one in taken.messages)
+    with closing(path.target.open()) as broker:
+        consume(broker, reports(path), 3)
     shown = move(path, app, Direction.BACK)
     assert (117, True) == (shown["given_back"]["delivered"], shown["closes"])
     assert set(range(120)) - {0, 3, 6} == set(places(path.left()))

@@ -30,7 +30,7 @@ from repot.routing.tally import Reporter, WorkerState
 from repot.testbed import redis_server
 from repot.waiting import wait_until
 from support.databases import with_tables
-from support.moves import patient_take, task
+from support.moves import consume, task
 from support.reports import HEALTHY, Reports, between, environment, plan_of
 
 if TYPE_CHECKING:
@@ -148,11 +148,8 @@ def put(rollout: Rollout, side: Side) -> None:
 
 
 def take_all(rollout: Rollout, side: Side) -> None:
-    with (
-        closing(rollout.watch(plan_of(rollout)).sides[side].connect()) as broker,
-        patient_take(broker, rollout.settings.queue_names[0], 10) as taken,
-    ):
-        taken.commit([one.id for one in taken.messages])
+    with closing(rollout.watch(plan_of(rollout)).sides[side].connect()) as broker:
+        consume(broker, rollout.settings.queue_names[0])
 
 
 def test_a_starved_step_never_passes_and_asks_a_person(rollout: Rollout, reports: Reports) -> None:

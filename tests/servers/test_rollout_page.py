@@ -32,7 +32,7 @@ from repot.routing.choice import Side
 from repot.testbed import free_port
 from repot.waiting import wait_until
 from support.browser import Reader, open_browser
-from support.moves import declare, task
+from support.moves import consume, declare, task
 from support.reports import HEALTHY, Reports, between, environment, plan_of
 
 if TYPE_CHECKING:
@@ -245,8 +245,7 @@ def test_what_waits_on_a_broker_is_shown_in_the_next_states(reader: Reader, roll
         wait_until(lambda: reader.asks(shown), within_s=30, what="seven messages wait", poll_s=0.2)
         # a look may be shared once, so that two states are two seconds at most but for the time of a look
         assert page_server._EVERY_S + page_server._SHARED_S < 2
-        with broker.take(queue, 10) as taken:
-            taken.commit([one.id for one in taken.messages])
+        consume(broker, queue)
 
 
 def test_a_person_pauses_and_resumes_by_keyboard_and_is_in_the_history(

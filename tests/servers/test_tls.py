@@ -28,7 +28,7 @@ from repot.migrate.addresses import Address
 from repot.testbed import executables, free_port, rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from support.installed import require
-from support.moves import places, task
+from support.moves import places, scan, task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,8 +203,8 @@ class Encrypted:
 
     def read(self, kind: str, queue: str) -> list[int]:
         """The places of the messages in a queue; they stay."""
-        with closing(self.open(kind)) as broker, broker.take(queue, 10_000) as reservation:
-            return sorted(places([one.message for one in reservation.messages]))
+        with closing(self.open(kind)) as broker:
+            return sorted(places(scan(broker, queue)))
 
 
 @pytest.fixture

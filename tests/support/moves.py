@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import pytest
 from kombu import Connection, Queue
 
 from repot.brokers.journal import Direction
 from repot.brokers.message import Message
-from repot.brokers.rabbitmq import reservation as reservation_module
+from repot.brokers.moving import MoveSource
 from repot.config import BrokerUrl, ExplicitSettings, inherited_environment
 from repot.migrate.addresses import Address, Addresses
 from repot.migrate.control import Limits
@@ -28,10 +27,9 @@ from support.servers import migrated
 from support.shop import APPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import pytest
 
     from repot.brokers import Broker
-    from repot.brokers.reservation import Reservation
     from repot.migrate.move import Move
     from repot.testbed import Server
     from support.databases import PrivateDatabase
@@ -121,17 +119,26 @@ def declare(server: Server, queue: str, **arguments: Any) -> None:
 
 def read(server: Server, queue: str) -> list[Message]:
     """Return all messages of a queue, oldest first; they stay there."""
-    with closing(server.open()) as broker, patient_take(broker, queue, 60_000) as reservation:
-        return [one.message for one in reservation.messages]
+    with closing(server.open()) as broker:
+        return scan(broker, queue)
 
 
-@contextmanager
-def patient_take(broker: Broker, queue: str, limit: int) -> Iterator[Reservation]:
-    """Take messages; by contract fewer are returned, if RabbitMQ pauses for a second."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reservation_module, "ARRIVE_WITHIN_S", 30)
-        with broker.take(queue, limit) as reservation:
-            yield reservation
+def scan(broker: Broker, queue: str) -> list[Message]:
+    """Return the same by a connection."""
+    assert isinstance(broker, MoveSource)
+    return list(broker.scan(queue))
+
+
+def consume(broker: Broker, queue: str, limit: int = 500) -> list[Message]:
+    """Remove the oldest messages of a queue, at most `limit`, as workers would; return them."""
+    assert isinstance(broker, MoveSource)
+    consumed: list[Message] = []
+    with closing(broker.reader(queue, window=limit, lease_s=60)) as reader:
+        # a window may be smaller than asked for
+        while len(consumed) < limit and (window := reader.take(limit - len(consumed), "consumer")).messages:
+            window.commit([one.id for one in window.messages])
+            consumed += [one.message for one in window.messages]
+    return consumed
 
 
 def read_at_least(server: Server, queue: str, number: int) -> list[Message]:

@@ -166,6 +166,9 @@ class RabbitReader(QueueReader):
         self._arrive(of_py_amqp(delivery))
 
     def _arrive(self, delivery: Delivery) -> None:
+        if delivery.channel not in self._channels:
+            # the reader is closed meanwhile: this was on its way, and goes back with the others
+            return
         if not self._refreshed(delivery) and self._is_wanted(delivery):
             self._arrived.append(delivery)
 
