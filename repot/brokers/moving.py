@@ -66,10 +66,13 @@ class QueueReader(ABC):
     def take(self, limit: int, name: str) -> Reservation:
         """Reserve up to `limit` messages of about `WINDOW_BYTES`, oldest first; empty if none waits.
 
-        `name` is the reservation's.
+        `name` is the reservation's. It ends with the reader's lease (on RabbitMQ after up to twice that time) since
+        the last `commit` or `keep_alive`, or earlier with the connection; its messages are then in the queue again,
+        none lost. What was committed before is confirmed.
 
         Raises:
-            BrokerUnreachable: the broker did not answer.
+            FactUnknown: the name does not belong to a queue.
+            BrokerUnreachable: the broker did not answer; what it may have reserved comes back.
         """
 
     @abstractmethod

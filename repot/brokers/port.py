@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,10 +11,6 @@ if TYPE_CHECKING:
     from repot.brokers.browse import Browsed, Decide
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
-    from repot.brokers.reservation import Reservation
-
-#: How long taken messages stay reserved after the taker's last sign of life, in seconds.
-DEFAULT_LEASE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +19,7 @@ class Depth:
 
     Attributes:
         ready: waiting in the queue.
-        unacked: held by workers, or reserved by `Broker.take`.
+        unacked: held by workers, or reserved for a mover (`repot/brokers/moving.py`).
         oldest_sent_at: when the oldest waiting message was sent, in seconds since 1970 by its sender's clock; None if
             no message waits or the broker cannot tell.
         delayed: held by the broker until they are due, and perhaps this queue's: RabbitMQ keeps those of all queues
@@ -75,19 +71,6 @@ class Broker(Protocol):
         """
         ...
 
-    def take(self, queue: str, limit: int, *, lease_s: float = DEFAULT_LEASE_S) -> Reservation:
-        """Reserve up to `limit` messages that wait in a queue, oldest first, until they are committed or given back.
-
-        The reservation ends `lease_s` seconds (on RabbitMQ up to twice as many) after its last `commit`, or earlier
-        with its connection; its messages are then in the queue again, none lost. Empty if none waits. On RabbitMQ a
-        message that comes back while the batch is received follows younger ones.
-
-        Raises:
-            FactUnknown: the name does not belong to a queue.
-            BrokerUnreachable: the broker did not answer; what it may have reserved comes back.
-        """
-        ...
-
     def publish(self, queue: str, messages: Sequence[Message]) -> tuple[Receipt, ...]:
         """Send messages to a queue by its name; return one receipt for each, in order.
 
@@ -100,21 +83,5 @@ class Broker(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connections; what is still reserved goes back."""
-        ...
-
-
-@runtime_checkable
-class RecoversReservations(Protocol):
-    """A broker on which reservations outlive their taker's connection (Redis). RabbitMQ ends them itself."""
-
-    def recover(self, queue: str, *, even_live: bool = False) -> int:
-        """Put the messages of expired reservations back into the queue; return how many.
-
-        `take` does this first. `even_live` also ends reservations whose lease has not expired: only safe once their
-        takers are known to have ended.
-
-        Raises:
-            BrokerUnreachable: the broker did not answer.
-        """
+        """Close the connections."""
         ...

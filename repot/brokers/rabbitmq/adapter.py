@@ -14,9 +14,9 @@ from kombu.exceptions import OperationalError
 from repot.brokers.closing import leave
 from repot.brokers.errors import no_answer
 from repot.brokers.moving import WINDOW_BYTES, Outgoing, QueueTraits
-from repot.brokers.port import DEFAULT_LEASE_S, Depth
+from repot.brokers.port import Depth
 from repot.brokers.publishing import PublishOutcome
-from repot.brokers.rabbitmq import browse, publish, reservation
+from repot.brokers.rabbitmq import browse, publish
 from repot.brokers.rabbitmq.conditions import RabbitConditions
 from repot.brokers.rabbitmq.consumers import ask, consumers, mailboxes
 from repot.brokers.rabbitmq.delayed import delayed_for
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
     from repot.brokers.registry import ConnectOptions
-    from repot.brokers.reservation import Reservation
     from repot.config import BrokerUrl
 
 T = TypeVar("T")
@@ -127,17 +126,6 @@ class RabbitBroker:
                 return browse.browse(connection.connection, queue, decide, limit)
             finally:
                 connection.release()
-
-    def take(self, queue: str, limit: int, *, lease_s: float = DEFAULT_LEASE_S) -> Reservation:
-        """Reserve messages on a connection of its own, whose heartbeat is the lease."""
-        return_limit = self._return_limit(queue)
-        with self._errors():
-            connection = self._connect(confirm_publish=True, heartbeat_s=max(1, round(lease_s)))
-            try:
-                return reservation.take(connection, queue, limit, return_limit)
-            except BaseException:
-                connection.release()
-                raise
 
     def publish(self, queue: str, messages: Sequence[Message]) -> tuple[Receipt, ...]:
         """Publish with confirms and `mandatory`, on a connection that is kept for the next batch."""

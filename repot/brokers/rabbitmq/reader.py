@@ -16,7 +16,6 @@ from repot.brokers.closing import leave
 from repot.brokers.moving import QueueHold, QueueReader
 from repot.brokers.rabbitmq.deliveries import Delivery, of_py_amqp, read_deliveries
 from repot.brokers.rabbitmq.requeue import count_waiting, is_declared, move, returns_in, without_counts
-from repot.brokers.rabbitmq.reservation import ARRIVE_WITHIN_S, FAILURES
 from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config.delays import delayed_queue_of
 from repot.errors import AlreadyMoving, MessagesWithheld, ReservationLost, Unroutable
@@ -36,6 +35,10 @@ if TYPE_CHECKING:
 Errors: TypeAlias = "Callable[[], AbstractContextManager[None]]"
 Find: TypeAlias = "Callable[[str], str]"
 
+#: RabbitMQ hands out within this time what it counts as waiting, and answers a connection that is closed.
+_ARRIVE_WITHIN_S = 1.0
+#: What a connection that failed raises; py-amqp's closed channel has no connection.
+_FAILURES = (amqp.AMQPError, OSError, AttributeError)
 #: A pause between two deliveries of a consumer with free prefetch; longer, and no message waits.
 _PAUSE_S = 0.05
 #: A quorum queue takes a prefetch of 0, which is no limit, for 2,000.
@@ -50,7 +53,10 @@ class RabbitReader(QueueReader):
     def __init__(
         self, connect: Callable[[], Connection], queue: str, window: int, return_limit: int | None, errors: Errors
     ) -> None:
-        """Read by connections that `connect` opens; `return_limit` as for `repot.brokers.rabbitmq.reservation`."""
+        """Read by connections that `connect` opens, which confirm what is published.
+
+        `return_limit` is the number of returns after which the queue drops a message; None without a limit.
+        """
         self._queues: tuple[str, ...] = (queue,)
         self._connect, self._queue, self._window, self._limit, self._errors = (
             connect,
@@ -115,13 +121,13 @@ class RabbitReader(QueueReader):
         self._arrived.clear()
         if connection is None:
             return
-        with suppress(*FAILURES):
+        with suppress(*_FAILURES):
             for channel in channels.values():
                 for queue in self._queues:
                     channel.basic_cancel(f"mover.{queue}")
                 nack_all(channel)
                 channel.basic_qos(0, 0, False)
-        leave(connection, ARRIVE_WITHIN_S)
+        leave(connection, _ARRIVE_WITHIN_S)
 
     def acknowledge(self, channels: Mapping[int, Any], deliveries: Sequence[Delivery], *, in_order: bool) -> None:
         """Acknowledge deliveries of these channels; `in_order` if they are all up to the last one.
@@ -204,7 +210,7 @@ class RabbitReader(QueueReader):
                     # what has left the queue may still be on its way; it comes before this answer
                     self._answer()
                     return
-                if waited_s >= ARRIVE_WITHIN_S:
+                if waited_s >= _ARRIVE_WITHIN_S:
                     if self._held >= _MAX_PREFETCH:
                         return
                     message = f"{waiting} messages wait in {self._queue!r}, and RabbitMQ has handed out none for 1 s"
@@ -281,7 +287,7 @@ class _Window(Reservation):
         try:
             if found:
                 self._reader.acknowledge(self._channels, found, in_order=whole)
-        except FAILURES as error:
+        except _FAILURES as error:
             self._has_ended = True
             self._reader.close()
             raise ReservationLost.of(len(ids)) from error
@@ -331,7 +337,7 @@ class RabbitHold(QueueHold):
                 return
             try:
                 self._channel.basic_qos(0, 1, False)
-            except FAILURES as error:
+            except _FAILURES as error:
                 self.release()
                 message = "the connection that holds the queue was lost"
                 raise OSError(message) from error
@@ -340,7 +346,7 @@ class RabbitHold(QueueHold):
         """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            leave(connection, ARRIVE_WITHIN_S)
+            leave(connection, _ARRIVE_WITHIN_S)
 
     def _acquire(self) -> None:
         connection = self._connect()
@@ -348,14 +354,14 @@ class RabbitHold(QueueHold):
         try:
             channel.queue_declare(self.name, exclusive=True, arguments={"x-repot-holder": self._holder})
         except amqp.ResourceLocked as error:
-            leave(connection, ARRIVE_WITHIN_S)
+            leave(connection, _ARRIVE_WITHIN_S)
             other = self._holder_of(self.name)
             if other == self._holder:
                 message = "RabbitMQ has not noticed yet that the former connection of this mover is dead"
                 raise OSError(message) from error
             raise AlreadyMoving.by(other) from error
         except BaseException:
-            leave(connection, ARRIVE_WITHIN_S)
+            leave(connection, _ARRIVE_WITHIN_S)
             raise
         self._connection, self._channel = connection, channel
 

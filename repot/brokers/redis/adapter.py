@@ -12,8 +12,8 @@ from repot.brokers.errors import no_answer
 from repot.brokers.journal import Direction
 from repot.brokers.journal_hashes import JournalHashes
 from repot.brokers.moving import Outgoing, QueueTraits
-from repot.brokers.port import DEFAULT_LEASE_S, Depth
-from repot.brokers.redis import browse, publish, reservation
+from repot.brokers.port import Depth
+from repot.brokers.redis import browse, publish
 from repot.brokers.redis.client import open_client
 from repot.brokers.redis.conditions import RedisConditions
 from repot.brokers.redis.in_flight import InFlight
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
     from repot.brokers.registry import ConnectOptions
-    from repot.brokers.reservation import Reservation
     from repot.config import BrokerUrl
     from repot.config.endpoints import Endpoint
 
@@ -111,14 +110,6 @@ class RedisBroker:
     def browse(self, queue: str, decide: Decide) -> Browsed:
         """Browse a queue's lists; a script moves a message from one to another in one step."""
         return self._ask(lambda: browse.browse(self._client, queue, decide, self._keys))
-
-    def take(self, queue: str, limit: int, *, lease_s: float = DEFAULT_LEASE_S) -> Reservation:
-        """Put back expired reservations of the queue, and reserve up to `limit` messages."""
-        return reservation.take(self._client, queue, limit, lease_s, self._keys, self._ask)
-
-    def recover(self, queue: str, *, even_live: bool = False) -> int:
-        """Put back expired reservations of the queue, or all; return how many messages."""
-        return self._ask(lambda: reservation.recover(self._client, queue, self._keys, even_live=even_live))
 
     def publish(self, queue: str, messages: Sequence[Message]) -> tuple[Receipt, ...]:
         """Push all messages in one transaction. On Redis every name is a queue."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from repot.brokers.moving import WINDOW_BYTES, QueueHold, QueueReader
+from repot.brokers.moving import QueueHold, QueueReader
 from repot.brokers.redis import reservation
 from repot.errors import AlreadyMoving, BrokerUnreachable, LeaseLost
 
@@ -29,13 +29,12 @@ class RedisReader(QueueReader):
 
     def __init__(self, client: Any, queue: str, keys: Mapping[str, Any], lease_s: float, ask: Ask) -> None:  # noqa: ANN401 - redis.Redis
         """Read with `client`."""
-        self._client, self._queue, self._keys, self._lease_s, self._ask = client, queue, keys, lease_s, ask
+        self._client, self._lease_s, self._ask = client, lease_s, ask
         self._names = reservation.keys_of(queue, keys)
 
     def take(self, limit: int, name: str) -> Reservation:
-        """Move messages to the reservation's own lists."""
-        client, lease_s, ask = self._client, self._lease_s, self._ask
-        return reservation.take(client, self._queue, limit, lease_s, self._keys, ask, name, WINDOW_BYTES)
+        """Put back expired reservations of the queue, and move messages to the reservation's own lists."""
+        return reservation.take(self._client, self._names, name, limit, self._lease_s, self._ask)
 
     def left(self, prefix: str) -> tuple[str, ...]:
         """Return the reservations of the index whose names start with it."""

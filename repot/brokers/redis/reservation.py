@@ -6,7 +6,7 @@ they end, by the server's clock. The keys begin as those of the queue's prioriti
 `{queue}{sep}reserved` is the index, `{queue}{sep}reserved:{id}:{number}` the list of one reservation and priority.
 
 A taker that is killed leaves its reservation behind. The next `take` of the queue puts it back once its lease has
-ended; `recover` does only this. Celery's workers know nothing of reservations; `depth` counts them as unacknowledged.
+ended. Celery's workers know nothing of reservations; `depth` counts them as unacknowledged.
 
 kombu's own hash of unacknowledged messages is not used: any worker's restore scan would give a reserved message out
 again after the worker's own visibility timeout, and an element that is not JSON would end every scan with an error.
@@ -15,8 +15,8 @@ again after the worker's own visibility timeout, and an element that is not JSON
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
+from repot.brokers.moving import WINDOW_BYTES
 from repot.brokers.redis.journal import STEP, step_text
 from repot.brokers.redis.lists import lists_of, not_a_list, read_element
 from repot.brokers.reservation import Reservation, TakenMessage
@@ -127,18 +127,11 @@ end
 return taken
 """
 
-#: ARGV: ids. Returns how many messages went back, or the name of a key that is not a list.
+#: ARGV: id. Returns how many messages went back, or the name of a key that is not a list.
 _PUT_BACK = f"""{PRELUDE}
 local wrong = wrong_key()
 if wrong then return wrong end
-local count = 0
-for _, id in ipairs(ARGV) do count = count + put_back(id) end
-return count
-"""
-
-#: ARGV: `all`, or `expired`. Returns the ids of reservations.
-_FIND = f"""{PRELUDE}
-return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] == 'all' and '+inf' or now())
+return put_back(ARGV[1])
 """
 
 #: Counts the messages of all reservations of a queue.
@@ -151,10 +144,6 @@ return count
 """
 
 
-#: More than Redis holds, and a number that Lua has.
-_UNLIMITED = 1 << 53
-
-
 def keys_of(queue: str, keys: Mapping[str, Any]) -> list[str]:
     """Return the index of a queue's reservations and the queue's lists; `keys` are kombu's transport options."""
     return [f"{keys['global_keyprefix']}{queue}{keys['sep']}reserved", *lists_of(queue, keys)]
@@ -162,28 +151,23 @@ def keys_of(queue: str, keys: Mapping[str, Any]) -> list[str]:
 
 def take(
     client: Any,  # noqa: ANN401 - redis.Redis
-    queue: str,
+    names: list[str],
+    name: str,
     limit: int,
     lease_s: float,
-    keys: Mapping[str, Any],
     ask: Ask,
-    name: str = "",
-    most_bytes: int = _UNLIMITED,
 ) -> RedisReservation:
-    """Reserve messages; the arguments are those of the port. `name` is the reservation's, a random one if empty.
-
-    Beyond `most_bytes` no further message is taken; the first one always is.
+    """Reserve up to `limit` messages of about `WINDOW_BYTES` under a name; `names` are those of `keys_of`.
 
     Raises:
         FactUnknown: a key of the queue is not a list.
         BrokerUnreachable: Redis did not answer.
     """
-    names, reservation_id = keys_of(queue, keys), name or str(uuid4())
-    words = [reservation_id, limit, lease_s, most_bytes]
+    words = [name, limit, lease_s, WINDOW_BYTES]
     taken: Any = ask(lambda: client.register_script(_TAKE)(keys=names, args=words))
     if isinstance(taken, str):
         raise FactUnknown(not_a_list(taken), hint="Is the name right? Another program uses this key.")
-    return RedisReservation(client, names, reservation_id, _numbered(taken), lease_s, ask)
+    return RedisReservation(client, names, name, _numbered(taken), lease_s, ask)
 
 
 def adopt(
@@ -209,21 +193,6 @@ def adopt(
 def _numbered(found: Iterable[list[str]]) -> list[tuple[int, str]]:
     """Return each element with the number of its list."""
     return [(number, element) for number, elements in enumerate(found, start=2) for element in elements]
-
-
-def recover(client: Any, queue: str, keys: Mapping[str, Any], *, even_live: bool) -> int:  # noqa: ANN401 - redis.Redis
-    """Put the messages of expired reservations, or of all, back; return how many.
-
-    Raises:
-        FactUnknown: a key of the queue is not a list.
-        redis.RedisError: Redis did not answer.
-    """
-    names = keys_of(queue, keys)
-    found = client.register_script(_FIND)(keys=names, args=["all" if even_live else "expired"])
-    put = client.register_script(_PUT_BACK)(keys=names, args=found)
-    if isinstance(put, str):
-        raise FactUnknown(not_a_list(put), hint="Rename the key that another program uses; the messages stay reserved.")
-    return int(put)
 
 
 class RedisReservation(Reservation):

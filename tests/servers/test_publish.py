@@ -1,0 +1,189 @@
+"""Publishing batches of messages, on both brokers."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+import redis as redis_py
+from kombu import Connection, Queue
+
+from repot.brokers import open_broker
+from repot.brokers.message import Message
+from repot.brokers.publishing import CONFIRMED, PublishOutcome
+from repot.config import BrokerUrl
+from repot.testbed import standalone_rabbitmq, standalone_redis
+from support.moves import declare, places, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.brokers import Broker
+    from repot.brokers.publishing import Receipt
+    from repot.testbed import Server
+
+
+@pytest.fixture
+def broker(server: Server) -> Iterator[Broker]:
+    with closing(server.open()) as found:
+        yield found
+
+
+@pytest.fixture
+def queue(server: Server) -> str:
+    name = f"publish-{uuid4()}"
+    declare(server, name)
+    return name
+
+
+def message(place: int, *, size: int = 0, **properties: Any) -> Message:
+    return Message(
+        f"{place}".encode().ljust(size), "text/plain", "utf-8", {"place": place}, {"delivery_mode": 2} | properties
+    )
+
+
+def outcomes(receipts: tuple[Receipt, ...]) -> list[PublishOutcome]:
+    return [one.outcome for one in receipts]
+
+
+@pytest.mark.promise
+def test_what_is_confirmed_is_in_the_queue_as_it_was_sent(broker: Broker, queue: str) -> None:
+    assert (CONFIRMED,) * 3 == broker.publish(queue, [message(place) for place in range(3)])
+    found = scan(broker, queue)
+    assert [0, 1, 2] == places(found)
+    assert (b"0", "text/plain", "utf-8") == (found[0].body, found[0].content_type, found[0].content_encoding)
+
+
+@pytest.mark.promise
+def test_what_has_no_queue_is_refused(server: Server, broker: Broker) -> None:
+    """On RabbitMQ unroutable; on Redis every name is a queue, but for the key of something else."""
+    queue = f"no-{uuid4()}"
+    if broker.product == "RabbitMQ":
+        refused = "there is no queue"
+    else:
+        refused = "WRONGTYPE"
+        with redis_py.Redis.from_url(server.url) as client:
+            client.set(queue, "something else")
+    receipts = broker.publish(queue, [message(place) for place in range(3)])
+    assert [PublishOutcome.REFUSED] * 3 == outcomes(receipts)
+    assert all(refused in one.reason for one in receipts)
+
+
+def test_a_list_that_is_none_refuses_its_priority_alone(redis: Server) -> None:
+    queue = f"half-{uuid4()}"
+    with redis_py.Redis.from_url(redis.url) as client, closing(redis.open()) as broker:
+        client.set(f"{queue}\x06\x166", "something else")
+        receipts = broker.publish(queue, [message(0), message(1, priority=6), message(2)])
+    assert ["confirmed", "refused", "confirmed"] == [str(one) for one in outcomes(receipts)]
+
+
+@pytest.mark.promise
+def test_a_full_queue_refuses_the_rest(rabbitmq: Server) -> None:
+    queue = f"full-{uuid4()}"
+    limits = {"x-max-length": 3, "x-overflow": "reject-publish"}
+    declare(rabbitmq, queue, **{"x-queue-type": "classic", **limits})
+    with closing(rabbitmq.open()) as broker:
+        receipts = broker.publish(queue, [message(place) for place in range(8)])
+        there = places(scan(broker, queue))
+    confirmed = [place for place, one in enumerate(receipts) if one.is_confirmed]
+    # a classic queue may take one more than its limit
+    assert confirmed == there
+    assert 3 <= len(confirmed) < 8
+    assert {"the queue " + repr(queue) + " takes no more messages"} == {
+        one.reason for one in receipts if one.outcome is PublishOutcome.REFUSED
+    }
+    assert 8 == len(confirmed) + outcomes(receipts).count(PublishOutcome.REFUSED)
+
+
+def test_more_messages_than_are_confirmed_at_once(rabbitmq: Server) -> None:
+    """Some queues vanish: what comes back is refused, each by its own body."""
+    queue = f"many-{uuid4()}"
+    declare(rabbitmq, queue)
+    with closing(rabbitmq.open()) as broker:
+        assert (CONFIRMED,) * 1200 == broker.publish(queue, [message(place) for place in range(1200)])
+        assert list(range(1200)) == places(scan(broker, queue))
+        refused = broker.publish(f"gone-{uuid4()}", [message(place) for place in range(700)])
+        assert {PublishOutcome.REFUSED} == set(outcomes(refused))
+
+
+def test_a_redis_without_memory_refuses_all(private_redis: Any) -> None:
+    with closing(private_redis.open()) as broker:
+        with private_redis.out_of_memory():
+            receipts = broker.publish("q", [message(place) for place in range(5)])
+        assert [PublishOutcome.REFUSED] * 5 == outcomes(receipts)
+        assert [] == scan(broker, "q")
+
+
+@pytest.fixture(scope="module")
+def private_rabbitmq() -> Iterator[Any]:
+    """A RabbitMQ that refuses messages above 64 KiB."""
+    with standalone_rabbitmq("max_message_size = 65536") as test_broker:
+        yield test_broker
+
+
+@pytest.fixture
+def private_redis() -> Iterator[Any]:
+    with standalone_redis() as test_broker:
+        yield test_broker
+
+
+def impatient(test_broker: Any, timeout_s: float = 5) -> Broker:
+    """Connect with a short timeout, and declare the queue `q`."""
+    url = BrokerUrl.parse(test_broker.url_at(test_broker.port))
+    with Connection(url.reveal()) as connection:
+        Queue("q")(connection.default_channel).declare()
+    return open_broker(url, management_url=test_broker.primary.launched.management_url, timeout_s=timeout_s)
+
+
+@pytest.mark.promise("private_redis")
+@pytest.mark.parametrize("private", ["private_redis", "private_rabbitmq"])
+def test_a_broker_that_stands_still_leaves_the_outcome_unknown(request: pytest.FixtureRequest, private: str) -> None:
+    test_broker = request.getfixturevalue(private)
+    with closing(impatient(test_broker)) as broker:
+        assert (CONFIRMED,) == broker.publish("q", [message(0)])
+        # an answer that does not come after the messages were sent
+        pause = _PauseAfterSending(test_broker)
+        receipts = broker.publish("q", pause.messages(3))
+        pause.resume()
+        assert [PublishOutcome.UNKNOWN] * 3 == outcomes(receipts)
+        assert (CONFIRMED,) == broker.publish("q", [message(9)])
+
+
+def test_a_message_that_is_too_large_is_refused(private_rabbitmq: Any) -> None:
+    """It closes the channel, and the outcome of the others is unknown, or they are not sent."""
+    # an answer that is late would leave the outcome unknown
+    with closing(impatient(private_rabbitmq, 20)) as broker:
+        receipts = broker.publish("q", [message(0, size=70_000)])
+        assert [PublishOutcome.REFUSED] == outcomes(receipts)
+        assert "70000" in receipts[0].reason
+        several = outcomes(broker.publish("q", [message(1), message(2, size=70_000), message(3)]))
+        assert PublishOutcome.REFUSED is several[1]
+        assert PublishOutcome.CONFIRMED is not several[2]
+        assert (CONFIRMED,) == broker.publish("q", [message(4)])
+
+
+class _PauseAfterSending:
+    """Pause a broker while the messages of a batch are written."""
+
+    def __init__(self, test_broker: Any) -> None:
+        self._paused = test_broker.paused()
+
+    def messages(self, number: int) -> list[Message]:
+        pauses = self._paused
+
+        class _Headers(UserDict[str, Any]):
+            def __iter__(self) -> Iterator[str]:
+                # the broker has been asked whether it is there
+                if not self.get("paused"):
+                    pauses.__enter__()
+                    self["paused"] = True
+                return super().__iter__()
+
+        first = Message(b"0", "text/plain", "utf-8", _Headers())
+        return [first, *(message(place) for place in range(1, number))]
+
+    def resume(self) -> None:
+        self._paused.__exit__(None, None, None)
