@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+pytestmark = pytest.mark.promise("redis", "postgresql")
+
+
 def _message(*, redelivered: bool = True, **headers: Any) -> Any:
     return SimpleNamespace(headers=headers, properties={}, delivery_info={"redelivered": redelivered})
 

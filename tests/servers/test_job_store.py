@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from repot.submission.job_store import JobStore
     from repot.testbed import Server
 
+pytestmark = pytest.mark.promise("redis", "postgresql")
+
 TENANT = digest("a tenant")
 SCOPE = digest("a scope")
 

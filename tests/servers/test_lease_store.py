@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
+pytestmark = pytest.mark.promise("redis", "postgresql")
+
 KEY = Fingerprint("0" * 64)
 DONE = Ending(RunOutcome.DONE, 86400, '"first"')
 RELEASED = Ending(RunOutcome.RELEASED, 86400)

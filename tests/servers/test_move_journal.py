@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from repot.testbed import Server
     from support.databases import PrivateDatabase
 
+pytestmark = pytest.mark.promise("redis", "postgresql")
+
 LONG_S = 600.0
 
 

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
+pytestmark = pytest.mark.promise("redis", "postgresql")
+
 SOURCE, TARGET = "redis://source/0", "amqp://me:**@target//"
 FIRST = Change("ann", "the first step", phase="canary", weights=Weights(0.05))
 

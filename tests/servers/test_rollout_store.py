@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from repot.testbed import Server
     from support.databases import PrivateDatabase
 
+pytestmark = pytest.mark.promise("redis", "postgresql")
+
 WORKER = WorkerState("celery@a", "source", "running", ("orders",))
 
 
