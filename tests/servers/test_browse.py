@@ -85,6 +85,7 @@ def test_thirty_looks_lose_nothing(broker: Broker, declared: Callable[..., str],
     assert sorted(f"{place}".encode() for place in range(5)) == sorted(one.body for one in seen(broker, name))
 
 
+@pytest.mark.promise
 def test_each_message_meets_its_decision(broker: Broker, declared: Callable[..., str]) -> None:
     queue, other = declared(6), declared()
 
@@ -159,6 +160,7 @@ def test_forwarding_to_a_full_queue_removes_nothing(rabbitmq: Server) -> None:
         assert 2 == len(seen(broker, queue.name))
 
 
+@pytest.mark.promise
 def test_what_decide_raises_ends_the_browse_and_loses_nothing(broker: Broker, declared: Callable[..., str]) -> None:
     queue = declared(4)
     times = iter(range(4))
@@ -206,6 +208,7 @@ def test_what_is_no_message_is_shown_and_can_be_discarded(redis: Server) -> None
         assert not raw.exists(name)
 
 
+@pytest.mark.promise
 @given(sent=messages())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_message_comes_through_a_broker_as_it_was(server: Server, broker: Broker, sent: Message) -> None:

@@ -68,6 +68,7 @@ def eventually(broker: Broker, queue: str, ready: int, unacked: int) -> None:
     wait_until(counted, within_s=20, what=f"{queue}: ready {ready}, unacked {unacked}")
 
 
+@pytest.mark.promise
 def test_what_waits_and_what_is_out_are_counted(server: Server, broker: Broker, queue: Queue) -> None:
     with Connection(server.url) as connection:
         producer = connection.Producer()
@@ -131,6 +132,7 @@ def test_the_product_and_version_are_known(broker: Broker) -> None:
     assert broker.version[0].isdigit()
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("url", [f"redis://:{PLANTED}@127.0.0.1:1/0", f"amqp://user:{PLANTED}@127.0.0.1:1//"])
 def test_a_broker_that_does_not_answer_is_not_empty(url: str) -> None:
     """Unknown is not zero; and the message hides the password."""

@@ -76,6 +76,7 @@ def states(found: Any) -> list[str]:
     return sorted(one["state"] for one in found["tasks"])
 
 
+@pytest.mark.promise
 def test_what_workers_hold_is_listed(in_hand: Shop, each: Server) -> None:
     expected = ["acknowledged", "active", "reserved", "reserved"]
 

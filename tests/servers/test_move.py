@@ -31,6 +31,7 @@ def path(request: pytest.FixtureRequest) -> Way:
     return way_of(request)
 
 
+@pytest.mark.promise("redis-rabbitmq", "rabbitmq-redis", "redis-redis", "rabbitmq-rabbitmq-postgresql")
 def test_a_move_carries_everything_over_and_its_account_closes(path: Way) -> None:
     sent = [task(place) for place in range(230)]
     path.fill(sent)
@@ -53,6 +54,9 @@ def test_a_move_carries_everything_over_and_its_account_closes(path: Way) -> Non
 INSTANTS = ("reserved", "opened", "half", "written", "ahead", "settled", "committed")
 
 
+@pytest.mark.promise(
+    "redis-rabbitmq-written", "rabbitmq-redis-written", "redis-redis-written", "rabbitmq-rabbitmq-postgresql-written"
+)
 @pytest.mark.parametrize("instant", INSTANTS)
 def test_a_mover_that_is_killed_loses_nothing_and_marks_what_it_sends_twice(path: Way, instant: str) -> None:
     if instant in ("half", "ahead") and is_atomic(path):
@@ -97,6 +101,7 @@ def check_copies(path: Way, arrived: list[Message], found: dict[str, Any]) -> No
         assert (len(copies), 0) == (len(arrived), found["maybe_twice"])
 
 
+@pytest.mark.promise("redis-rabbitmq", "rabbitmq-redis")
 def test_a_frozen_mover_cannot_commit_after_another_one_has_taken_over(path: Way) -> None:
     """Stopped with a window in its hand, and continued when another mover has moved everything."""
     path.fill([task(place) for place in range(120)])
@@ -124,6 +129,7 @@ def attempt(path: Way) -> bool:
     return True
 
 
+@pytest.mark.promise("redis-rabbitmq", "rabbitmq-redis")
 def test_verify_finds_what_differs(path: Way) -> None:
     """The account closes after a move; a message that is added twice, or changed, is found with its id."""
     path.fill([task(place) for place in range(20)])
@@ -144,6 +150,7 @@ def test_verify_finds_what_differs(path: Way) -> None:
     assert ([], 0, 20) == (check.problems, check.present, check.gone)
 
 
+@pytest.mark.promise("redis-rabbitmq", "rabbitmq-redis")
 def test_queues_that_go_to_the_same_one_are_told_apart(path: Way) -> None:
     """Their messages say which queue they came from."""
     path.fill([task(place) for place in range(5)])

@@ -64,6 +64,7 @@ def problems(path: Way) -> list[str]:
         return [one for check in verify(move, find_record(move.journal, path.name), queues) for one in check.problems]
 
 
+@pytest.mark.promise("redis-rabbitmq", "rabbitmq-redis")
 def test_what_was_moved_and_not_consumed_goes_back_and_the_rest_stays(path: Way) -> None:
     path.fill([task(place) for place in range(230)])
     path.move(Limits(window=50, limit=100))
@@ -104,6 +105,7 @@ def test_what_was_given_back_can_be_moved_again(path: Way) -> None:
 INSTANTS = ("reserved", "opened", "written", "settled", "committed")
 
 
+@pytest.mark.promise("redis-rabbitmq-written", "rabbitmq-redis-written")
 @pytest.mark.parametrize("instant", INSTANTS)
 def test_a_revert_that_is_killed_loses_nothing_and_marks_what_it_sends_twice(path: Way, instant: str) -> None:
     path.fill([task(place) for place in range(180)])

@@ -45,6 +45,7 @@ def output(result: Result, code: int = 0) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.promise
 def test_nothing_moves_without_execute_and_a_plan_says_what_would(path: Way, repot: Callable[..., Result]) -> None:
     path.fill([task(place, priority=3 * (place % 2)) for place in range(10)])
     dry = repot("start", "--name", path.name, *brokers(path))
@@ -92,6 +93,7 @@ def test_a_queue_is_not_moved_into_itself(
     assert 3 == len(same.arrived())
 
 
+@pytest.mark.promise
 def test_a_move_is_watched_paused_stopped_and_resumed(path: Way, repot: Callable[..., Result]) -> None:
     path.fill([task(place) for place in range(60)])
     results: list[Result] = []
@@ -136,6 +138,7 @@ def is_still(repot: Callable[..., Result], path: Way) -> bool:
     return {before["delivered"]} == {one["delivered"] for one in again} and bool(again[-1]["is_alive"])
 
 
+@pytest.mark.promise
 def test_a_password_appears_nowhere_but_in_the_file_of_the_addresses(
     path: Way, repot: Callable[..., Result], tmp_path: Path
 ) -> None:
@@ -150,6 +153,7 @@ def test_a_password_appears_nowhere_but_in_the_file_of_the_addresses(
     assert 0o600 == file.stat().st_mode & 0o777
 
 
+@pytest.mark.promise
 def test_one_mover_a_queue(path: Way, repot: Callable[..., Result]) -> None:
     """A queue that another mover holds is refused, with who holds it."""
     path.fill([task(0)])
@@ -172,6 +176,7 @@ def test_a_name_belongs_to_one_pair_of_brokers(path: Way, repot: Callable[..., R
     assert 2 == repot("start", "--name", "no name", "--execute", *brokers(path)).exit_code
 
 
+@pytest.mark.promise
 def test_a_move_is_reverted(path: Way, repot: Callable[..., Result]) -> None:
     path.fill([task(place) for place in range(10)])
     assert 0 == repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code

@@ -106,6 +106,7 @@ def test_the_rights_of_the_page_are_enough(
 NEEDED = ("+select", "+info", "+evalsha", "+script|load", "+time", "+exists", "+get", "+set", "+hset", "+hgetall")
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("missing", [*NEEDED, "~orders*", "~repot.move:*"])
 def test_a_move_without_a_right_is_refused_and_loses_nothing(
     side: Callable[..., Side], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str

@@ -38,6 +38,7 @@ def start(path: Way, directory: Path, *words: str) -> Result:
     return CliRunner().invoke(main, command, env=environment(path) | {"WORKER_MOVE_DIR": str(directory)})
 
 
+@pytest.mark.promise
 def test_an_awaited_result_is_refused_as_long_as_its_reply_queue_exists(back: Way, tmp_path: Path) -> None:
     """The sender's reply queue exists on the source: plan and start refuse, with the way out, and nothing moves."""
     back.fill([task(0, reply_to="no-queue-of-this-name")])

@@ -73,6 +73,7 @@ def moved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     found.after.stop()
 
 
+@pytest.mark.promise
 def test_plain_compressed_and_old_messages(moved: Move) -> None:
     sent = [
         moved.signature("add", 1, 2).apply_async(),
@@ -88,6 +89,7 @@ def test_plain_compressed_and_old_messages(moved: Move) -> None:
     assert [3, 7, 15] == [moved.after.get(one) for one in sent]
 
 
+@pytest.mark.promise
 def test_workflows(moved: Move) -> None:
     """A chain, a chord and a callback: what follows runs on the new broker."""
     first, parts, called = (

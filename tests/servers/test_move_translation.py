@@ -33,6 +33,7 @@ def priorities(messages: list[Message]) -> dict[int, Any]:
     return {one.headers["place"]: one.properties.get("priority") for one in messages}
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
@@ -68,6 +69,7 @@ def test_a_queue_that_does_not_order_hands_no_priorities_on(redis: Server, rabbi
     assert dict.fromkeys(range(3)) == priorities(plain.arrived())
 
 
+@pytest.mark.promise
 def test_what_cannot_be_delivered_is_quarantined(onward: Way) -> None:
     """And is a dead letter of its own reason, in the target's dead-letter queue; nothing is dropped."""
     past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
@@ -89,6 +91,7 @@ def test_what_cannot_be_delivered_is_quarantined(onward: Way) -> None:
     assert all(sent.body == by_reason[reason].message.body for reason, sent in refused.items())
 
 
+@pytest.mark.promise
 def test_a_pickled_body_is_moved_as_it_is_on_request(onward: Way) -> None:
     body = pickle.dumps([[1], {}, {}])
     onward.fill([Message(body, "application/x-python-serialize", "binary", task(1).headers, {"delivery_mode": 2})])

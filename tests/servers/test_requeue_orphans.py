@@ -106,6 +106,7 @@ def kept(result: Result) -> dict[str, str]:
     return {one["id"]: one["what"] for one in json.loads(result.stdout)}
 
 
+@pytest.mark.promise
 def test_what_a_killed_worker_held_is_given_back_and_runs_once(shop: Shop) -> None:
     started(shop, "task").stop()
     assert "2 would be given back, 0 left\nnothing was changed" in requeue(shop).stderr
@@ -128,6 +129,7 @@ CLAIM: dict[str, Any] = {"redis_claim": "atomic", "redis_claim_lease": LEASE_S}
 LONG_S = 60
 
 
+@pytest.mark.promise
 def test_a_claim_is_left_until_its_lease_is_over(own: Server, redis: Server, opened: Callable[..., Shop]) -> None:
     """Given back, it counts the worker's death; and another worker runs it once."""
     shop = opened(own, redis, **CLAIM | {"redis_claim_lease": LONG_S})
@@ -395,6 +397,7 @@ def test_what_is_not_a_delivery_of_kombu_is_left(held: Held) -> None:
     assert len(values) == held.unacked()
 
 
+@pytest.mark.promise
 def test_a_delivery_that_has_changed_is_not_given_back(held: Held) -> None:
     """It was acknowledged, or restored and delivered again, after it had been looked at."""
     acked, again, other, same = held.receive(Queue(f"q-{uuid4()}"), 4)
@@ -409,6 +412,7 @@ def test_a_delivery_that_has_changed_is_not_given_back(held: Held) -> None:
     assert 2 == held.unacked()
 
 
+@pytest.mark.promise
 def test_an_acknowledgement_at_the_same_moment_wins_or_loses_as_a_whole(held: Held, own: Server) -> None:
     """The message is gone, or back in its queue; never both, and never neither."""
     name = f"q-{uuid4()}"

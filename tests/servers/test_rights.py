@@ -221,6 +221,7 @@ PARTS = {
 _EACH = pytest.mark.parametrize(("rights", "use"), PARTS.values(), ids=PARTS)
 
 
+@pytest.mark.promise
 @_EACH
 def test_the_rights_are_enough_and_each_of_them_is_needed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, rights: Rights, use: Callable[[Desk], None]
@@ -254,6 +255,7 @@ def test_the_rights_are_enough_and_each_of_them_is_needed(
         assert {rule} == {word for word in words if word[0] == rule[0]}
 
 
+@pytest.mark.promise
 def test_no_missing_right_lets_a_second_run_in(desk: Desk) -> None:
     """A key that is claimed stays claimed, whichever right the second worker lacks."""
     key = Fingerprint("a" * 64)
@@ -466,6 +468,7 @@ def _heard(app: Any, kind: str) -> Iterator[Event]:
         thread.join()
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("missing", ["write", "configure", "read"])
 def test_a_producer_without_a_right_gets_an_error(realm: Realm, redis: Server, missing: str) -> None:
     """Nothing is lost in silence: the exchange is there, and its user may not use it."""
