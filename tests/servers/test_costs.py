@@ -57,6 +57,7 @@ def await_costs(shop: Shop, task: str, expected: tuple[float, float, float]) -> 
         raise
 
 
+@pytest.mark.promise
 def test_each_run_costs_what_its_task_states(priced: Shop) -> None:
     for task in [*(priced.send("flat") for _ in range(3)), priced.send("free"), priced.send("wrong")]:
         priced.get(task)
@@ -85,6 +86,7 @@ def test_a_run_after_a_redelivery_is_a_repeated_one(priced: Shop) -> None:
     await_costs(priced, "redelivered", (2, 2, 0))
 
 
+@pytest.mark.promise
 def test_a_prevented_run_is_not_paid_for(priced: Shop) -> None:
     order = uuid4().hex
     for _ in range(3):

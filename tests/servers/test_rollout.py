@@ -115,6 +115,7 @@ def send_failing(app: Any, base: str) -> list[str]:
     return [base]
 
 
+@pytest.mark.promise("rabbitmq to redis")
 def test_a_regression_of_the_target_is_aborted_and_the_producer_goes_back(rollout: Rollout) -> None:
     rollout.start_workers()
     with sending(rollout.producer(), send_failing) as labels:

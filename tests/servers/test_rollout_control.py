@@ -105,6 +105,7 @@ def test_the_program_celery_asks_the_workers_of_both_sides(both: Rollout, side: 
     require(True, lambda: "2 nodes online" in celery(both, "status", side=side).stdout)
 
 
+@pytest.mark.promise("redis to rabbitmq")
 def test_a_destination_reaches_the_node_of_that_name_or_of_one_side(both: Rollout) -> None:
     control: Any = both.producer().control
     here, there = node(both, SOURCE), node(both, TARGET)
@@ -150,6 +151,7 @@ def _known(app: Any, command: str) -> str:
     return json.dumps(getattr(app.control.inspect(timeout=2), command)())
 
 
+@pytest.mark.promise("redis to rabbitmq")
 def test_a_worker_hears_what_was_revoked_on_the_other_side_alone(both: Rollout) -> None:
     """The command reaches no worker of the target, only the store."""
     app = both.producer()

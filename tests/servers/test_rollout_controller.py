@@ -78,6 +78,7 @@ def states(rollout: Rollout) -> list[tuple[str, float]]:
 ALL_STEPS = [("prepare", 0.0), ("canary", 0.5), ("canary", 1.0), ("drain", 1.0), ("done", 1.0)]
 
 
+@pytest.mark.promise("redis-rabbitmq")
 @pytest.mark.parametrize("settings", ["redis-rabbitmq", "rabbitmq-redis"], indirect=True)
 def test_a_healthy_rollout_takes_every_step_and_ends_when_the_source_is_empty(
     rollout: Rollout, reports: Reports
@@ -88,6 +89,7 @@ def test_a_healthy_rollout_takes_every_step_and_ends_when_the_source_is_empty(
     assert ALL_STEPS == states(rollout)
 
 
+@pytest.mark.promise
 def test_the_source_is_not_empty_while_a_message_waits_there(rollout: Rollout, reports: Reports) -> None:
     stop = Event()
     put(rollout, Side.SOURCE)
@@ -108,6 +110,7 @@ def test_the_source_is_not_empty_while_a_message_waits_there(rollout: Rollout, r
         assert Phase.DONE == rollout.controller().run(Event()).phase
 
 
+@pytest.mark.promise("rabbitmq-redis")
 @pytest.mark.parametrize("settings", ["redis-rabbitmq", "rabbitmq-redis"], indirect=True)
 def test_a_failing_target_is_aborted_and_the_rollout_ends_when_it_is_empty(rollout: Rollout, reports: Reports) -> None:
     put(rollout, Side.TARGET)
@@ -128,6 +131,7 @@ def test_a_failing_target_is_aborted_and_the_rollout_ends_when_it_is_empty(rollo
     assert [("prepare", 0.0), ("canary", 0.5), ("abort", 0.0), ("aborted", 0.0)] == states(rollout)
 
 
+@pytest.mark.promise("rabbitmq-redis")
 @pytest.mark.parametrize("settings", ["redis-rabbitmq", "rabbitmq-redis"], indirect=True)
 def test_what_waits_on_the_target_of_an_abort_is_moved_back_on_request(rollout: Rollout, reports: Reports) -> None:
     """No worker of the target is there to finish it."""
@@ -152,6 +156,7 @@ def take_all(rollout: Rollout, side: Side) -> None:
         consume(broker, rollout.settings.queue_names[0])
 
 
+@pytest.mark.promise
 def test_a_starved_step_never_passes_and_asks_a_person(rollout: Rollout, reports: Reports) -> None:
     stop = Event()
 
@@ -191,6 +196,7 @@ def is_judged(record: RolloutRecord, seen: Observed) -> bool:
     return record.phase == Phase.CANARY and seen.judgement is not None and seen.judgement.verdict == "pass"
 
 
+@pytest.mark.promise("redis-rabbitmq-postgresql")
 @IN_EACH_STORE
 def test_one_controller_at_a_time_and_a_frozen_one_changes_nothing_afterwards(rollout: Rollout) -> None:
     rollout.begin(plan_of(rollout), "ann")
@@ -322,6 +328,7 @@ def repot() -> Callable[..., Result]:
     return run
 
 
+@pytest.mark.promise("redis-rabbitmq-postgresql")
 @IN_EACH_STORE
 def test_an_operator_leads_by_hand(rollout: Rollout, settings: ExplicitSettings, repot: Callable[..., Result]) -> None:
     name = rollout.name

@@ -81,6 +81,7 @@ def test_a_comparison_passes_fails_or_says_nothing(
         raise
 
 
+@pytest.mark.promise
 def test_a_prometheus_that_is_away_is_inconclusive_and_no_password_is_shown() -> None:
     one = found(f"http://me:planted@{LOOPBACK}:{free_port()}", QUERY)
     assert Verdict.INCONCLUSIVE is one.verdict

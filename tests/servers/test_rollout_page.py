@@ -287,6 +287,7 @@ def asked(rollout: Rollout, **changes: Any) -> str:
     return json.dumps(given)
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -315,6 +316,7 @@ def test_an_act_that_says_nothing_clear_is_refused(served: Served, rollout: Roll
     assert before == rollout.record()
 
 
+@pytest.mark.promise
 def test_an_act_on_a_state_that_has_changed_is_refused(served: Served, rollout: Rollout) -> None:
     seen = asked(rollout)
     act(rollout, "pause", "ann")
@@ -323,6 +325,7 @@ def test_an_act_on_a_state_that_has_changed_is_refused(served: Served, rollout: 
     act(rollout, "resume", "ann")
 
 
+@pytest.mark.promise
 def test_without_acts_the_page_only_shows(rollout: Rollout) -> None:
     served = Served(rollout.settings)
     try:

@@ -59,6 +59,7 @@ def planned(redis: Server, rabbitmq: Server, tmp_path_factory: pytest.TempPathFa
         found.stop()
 
 
+@pytest.mark.promise
 def test_a_plan_names_the_workers_that_read_each_queue(planned: Planned) -> None:
     shown = planned.run("plan", NAME)
     assert 0 == shown.exit_code, shown.stderr

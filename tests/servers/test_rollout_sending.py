@@ -96,6 +96,7 @@ def _send_canvas(app: Any) -> list[str]:
     return [f"{base}-{suffix}" for suffix in suffixes]
 
 
+@pytest.mark.promise("redis to rabbitmq")
 def test_nothing_is_lost_or_doubled_and_no_root_id_is_split(rollout: Rollout) -> None:
     """Every way of sending, at weight 0.5, with a worker on each side; the weight changes meanwhile."""
     rollout.begin(0.5)
@@ -227,6 +228,7 @@ def test_a_task_that_sends_itself_leaves_the_side_when_roots_are_gathered(rollou
     assert sorted(sides, reverse=True) == sides, "it came back"
 
 
+@pytest.mark.promise("redis to rabbitmq")
 @pytest.mark.parametrize("rollout", ["redis to rabbitmq", "rabbitmq to redis"], indirect=True)
 def test_a_change_of_the_weight_is_followed(rollout: Rollout) -> None:
     rollout.begin(0)
@@ -250,12 +252,14 @@ def _sent_to(app: Any, ids: dict[Side, list[str]]) -> Side:
     return side
 
 
+@pytest.mark.promise("redis to rabbitmq")
 def test_without_a_record_tasks_go_to_the_source(rollout: Rollout) -> None:
     sent = rollout.producer().send_task("t")
     (message,) = rollout.waiting(SOURCE)
     assert (sent.id, f"{NAME}:0:source") == (message.headers["id"], message.headers["repot_rollout"])
 
 
+@pytest.mark.promise("redis to rabbitmq")
 def test_a_record_of_other_brokers_is_not_followed(rollout: Rollout, caplog: pytest.LogCaptureFixture) -> None:
     rollout.records.create(NAME, "redis://elsewhere/0", "amqp://me:**@elsewhere//", rollout_change(1))
     app = rollout.producer()
@@ -306,6 +310,7 @@ def test_a_process_that_never_saw_the_store_sends_to_the_source(
     assert sorted(ids) == sorted(rollout.ids(SOURCE))
 
 
+@pytest.mark.promise("redis to rabbitmq")
 @pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")
 def test_weights_by_task_and_by_queue(rollout: Rollout) -> None:
     rollout.begin(Weights(0, queues={rollout.queue: 0.0, f"{rollout.queue}-2": 1.0}, tasks={"always": 1.0}))

@@ -70,6 +70,7 @@ def test_no_task_on_a_queue_of_the_target_never_passes(synthetic: Synthetic) -> 
     assert "none has ended in this step on" in why
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(
     ("age_s", "expected"), [(5, "pass"), (20, "inconclusive"), (12 + LOST_AFTER_S + 20, "fail")], ids=str
 )
@@ -98,6 +99,7 @@ def test_a_long_task_is_not_overdue_before_its_length(synthetic: Synthetic) -> N
     assert "pass" == verdict(synthetic, *tasks)[0]
 
 
+@pytest.mark.promise
 def test_a_doubled_effect_of_the_target_is_a_failure(synthetic: Synthetic) -> None:
     found, why = verdict(synthetic, task(NOW - 20, NOW - 19, effects=2, runs=2))
     assert "fail" == found

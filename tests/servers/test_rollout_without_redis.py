@@ -54,6 +54,7 @@ def repot(rollout: Rollout, *words: str, **variables: Any) -> Result:
     return CliRunner().invoke(main, ["rollout", *words], env=environment)
 
 
+@pytest.mark.promise
 def test_nothing_speaks_of_a_redis_and_no_password_is_kept_or_shown(
     rollout: Rollout, postgresql: PrivateDatabase, tmp_path: Path
 ) -> None:

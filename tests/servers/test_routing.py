@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "routing.py"
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(("broker", "number"), [("redis", 25), ("rabbitmq", 6)])
 def test_made_up_applications_reach_the_same_queues(
     request: pytest.FixtureRequest, broker: str, number: int, redis: Server
@@ -57,6 +58,7 @@ def test_made_up_applications_reach_the_same_queues(
     assert number == json.loads(done.stdout.splitlines()[-1])["configurations"]
 
 
+@pytest.mark.promise
 def test_bare_queues_get_each_message_once(server: Server) -> None:
     """As Celery's manual writes them; all behind our topic exchange, each of them got every message."""
     names = [f"{name}-{uuid4()}" for name in ("main", "other")]
@@ -218,6 +220,7 @@ def test_a_delayed_message_is_kept_before_any_worker_has_started(rabbitmq: Serve
             wait_until(lambda: channel.basic_get(name, no_ack=True), within_s=30, what="it arrives")
 
 
+@pytest.mark.promise
 def test_a_delayed_message_reaches_no_queue_whose_name_ends_alike(rabbitmq: Server) -> None:
     """Kombu binds `#.<key>`, which a longer key matches that ends so."""
     token = uuid4()
