@@ -121,6 +121,7 @@ def test_json_of_a_migration(empty: str) -> None:
     assert (VERSIONS[-1], [], [], []) == (nothing["current"], nothing["pending"], nothing["done"], nothing["sql"])
 
 
+@pytest.mark.promise("postgresql")
 def test_a_migration_that_was_killed_between_two_statements_goes_on(empty: str) -> None:
     with closing(_store(empty)) as store:
         migrations = Migrations(store.database)
@@ -131,6 +132,7 @@ def test_a_migration_that_was_killed_between_two_statements_goes_on(empty: str) 
         assert "repot_idempotency_deleted_at" in names
 
 
+@pytest.mark.promise("postgresql")
 def test_several_migrate_at_once(empty: str, tmp_path: Path) -> None:
     """As the first containers of a deployment do."""
     command = [sys.executable, "-m", "repot", "store", "migrate", "--execute"]
@@ -144,6 +146,7 @@ def test_several_migrate_at_once(empty: str, tmp_path: Path) -> None:
     assert "up to date" in _repot(empty, "store", "migrate").stderr
 
 
+@pytest.mark.promise("postgresql")
 def test_tables_of_a_newer_repot_are_left_alone(empty: str) -> None:
     _repot(empty, "store", "migrate", "--execute")
     _run_sql(empty, "UPDATE repot_schema SET version_num = '9999'")
@@ -193,6 +196,7 @@ def test_a_redis_has_no_tables(redis: Any) -> None:
     assert "is not a database" in found.stderr
 
 
+@pytest.mark.promise("postgresql")
 def test_tables_that_are_missing_are_named(empty: str) -> None:
     with closing(_store(empty)) as store, pytest.raises(StoreMisconfigured, match="tables are missing") as found:
         store.acquire(KEY, lease_request())
@@ -207,6 +211,7 @@ def test_older_tables_are_named(empty: str) -> None:
         store.acquire(KEY, lease_request())
 
 
+@pytest.mark.promise("postgresql")
 @pytest.mark.parametrize("name", ["postgresql", "mariadb"])
 def test_an_address_that_is_wrong_is_named(request: pytest.FixtureRequest, name: str) -> None:
     server: PrivateDatabase = request.getfixturevalue(name)

@@ -37,6 +37,7 @@ def order() -> str:
 # What comes a second time
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_double_submit_has_one_effect_and_both_callers_get_its_result(shop: Shop, order: str) -> None:
     """Positional equals keyword, and a default equals the same value given."""
     hold = shop.file()
@@ -65,6 +66,7 @@ def test_a_class_behind_the_guard_is_called_for_each_run_that_has_the_key(shop: 
     assert shop.effects(order)[0].details["fencing_token"] > 0
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_redelivery_in_mid_run_neither_runs_nor_answers_skipped(shop: Shop, order: str) -> None:
     """The flaw of a duplicate that stores "skipped" as the task's result."""
     hold, task = shop.file(), str(uuid4())
@@ -104,6 +106,7 @@ def await_all_deliveries(shop: Shop, task: str, sent: int) -> None:
     )
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_chain_goes_on_from_the_first_result_and_once(shop: Shop) -> None:
     """The flaw of a skipped step whose answer goes down the chain."""
     number = uuid4().int % 10**9
@@ -114,6 +117,7 @@ def test_a_chain_goes_on_from_the_first_result_and_once(shop: Shop) -> None:
     assert 1 == len(shop.effects([number, 1]))
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_chord_goes_on_from_first_results(shop: Shop) -> None:
     number = uuid4().int % 10**9
     shop.get(shop.send("add", number, 1))
@@ -188,6 +192,7 @@ def own(shop: Shop, task: str) -> list[str]:
     return [state for state in shop.await_ended(task) if state != "IGNORED"]
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_failure_that_is_not_kept_may_be_tried_again(shop: Shop, order: str) -> None:
     marker = shop.file()
     with pytest.raises(Exception, match=order):
@@ -196,6 +201,7 @@ def test_a_failure_that_is_not_kept_may_be_tried_again(shop: Shop, order: str) -
     assert order == shop.get(shop.send("broken", order, str(marker)))
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_permanent_failure_is_kept(shop: Shop, order: str) -> None:
     with pytest.raises(Exception, match=order):
         shop.get(shop.send("decline", order))
@@ -243,6 +249,7 @@ def test_a_hard_time_limit_leaves_an_unknown_outcome(shop: Shop, order: str) -> 
     assert 2 == len(shop.effects(order))
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_revoked_run_leaves_an_unknown_outcome(shop: Shop, order: str) -> None:
     task = shop.send("endless", order)
     # a run acquires its lease only some moments after its start
@@ -253,6 +260,7 @@ def test_a_revoked_run_leaves_an_unknown_outcome(shop: Shop, order: str) -> None
     wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=20, what="its lease runs out")
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_what_an_exception_says_nothing_about_has_an_unknown_outcome(shop: Shop, order: str) -> None:
     task = shop.send("unclear", order)
     with pytest.raises(Exception, match=order):
@@ -260,6 +268,7 @@ def test_what_an_exception_says_nothing_about_has_an_unknown_outcome(shop: Shop,
     assert State.UNKNOWN is _record(shop, task.id).state
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_killed_process_does_not_lose_its_task(shop: Shop, order: str) -> None:
     """As the kernel does when memory runs out; Celery alone acknowledges such a task."""
     assert order == shop.get(shop.send("dying", order, str(shop.file())))
@@ -269,6 +278,7 @@ def test_a_killed_process_does_not_lose_its_task(shop: Shop, order: str) -> None
 # Workers that die, or stand still
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_killed_workers_redelivered_task_is_not_skipped(
     servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
@@ -286,6 +296,7 @@ def test_a_killed_workers_redelivered_task_is_not_skipped(
     assert (2, 1) == (shop.record.runs, shop.record.unknown_outcomes)
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_an_effect_of_unknown_outcome_waits_for_an_operator_if_its_policy_says_so(
     servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
@@ -323,6 +334,7 @@ def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
     assert (2, State.DONE) == (len(shop.effects(order)), shop.record.state)
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(
     servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
@@ -394,6 +406,7 @@ def cut(
         link.delete()
 
 
+@pytest.mark.promise
 def test_nothing_runs_unguarded_while_the_store_is_away(cut: tuple[Shop, Proxy], order: str) -> None:
     shop, link = cut
     link.enable(enabled=False)
@@ -449,6 +462,7 @@ def test_a_store_cut_off_in_mid_finish_neither_fails_nor_repeats_the_task(cut: t
 # What it costs, and how to do without
 
 
+@pytest.mark.promise
 def test_a_guarded_task_costs_two_round_trips(redis: Server, opened: Callable[..., Shop]) -> None:
     with redis_server() as store:
         shop = opened(redis, redis, leases=store)

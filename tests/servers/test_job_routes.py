@@ -118,6 +118,7 @@ def serving(web: FastAPI) -> Iterator[int]:
         thread.join()
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_job_is_accepted_and_followed_to_its_end(client: Client, shop: Shop, project: str) -> None:
     hold = shop.file()
     accepted = client.submit(project, hold=str(hold))
@@ -139,6 +140,7 @@ def test_a_job_is_accepted_and_followed_to_its_end(client: Client, shop: Shop, p
     )
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_duplicate_gets_the_active_job_and_the_time_to_wait(client: Client, shop: Shop, project: str) -> None:
     """The flaw of a 409 in prose."""
     hold = shop.file()
@@ -161,6 +163,7 @@ def test_a_duplicate_gets_the_active_job_and_the_time_to_wait(client: Client, sh
     hold.touch()
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_the_same_key_gets_the_same_job_and_with_another_body_a_422(client: Client, shop: Shop, project: str) -> None:
     key, hold = str(uuid4()), shop.file()
     answers = [client.submit(project, key, hold=str(hold)) for _ in range(3)]
@@ -187,6 +190,7 @@ def test_many_with_one_key_at_once_get_one_job(client: Client, shop: Shop, proje
     shop.await_effects(project)
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_many_at_once_get_one_job_and_its_id(client: Client, shop: Shop, project: str) -> None:
     hold = shop.file()
     with ThreadPoolExecutor(16) as threads:
@@ -202,6 +206,7 @@ def test_many_at_once_get_one_job_and_its_id(client: Client, shop: Shop, project
     hold.touch()
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_job_is_cancelled_once_and_frees_its_scope(client: Client, shop: Shop, project: str) -> None:
     first = client.submit(project, hold=str(shop.file())).body["id"]
     cancelled = client.ask("POST", f"/renders/{first}/cancel")
@@ -217,6 +222,7 @@ def test_a_job_is_cancelled_once_and_frees_its_scope(client: Client, shop: Shop,
     assert (409, "urn:problem-type:repot:job-ended") == (late.status, late.body["type"])
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_another_tenants_job_is_a_404_like_one_that_never_was(client: Client, project: str) -> None:
     first = client.submit(project).body["id"]
     other = Client(client.port, "two")
@@ -278,6 +284,7 @@ def test_arguments_of_any_text_reach_the_task(client: Client, project: str) -> N
     assert 202 == client.ask("POST", "/renders", b'{"project": "%s", "hold": "\\ud800"}' % project.encode()).status
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("away", ["broker_url", "lease_store"])
 def test_a_server_that_is_away_is_a_503_that_says_nothing_of_it(
     redis: Server, tmp_path: Path, project: str, away: str

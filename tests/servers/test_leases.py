@@ -125,6 +125,7 @@ def test_a_record_that_is_not_there_is_an_error(desk: Desk) -> None:
     assert "there is no idempotency record 'missing'" in result.stderr
 
 
+@pytest.mark.promise
 def test_releasing_changes_nothing_without_execute(desk: Desk) -> None:
     result = desk.run("release", "dead", "--as", "done")
     assert 0 == result.exit_code
@@ -132,12 +133,14 @@ def test_releasing_changes_nothing_without_execute(desk: Desk) -> None:
     assert ["dead"] == [record["task_id"] for record in desk.listed("--unknown-outcome")]
 
 
+@pytest.mark.promise
 def test_an_unknown_outcome_is_released_as_an_operator_decides(desk: Desk) -> None:
     key = desk.listed("--unknown-outcome")[0]["key"]
     assert 0 == desk.run("release", "dead", "--as", "done", "--execute").exit_code
     assert isinstance(desk.store.acquire(Fingerprint(key), lease_request()), Done)
 
 
+@pytest.mark.promise
 def test_a_live_lease_is_refused_unless_by_force(desk: Desk) -> None:
     result = desk.run("release", "alive", "--as", "run-again", "--execute")
     assert 5 == result.exit_code

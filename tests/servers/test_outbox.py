@@ -174,6 +174,7 @@ def local(database_url: str) -> Iterator[Shop]:
         yield found
 
 
+@pytest.mark.promise("postgresql")
 def test_what_is_committed_is_published_and_what_is_rolled_back_is_not(shop: Shop) -> None:
     with Session(shop.engine) as session:
         kept = outbox.send(session, shop.charge, ("kept",))
@@ -190,6 +191,7 @@ def test_what_is_committed_is_published_and_what_is_rolled_back_is_not(shop: Sho
     assert shop.publish() == 0
 
 
+@pytest.mark.promise("postgresql")
 def test_a_message_is_the_one_that_celery_would_have_sent(shop: Shop) -> None:
     options = {
         "priority": 3,
@@ -264,6 +266,7 @@ def test_a_task_with_a_delay_waits_in_the_outbox(shop: Shop) -> None:
     assert shop.publish() == 1
 
 
+@pytest.mark.promise("postgresql")
 def test_messages_of_a_key_are_published_in_order(shop: Shop) -> None:
     for number in range(30):
         shop.send(number, key="k")
@@ -272,6 +275,7 @@ def test_messages_of_a_key_are_published_in_order(shop: Shop) -> None:
     assert [one for one in shop.arguments if one != "other"] == list(range(30))
 
 
+@pytest.mark.promise("postgresql")
 def test_a_message_that_fails_holds_back_those_of_its_key_alone(shop: Shop) -> None:
     first = shop.send("unreadable", key="k")
     shop.send("after", key="k")
@@ -310,6 +314,7 @@ def test_a_queue_that_no_worker_has_declared_yet(
         assert shop.arguments == [1, 2]
 
 
+@pytest.mark.promise
 def test_a_broker_that_does_not_answer_costs_no_message(
     postgresql: PrivateDatabase, toxiproxy: Server, server: Server
 ) -> None:
@@ -339,6 +344,7 @@ def test_a_commit_wakes_the_relay(shop: Shop) -> None:
     assert shop.arguments == list(range(5))
 
 
+@pytest.mark.promise("postgresql")
 def test_one_relay_publishes_and_the_other_takes_over(shop: Shop) -> None:
     other = OutboxStore(shop.settings)
     with closing(other), shop.relay(other) as standby:
@@ -352,6 +358,7 @@ def test_one_relay_publishes_and_the_other_takes_over(shop: Shop) -> None:
     assert shop.arguments == [1]
 
 
+@pytest.mark.promise("postgresql")
 def test_a_relay_whose_lease_was_taken_changes_nothing_more(shop: Shop) -> None:
     shop.send(1)
     (row,) = shop.store.rows()
@@ -399,6 +406,7 @@ def _expire(shop: Shop) -> None:
     shop.store.database.transact(lambda connection: connection.execute(step))
 
 
+@pytest.mark.promise("postgresql")
 def test_what_is_published_while_the_database_is_away_is_not_published_again(shop: Shop) -> None:
     shop.send(1)
 
@@ -442,6 +450,7 @@ def test_a_connection_of_sqlalchemys(local: Shop) -> None:
     assert len(local.waiting) == 1
 
 
+@pytest.mark.promise("postgresql")
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])
 def test_a_connection_of_djangos(request: pytest.FixtureRequest, name: str) -> None:
     from django.db import transaction
@@ -458,6 +467,7 @@ def test_a_connection_of_djangos(request: pytest.FixtureRequest, name: str) -> N
         assert len(shop.waiting) == 1
 
 
+@pytest.mark.promise
 def test_a_session_that_answers_later(postgresql: PrivateDatabase) -> None:
     """As a FastAPI endpoint has it."""
     with closing(Shop(postgresql.url, None)) as shop:
@@ -480,6 +490,7 @@ def test_a_session_that_answers_later(postgresql: PrivateDatabase) -> None:
         assert len(shop.waiting) == 1
 
 
+@pytest.mark.promise("postgresql")
 def test_a_guarded_task_sends_with_its_effect(local: Shop) -> None:
     """Effect, outcome and the next task's message are one commit."""
     fails = [True]
@@ -556,6 +567,7 @@ def _repot(url: str, *words: str, **environment: str) -> Result:
     return CliRunner().invoke(main, words, env={"WORKER_LEASE_STORE": url, **environment})
 
 
+@pytest.mark.promise("postgresql")
 def test_the_command_publishes_lists_retries_and_discards(shop: Shop) -> None:
     environment = {
         "WORKER_LEASE_PREFIX": shop.settings.lease_prefix,

@@ -67,6 +67,7 @@ def expected(word: str) -> type[StoreUnreachable]:
     return StoreRefused if word in REFUSED else StoreUnreachable
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("word", WORDS)
 def test_a_store_that_answers_so_is_away(server: Server, guard: Guard, settings: ExplicitSettings, word: str) -> None:
     """No lease, job or scope changes; FAIL_OPEN runs; a finished run does not fail, and is recorded later."""

@@ -208,6 +208,7 @@ def test_a_job_replaced_by_a_task_that_knows_of_no_job_has_succeeded_by_then(sho
     assert ours.project == shop.client.AsyncResult(job.id).get(timeout=20)
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_second_delivery_runs_neither_beside_the_first_nor_after_it(shop: Shop) -> None:
     """A copy of the message, as a broker makes them: the same id, the same headers."""
     ours, hold = desk(shop), shop.file()
@@ -265,6 +266,7 @@ def test_a_cancelled_job_that_waits_is_never_run(server: Server, redis: Server, 
     assert 1 == ours.effects
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_cancelled_job_that_runs_ends_when_it_looks(shop: Shop) -> None:
     ours = desk(shop, "watch")
     job = ours.submit()
@@ -345,6 +347,7 @@ def test_a_worker_that_is_killed_frees_the_scope_and_its_message_does_not_run_be
     assert ["superseded"] == [one.kind for one in ours.jobs.refused().refusals if one.job_id == job.id]
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_a_worker_that_is_killed_does_not_lose_the_job(
     server: Server, redis: Server, leases: Server | PrivateDatabase, opened: Callable[..., Shop]
 ) -> None:
@@ -426,6 +429,7 @@ def test_a_submitter_killed_before_it_publishes_frees_the_scope(shop: Shop) -> N
     assert 1 == ours.effects
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("broker", ["redis", "amqp"])
 def test_a_broker_that_is_away_leaves_no_scope_and_no_key_blocked(
     redis: Server, opened: Callable[..., Shop], broker: str

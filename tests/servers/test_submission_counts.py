@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 
+@pytest.mark.promise
 def test_each_submission_is_counted_once_by_what_became_of_it(redis: Server, tmp_path: Path) -> None:
     """By the names of the arguments that make its scope: their values would be a series for each project."""
     shop, project = Shop(redis, redis, tmp_path, app="support.job_app"), str(uuid4())

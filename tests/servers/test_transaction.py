@@ -85,6 +85,7 @@ def _ledger(url: str) -> Iterator[Ledger]:
         found.store.close()
 
 
+@pytest.mark.promise("postgresql")
 def test_effect_and_outcome_are_committed_together(ledger: Ledger) -> None:
     def charge(self: Any, order: str) -> str:
         with self.transaction() as session:
@@ -127,6 +128,7 @@ def test_what_raises_leaves_neither_and_may_run_again(ledger: Ledger) -> None:
     assert (ledger.lines, ledger.states) == (["o"], [State.DONE])
 
 
+@pytest.mark.promise("postgresql")
 def test_a_late_owner_cannot_commit(ledger: Ledger) -> None:
     """Another run has acquired the key meanwhile, while this one stood still."""
 
@@ -234,6 +236,7 @@ def test_without_a_lease_it_only_commits(ledger: Ledger) -> None:
     assert (ledger.lines, ledger.states) == (["o"], [])
 
 
+@pytest.mark.promise("postgresql")
 @pytest.mark.parametrize("form", ["Session", "sessionmaker", "scoped_session", "Connection", "Engine"])
 def test_forms_of_sqlalchemy(ledger: Ledger, form: str) -> None:
     with ExitStack() as stack:
@@ -272,6 +275,7 @@ def _is_one_effect(ledger: Ledger, given: Any, write: Callable[[Any, str], None]
     assert task.delay("o").get() == {"order": "o"}
 
 
+@pytest.mark.promise("postgresql")
 def test_a_connection_of_a_driver(ledger: Ledger) -> None:
     with closing(connected(ledger.store.database.url.reveal())) as connection:
 
@@ -406,6 +410,7 @@ def test_a_commit_whose_answer_is_lost_happened_once(
         assert ledger.lines == ["o"]
 
 
+@pytest.mark.promise("postgresql")
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])
 def test_a_connection_of_djangos(request: pytest.FixtureRequest, name: str) -> None:
     with _ledger(request.getfixturevalue(name).url) as ledger:
@@ -418,6 +423,7 @@ def test_a_connection_of_djangos(request: pytest.FixtureRequest, name: str) -> N
             _is_one_effect(ledger, connection, write)
 
 
+@pytest.mark.promise("postgresql")
 def test_two_runs_of_one_key_commit_once(ledger: Ledger) -> None:
     """Whatever their policy says of unknown outcomes: the later one finds the outcome of the first."""
 

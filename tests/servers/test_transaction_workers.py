@@ -62,6 +62,7 @@ def shop(request: pytest.FixtureRequest, redis: Server, tmp_path: Path) -> Itera
         yield found
 
 
+@pytest.mark.promise("rabbitmq-postgresql")
 def test_a_worker_killed_before_the_commit_left_nothing_and_the_task_runs(shop: LedgerShop) -> None:
     hold = shop.file()
     worker = shop.start()
@@ -76,6 +77,7 @@ def test_a_worker_killed_before_the_commit_left_nothing_and_the_task_runs(shop: 
     assert (shop.record.state, shop.record.runs, shop.record.parked) == (State.DONE, 2, False)
 
 
+@pytest.mark.promise("rabbitmq-postgresql")
 def test_a_worker_killed_after_the_commit_left_the_outcome_and_the_task_is_done(shop: LedgerShop) -> None:
     hold = shop.file()
     worker = shop.start()
