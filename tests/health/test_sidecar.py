@@ -67,6 +67,7 @@ def test_the_probe_answers_without_a_sidecar(patient: ProbedWorker) -> None:
     assert {"ready": False, "state": "gone"}.items() <= json.loads(found.stdout).items()
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_the_probe_of_liveness_needs_next_to_nothing(steady: ProbedWorker) -> None:
     """That makes it quick: neither pydantic, nor Celery, nor any other library but click."""
     program = """
@@ -211,6 +212,7 @@ def _unexpected(server: Server) -> list[str]:
     return [line for line in lines if "unexpectedly" in line]
 
 
+@pytest.mark.promise("rabbitmq")
 def test_many_who_ask_cost_one_ping_a_second(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """200 connections that ask without a pause; every answer says how old it is."""
     with patient_worker(server, redis, toxiproxy, tmp_path, sidecar={"HEALTHCHECK_CACHE": "1"}) as probed:
@@ -279,6 +281,7 @@ def test_the_sidecar_names_its_worker_in_full(redis: Server, toxiproxy: Server, 
             assert f"for {probed.name}@{socket.gethostname()}" in probed.sidecar.log_tail()
 
 
+@pytest.mark.promise
 def test_details_are_for_this_machine_and_for_the_token(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """Others learn that it is healthy, and no names."""
     here = _address_of_this_machine()
@@ -340,6 +343,7 @@ def test_a_worker_that_does_not_come_up_has_not_started(redis: Server, toxiproxy
             probed.await_state("/ready", (503, "starting"))
 
 
+@pytest.mark.promise
 def test_no_worker_has_begun(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     with ProbedWorker(redis, redis, toxiproxy, tmp_path) as probed:
         probed.sidecar.stop()
@@ -481,6 +485,7 @@ def counted(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) ->
         yield found
 
 
+@pytest.mark.promise
 def test_the_metrics_are_right_with_prefork_children(counted: ProbedWorker) -> None:
     """Counted in children, also in those that were killed, and the same after a child was replaced."""
     probed = counted
@@ -693,6 +698,7 @@ def test_how_long_the_oldest_has_waited(patient: ProbedWorker) -> None:
         assert age is None
 
 
+@pytest.mark.promise
 def test_a_broker_that_cannot_be_counted_is_unknown(
     rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_idle(patient: ProbedWorker) -> None:
     assert {(200, "running")} == {one.short for one in lives}
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_busy(patient: ProbedWorker) -> None:
     """Every process of its pool in a task of 60 s, and more tasks waiting: alive and ready."""
     for _ in range(4):
@@ -128,6 +129,7 @@ def _new(broker: str) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.promise
 def test_broker_killed_and_back(broker: str, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """Killed: alive all the time, whatever the pool, and not ready. Back, as a new server: ready, not restarted."""
     with _new(broker) as first:

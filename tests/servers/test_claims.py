@@ -115,6 +115,7 @@ def queue(redis: Server) -> Iterator[str]:
     client.flushdb()
 
 
+@pytest.mark.promise
 def test_a_message_is_recorded_as_it_is_taken_and_in_kombus_form(redis: Server, queue: str) -> None:
     client = _client(redis)
     _send(redis, queue)
@@ -184,6 +185,7 @@ def _ready(server: Server, queue: str) -> int:
     return server.open().depth(queue).ready
 
 
+@pytest.mark.promise
 def test_what_was_on_its_way_to_a_dead_worker_returns_after_its_lease(redis: Server, queue: str) -> None:
     _send(redis, queue)
     tag = _dead(redis, queue)
@@ -211,6 +213,7 @@ def test_each_death_counts(redis: Server, queue: str) -> None:
         assert deaths_of(taker.take()) == 3
 
 
+@pytest.mark.promise
 def test_a_living_owner_keeps_its_message_beyond_lease_and_visibility_timeout(redis: Server, queue: str) -> None:
     _send(redis, queue)
     # longer than a pause of a busy machine
@@ -228,6 +231,7 @@ def test_a_living_owner_keeps_its_message_beyond_lease_and_visibility_timeout(re
         assert _client(redis).hkeys("unacked") == [tag.encode()]
 
 
+@pytest.mark.promise
 def test_a_stock_worker_restores_what_a_dead_worker_claimed(redis: Server, queue: str) -> None:
     _send(redis, queue, priority=6)
     sent = json.loads(_client(redis).lindex(f"{queue}\x06\x166", 0))
@@ -251,6 +255,7 @@ def test_a_stock_worker_restores_what_a_dead_worker_claimed(redis: Server, queue
     assert found == sent
 
 
+@pytest.mark.promise
 def test_an_owner_that_slept_touches_nothing_that_was_handed_out_again(redis: Server, queue: str) -> None:
     client = _client(redis)
     _send(redis, queue)
@@ -286,6 +291,7 @@ def test_a_channel_gives_back_what_it_holds_but_for_what_runs(redis: Server, que
         assert [taker.take().payload for _ in range(2)] == ["b", "c"]
 
 
+@pytest.mark.promise
 def test_an_ack_that_does_not_arrive_is_sent_again(redis: Server, toxiproxy: Server, queue: str) -> None:
     link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", redis.port)
     _send(redis, queue)
@@ -326,6 +332,7 @@ def test_what_is_no_message_is_set_aside(
     assert "unacked_unreadable" in caplog.text
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("missing", ["-evalsha", "-client|tracking", "-hset"])
 def test_a_user_without_the_rights_uses_brpop_and_says_so(
     redis: Server, queue: str, missing: str, caplog: pytest.LogCaptureFixture

@@ -78,6 +78,7 @@ def sender(request: pytest.FixtureRequest, rabbitmq: Server, redis: Server, toxi
     found.close()
 
 
+@pytest.mark.promise
 def test_many_wait_together(sender: Sender) -> None:
     """A confirm each would take 100 times the link's 400 ms there and back."""
     with sender.proxy.with_toxic("latency", ("upstream", "downstream"), {"latency": 200}):
@@ -166,6 +167,7 @@ def test_a_link_that_is_cut_in_the_middle_loses_nothing_in_silence(sender: Sende
     assert {again} == sender.pending()
 
 
+@pytest.mark.promise
 def test_what_no_queue_takes_is_refused(sender: Sender) -> None:
     """Unroutable, and in a queue that is full; the others arrive, and the exception goes through a pickle."""
     full = Queue(

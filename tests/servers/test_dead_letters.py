@@ -196,6 +196,7 @@ def opened(redis: Server, tmp_path: Path) -> Iterator[Callable[..., FailingApp]]
 # What becomes a dead letter
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 @pytest.mark.parametrize(
     ("task", "options", "expected"),
     [
@@ -233,6 +234,7 @@ def test_a_task_that_is_dead_leaves_one_dead_letter(
     assert 1 == sum(one.id == found.id for one in failing.dead_letters())
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 @pytest.mark.parametrize("task", ["dead.throws", "dead.ignored", "dead.left_out", "dead.ok", "dead.expired"])
 def test_what_is_expected_is_no_dead_letter(failing: FailingApp, task: str) -> None:
     """`throws`, `Ignore`, `dead_letter = False`, success, and what another message did already."""
@@ -328,6 +330,7 @@ def _has_left(worker: ReapedProcess) -> bool:
 SOON: dict[str, Any] = {"max_deliveries": 1, "visibility_timeout": 2, "restore_interval": 1}
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("task", ["dead.never_starts", "dead.kills"])
 def test_what_kills_its_worker_is_dead_the_next_time(
     server: Server, opened: Callable[..., FailingApp], task: str
@@ -533,6 +536,7 @@ def test_a_broker_alarm_does_not_stop_the_loop(
     assert [sent] == [one.id for one in failing.dead_letters()]
 
 
+@pytest.mark.promise
 def test_a_dead_letter_is_safe_when_the_broker_has_confirmed_it_and_not_before(
     rabbitmq: Server, opened: Callable[..., FailingApp], tmp_path: Path
 ) -> None:
@@ -653,6 +657,7 @@ def test_a_task_that_fails_while_its_worker_leaves(
 # Commands on dead letters
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_thirty_looks_do_not_consume(failing: FailingApp) -> None:
     sent = failing.send("dead.fail")
     failing.find_dead_letter(sent)
@@ -661,6 +666,7 @@ def test_thirty_looks_do_not_consume(failing: FailingApp) -> None:
     assert any(one["id"] == sent for one in json.loads(failing.run("list", "--json").stdout))
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_replay_keeps_the_id_and_says_that_it_is_one(failing: FailingApp, tmp_path: Path) -> None:
     """The task sees `repot_replay` in its headers, and its retries from the beginning."""
     path = tmp_path / "repaired"
@@ -754,12 +760,14 @@ def test_a_reader_that_leaves_is_no_error_and_no_broker_that_is_away(
     assert 3 == len(failing.dead_letters())
 
 
+@pytest.mark.promise
 def test_a_broker_that_is_away_is_not_empty(server: Server, opened: Callable[..., FailingApp]) -> None:
     failing = opened(server, broker_url=server.url_at(1), management_url="http://127.0.0.1:1")
     for words in (("list",), ("stats",), ("replay", "--execute")):
         assert "" == failing.run(*words, code=3).stdout
 
 
+@pytest.mark.promise
 def test_a_replay_killed_half_way_loses_none(server: Server, opened: Callable[..., FailingApp]) -> None:
     """`repot dlq replay` under SIGKILL at random moments: every id is in the queue of work or of dead letters."""
     failing, number = opened(server), 400
@@ -792,6 +800,7 @@ def test_a_replay_killed_half_way_loses_none(server: Server, opened: Callable[..
     assert 0 < left < number - 3
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_pickle_is_never_loaded(failing: FailingApp, tmp_path: Path) -> None:
     """Not by the worker, not by `repot dlq`: loading it would leave a file."""
     planted = tmp_path / "loaded"
@@ -808,6 +817,7 @@ def test_pickle_is_never_loaded(failing: FailingApp, tmp_path: Path) -> None:
     assert planted.exists()
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_what_is_to_be_hidden_is_shown_nowhere(failing: FailingApp) -> None:
     """WORKER_REDACT: as an argument, deep inside one, without a name, and in what the exception says."""
     sent = [

@@ -67,6 +67,7 @@ def revoked_after_s(task: AsyncResult[Any], expires_at: float) -> float:
     return time() - expires_at
 
 
+@pytest.mark.promise
 @RESULTS_IN_REDIS
 def test_callers_hear_in_time_while_the_worker_is_busy(shop: Shop) -> None:
     """In a queue that is backed up with tasks that last, and others that expire later; those that last run."""
@@ -87,6 +88,7 @@ def test_callers_hear_in_time_while_the_worker_is_busy(shop: Shop) -> None:
     assert [states.REVOKED] * 5 == [str(task.state) for task in (*expiring, at)]
 
 
+@pytest.mark.promise
 @RESULTS_IN_REDIS
 def test_a_caller_hears_in_time_from_an_empty_queue(shop: Shop) -> None:
     """Nothing else waits, and the worker is busy."""
@@ -180,6 +182,7 @@ def test_the_broker_drops_nothing_that_expires(shop: Shop) -> None:
     assert [None, None, 60] == [one.get("expiration") for one in sent]
 
 
+@pytest.mark.promise
 @RESULTS_IN_REDIS
 def test_a_worker_whose_clock_is_behind_does_not_run_what_was_revoked(shop: Shop) -> None:
     """Another has called it REVOKED; to this worker its expiry is still to come."""
@@ -197,6 +200,7 @@ def test_a_worker_whose_clock_is_behind_does_not_run_what_was_revoked(shop: Shop
     assert not shop.lines(EFFECT, task.id)
 
 
+@pytest.mark.promise
 @pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # Celery's
 def test_the_register_takes_each_task_once(opened: Callable[..., Shop]) -> None:
     """Who is first has it: the worker that takes a task, or the one that calls it REVOKED."""

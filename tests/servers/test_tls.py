@@ -133,11 +133,13 @@ def connected(url: str, **settings: Any) -> Iterator[None]:
         yield
 
 
+@pytest.mark.promise
 def test_the_right_server_is_trusted(url_at: Callable[[str], str], certificate: Path) -> None:
     with connected(url_at(RIGHT), tls_ca_certs=certificate / "ca.pem"):
         pass
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(("host", "authority_file"), [(WRONG, "ca.pem"), (RIGHT, "other.pem")])
 def test_another_name_or_authority_is_refused(
     url_at: Callable[[str], str], certificate: Path, host: str, authority_file: str
@@ -161,6 +163,7 @@ def test_each_server_of_a_failover_list_is_checked_by_its_own_name(rabbitmq_port
         pass
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(
     ("host", "authority_file", "trusted"),
     [(RIGHT, "ca.pem", True), (WRONG, "ca.pem", False), (RIGHT, "other.pem", False)],

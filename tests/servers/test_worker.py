@@ -84,6 +84,7 @@ def running(server: Server, redis: Server, start: Callable[..., RunningWorker]) 
     return start(server.url, redis.results_url)
 
 
+@pytest.mark.promise
 def test_a_task_runs_once_and_has_its_effect(running: RunningWorker) -> None:
     task = running.send("repot.run", 0)
     running.await_line(ENDED, task)
@@ -100,6 +101,7 @@ def test_a_failing_task_fails(running: RunningWorker) -> None:
     assert [{"state": "FAILURE"}] == running.lines(ENDED, task)
 
 
+@pytest.mark.promise
 def test_a_killed_task_runs_again_but_not_for_ever(running: RunningWorker) -> None:
     """`task_retry_on_worker_lost` keeps to max_retries, which is 2 for this task."""
     task = running.send("repot.die")
@@ -117,6 +119,7 @@ def test_a_retrying_task_keeps_its_id(running: RunningWorker) -> None:
     assert ["RETRY", "RETRY", "SUCCESS"] == sorted(line["state"] for line in running.lines(ENDED, task))
 
 
+@pytest.mark.promise
 def test_a_warm_shutdown_ends_with_success(running: RunningWorker) -> None:
     running.worker.signal(signal.SIGTERM)
     wait_until(lambda: running.worker.exit_code is not None, within_s=60, what="the worker leaves")
@@ -183,6 +186,7 @@ def _reject(channel: Any, queue: str) -> bool:
     return message is not None
 
 
+@pytest.mark.promise
 def test_a_delayed_task_waits_in_rabbitmq_and_not_in_the_worker(
     rabbitmq: Server, redis: Server, start: Callable[..., RunningWorker]
 ) -> None:
@@ -196,6 +200,7 @@ def test_a_delayed_task_waits_in_rabbitmq_and_not_in_the_worker(
     assert delivered[late] - sent > 1.9
 
 
+@pytest.mark.promise
 def test_a_bridge_reads_one_broker_and_writes_the_other(
     rabbitmq: Server, redis: Server, tmp_path: Path, start: Callable[..., RunningWorker]
 ) -> None:
