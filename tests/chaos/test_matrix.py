@@ -82,8 +82,7 @@ def smoke_without_demo(running_demo: subprocess.Popen[str]) -> Campaign:
 
 
 @pytest.fixture(scope="module")
-def demo(demo_directory: Path, running_demo: subprocess.Popen[str], smoke_without_demo: Campaign) -> Demo:
-    assert smoke_without_demo.results
+def demo(demo_directory: Path, running_demo: subprocess.Popen[str]) -> Demo:
     data, talk = running_demo.communicate(timeout=400)
     assert data, talk
     printed = demo_directory / "demo.json"
@@ -120,6 +119,7 @@ def test_the_verdict_is_the_expected_one(smoke: Campaign, case: Case) -> None:
     assert "" == result.left
 
 
+@pytest.mark.promise
 def test_the_demo_proves_its_statements(demo: Demo) -> None:
     """Run to its end, it shows the duplicate on both brokers, what moving fixes, and what only the guard fixes."""
     assert 0 == demo.exit_code
@@ -135,6 +135,7 @@ def test_the_demo_proves_its_statements(demo: Demo) -> None:
     assert DEMO == {result.cell for result in demo.campaign.results}
 
 
+@pytest.mark.promise
 def test_the_demo_draws_every_run(demo: Demo) -> None:
     assert all(f'id="{cell.name}"' in demo.page for cell in DEMO)
 
@@ -168,6 +169,7 @@ def test_a_fault_at_running_is_between_start_and_effect(smoke: Campaign) -> None
     assert history.runs[0].started < window.begun <= window.ended < history.effects[0].at
 
 
+@pytest.mark.promise
 def test_a_fault_can_be_moved_to_another_phase() -> None:
     plan = planning.plan(names=("connection-reset@after-effect",), profiles=("redis-hardened",), guards=(True,))
     found = campaign.run(plan, jobs=1, progress=Silence())

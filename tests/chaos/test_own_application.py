@@ -115,6 +115,7 @@ def test_a_users_task_is_tested_and_its_effects_are_counted(directory: Path) -> 
     assert """--app shop:app --task shop.charge --args '["order-7"]' --probe 'wc -l ledger'""" in command
 
 
+@pytest.mark.promise
 def test_a_task_that_never_reaches_the_phase_is_not_applicable(directory: Path) -> None:
     """It never retries."""
     found = run(directory, "retry-link-down", *SHOP, "--args", '{"order": 1}', "--profile", "redis-late", "--json")
@@ -143,6 +144,7 @@ def owned(redis: Server) -> Iterator[str]:
         client.config_set("requirepass", "")
 
 
+@pytest.mark.promise
 def test_an_external_broker_is_used_and_its_password_is_not_shown(directory: Path, owned: str) -> None:
     """No broker is started instead, and its keys are kept."""
     with Redis.from_url(owned) as client:

@@ -93,6 +93,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+@pytest.mark.promise
 def test_without_its_fixtures_nothing_is_started_nor_imported(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import sys
@@ -122,6 +123,7 @@ def test_it_can_be_left_out(pytester: pytest.Pytester) -> None:
     found.stdout.fnmatch_lines(["*fixture 'chaos' not found*"])
 
 
+@pytest.mark.promise
 def test_a_test_runs_once_for_each_scenario_and_profile(project: pytest.Pytester) -> None:
     """Those of its mark, or else of the configuration; without any it is one test."""
     project.makepyfile("""

@@ -35,6 +35,7 @@ PART = (
 )
 
 
+@pytest.mark.promise("rabbitmq")
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
 def test_a_part_passes_under_repot(broker: str) -> None:
     """What passes on stock Celery passes here, but for what is listed."""

@@ -190,6 +190,7 @@ def test_repots_own_application_is_clean_on_rabbitmq(admin: Admin, redis: Server
     assert PASSWORD not in found.stdout + found.stderr
 
 
+@pytest.mark.promise
 def test_a_live_run_changes_nothing_on_redis() -> None:
     """Every command it sends is one that only reads, by the server's own account of it."""
     with redis_server() as server, redis_py.Redis(port=server.port, decode_responses=True) as database:
@@ -229,6 +230,7 @@ def executed(database: redis_py.Redis) -> Counter[str]:
     return Counter({name.removeprefix("cmdstat_"): int(one["calls"]) for name, one in stats.items()})
 
 
+@pytest.mark.promise
 def test_a_live_run_changes_nothing_on_rabbitmq(admin: Admin) -> None:
     """Definitions and messages are the same before and after; its user may not even declare."""
     admin.declare("celery", **QUORUM)

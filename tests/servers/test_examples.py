@@ -17,6 +17,7 @@ PAGES = sorted((ROOT / "examples").glob("*/README.md"))
 pytestmark = pytest.mark.xdist_group("examples")
 
 
+@pytest.mark.promise("script")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
 def test_an_example_runs_as_its_readme_says(own_directory: Path, page: Path) -> None:
     """Adopted, flipped, moved by canary, and one effect although a worker was killed."""

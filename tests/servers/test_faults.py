@@ -163,6 +163,7 @@ def toxics(link: Proxy) -> dict[str, dict[str, int]]:
 LINK_FAULTS = [Blackhole, LinkCut, Reset, Latency, Bandwidth, SlowClose, Slicer, DataLimit]
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("kind", LINK_FAULTS)
 @pytest.mark.parametrize(("where", "spared"), [("broker", "results"), ("results", "broker")])
 def test_link_faults_affect_one_link_and_are_undone_after_an_error(
@@ -677,6 +678,7 @@ def test_a_worker_shuts_down_when_its_task_ends(warm: bool, asked: str, worker: 
     assert (2, None) == (worker.started, worker.process.exit_code)
 
 
+@pytest.mark.promise
 def test_the_fault_of_the_authors_page_registers_itself_and_is_undone(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def caller() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+@pytest.mark.promise
 @pytest.mark.usefixtures("_all_programs")
 @pytest.mark.parametrize("how", ["leaves", "is killed"])
 def test_nothing_stays_when_the_caller(caller: subprocess.Popen[str], how: str) -> None:
@@ -116,6 +117,7 @@ def listening_at(process: psutil.Process) -> list[str]:
     return []
 
 
+@pytest.mark.promise
 @pytest.mark.usefixtures("_all_programs")
 def test_they_listen_on_loopback_alone() -> None:
     with redis_server() as redis, rabbitmq_server() as rabbitmq, toxiproxy_server() as toxiproxy:
