@@ -330,7 +330,7 @@ def _has_left(worker: ReapedProcess) -> bool:
 SOON: dict[str, Any] = {"max_deliveries": 1, "visibility_timeout": 2, "restore_interval": 1}
 
 
-@pytest.mark.promise
+@pytest.mark.promise("dead.kills")
 @pytest.mark.parametrize("task", ["dead.never_starts", "dead.kills"])
 def test_what_kills_its_worker_is_dead_the_next_time(
     server: Server, opened: Callable[..., FailingApp], task: str
@@ -767,7 +767,7 @@ def test_a_broker_that_is_away_is_not_empty(server: Server, opened: Callable[...
         assert "" == failing.run(*words, code=3).stdout
 
 
-@pytest.mark.promise
+@pytest.mark.promise("rabbitmq")
 def test_a_replay_killed_half_way_loses_none(server: Server, opened: Callable[..., FailingApp]) -> None:
     """`repot dlq replay` under SIGKILL at random moments: every id is in the queue of work or of dead letters."""
     failing, number = opened(server), 400

@@ -68,7 +68,7 @@ def eventually(broker: Broker, queue: str, ready: int, unacked: int) -> None:
     wait_until(counted, within_s=20, what=f"{queue}: ready {ready}, unacked {unacked}")
 
 
-@pytest.mark.promise
+@pytest.mark.promise("redis-classic", "rabbitmq-quorum")
 def test_what_waits_and_what_is_out_are_counted(server: Server, broker: Broker, queue: Queue) -> None:
     with Connection(server.url) as connection:
         producer = connection.Producer()

@@ -278,7 +278,7 @@ def test_a_killed_process_does_not_lose_its_task(shop: Shop, order: str) -> None
 # Workers that die, or stand still
 
 
-@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
+@pytest.mark.promise("redis-redis")
 def test_a_killed_workers_redelivered_task_is_not_skipped(
     servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
@@ -296,7 +296,7 @@ def test_a_killed_workers_redelivered_task_is_not_skipped(
     assert (2, 1) == (shop.record.runs, shop.record.unknown_outcomes)
 
 
-@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
+@pytest.mark.promise("rabbitmq-postgresql")
 def test_an_effect_of_unknown_outcome_waits_for_an_operator_if_its_policy_says_so(
     servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
@@ -334,7 +334,7 @@ def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
     assert (2, State.DONE) == (len(shop.effects(order)), shop.record.state)
 
 
-@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
+@pytest.mark.promise("redis-redis")
 def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(
     servers: Servers, opened: Callable[..., Shop], order: str
 ) -> None:
