@@ -485,7 +485,7 @@ def counted(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) ->
         yield found
 
 
-@pytest.mark.promise
+@pytest.mark.promise("redis")
 def test_the_metrics_are_right_with_prefork_children(counted: ProbedWorker) -> None:
     """Counted in children, also in those that were killed, and the same after a child was replaced."""
     probed = counted

@@ -101,7 +101,7 @@ def check_copies(path: Way, arrived: list[Message], found: dict[str, Any]) -> No
         assert (len(copies), 0) == (len(arrived), found["maybe_twice"])
 
 
-@pytest.mark.promise("redis-rabbitmq", "rabbitmq-redis")
+@pytest.mark.promise("redis-rabbitmq")
 def test_a_frozen_mover_cannot_commit_after_another_one_has_taken_over(path: Way) -> None:
     """Stopped with a window in its hand, and continued when another mover has moved everything."""
     path.fill([task(place) for place in range(120)])

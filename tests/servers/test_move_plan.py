@@ -54,7 +54,7 @@ def limited(path: Way, **arguments: Any) -> Way:
 # -- the limits of the target queue
 
 
-@pytest.mark.promise
+@pytest.mark.promise("limit0")
 @pytest.mark.parametrize("limit", [{"x-max-length": 9}, {"x-max-length-bytes": 900}])
 def test_a_full_queue_that_drops_is_a_problem(path: Way, limit: dict[str, int]) -> None:
     """Nine messages fit, and the tenth one would push out the first."""
@@ -105,7 +105,7 @@ def policy(path: Way, definition: dict[str, Any]) -> Iterator[None]:
             management.delete(url, timeout=30).raise_for_status()
 
 
-@pytest.mark.promise
+@pytest.mark.promise("message-ttl")
 @pytest.mark.parametrize(
     ("limit", "said"),
     [({"x-message-ttl": 60_000}, "for 60 s (message-ttl) is dropped"), ({"x-expires": 900_000}, "expires")],

@@ -72,7 +72,7 @@ def check(path: Way) -> QueueCheck:
         return only
 
 
-@pytest.mark.promise("redis-rabbitmq", "rabbitmq-redis")
+@pytest.mark.promise("redis-rabbitmq")
 def test_each_task_goes_where_its_application_sends_it_now(path: Way, app: Celery) -> None:
     path.fill(mixed(120))
     with open_move(path.order(route=routing_of(app)), path.settings) as found:

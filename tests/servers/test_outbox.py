@@ -314,7 +314,7 @@ def test_a_queue_that_no_worker_has_declared_yet(
         assert shop.arguments == [1, 2]
 
 
-@pytest.mark.promise
+@pytest.mark.promise("rabbitmq")
 def test_a_broker_that_does_not_answer_costs_no_message(
     postgresql: PrivateDatabase, toxiproxy: Server, server: Server
 ) -> None:

@@ -79,7 +79,7 @@ def caller() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@pytest.mark.promise
+@pytest.mark.promise("is killed")
 @pytest.mark.usefixtures("_all_programs")
 @pytest.mark.parametrize("how", ["leaves", "is killed"])
 def test_nothing_stays_when_the_caller(caller: subprocess.Popen[str], how: str) -> None:

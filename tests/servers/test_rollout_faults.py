@@ -134,7 +134,7 @@ def test_a_silent_target_costs_a_new_process_one_timeout(link: Link, monkeypatch
     assert SideCounts(fallbacks=2, publish_failures=1) == link.counts(TARGET)
 
 
-@pytest.mark.promise
+@pytest.mark.promise("rabbitmq")
 def test_with_a_silent_target_no_thread_waits_longer(link: Link) -> None:
     """More threads than the pool has connections."""
     found: list[tuple[str, float]] = []
@@ -149,7 +149,7 @@ def test_with_a_silent_target_no_thread_waits_longer(link: Link) -> None:
     assert [] == link.rollout.ids(TARGET)
 
 
-@pytest.mark.promise
+@pytest.mark.promise("rabbitmq")
 def test_a_task_that_may_have_arrived_raises_and_is_not_sent_again(link: Link) -> None:
     """The answer is lost: the target has the task, and its sender cannot know."""
     first = link.send()

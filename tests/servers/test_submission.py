@@ -347,7 +347,7 @@ def test_a_worker_that_is_killed_frees_the_scope_and_its_message_does_not_run_be
     assert ["superseded"] == [one.kind for one in ours.jobs.refused().refusals if one.job_id == job.id]
 
 
-@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
+@pytest.mark.promise("rabbitmq-postgresql")
 def test_a_worker_that_is_killed_does_not_lose_the_job(
     server: Server, redis: Server, leases: Server | PrivateDatabase, opened: Callable[..., Shop]
 ) -> None:

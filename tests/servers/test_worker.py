@@ -101,7 +101,7 @@ def test_a_failing_task_fails(running: RunningWorker) -> None:
     assert [{"state": "FAILURE"}] == running.lines(ENDED, task)
 
 
-@pytest.mark.promise
+@pytest.mark.promise("rabbitmq")
 def test_a_killed_task_runs_again_but_not_for_ever(running: RunningWorker) -> None:
     """`task_retry_on_worker_lost` keeps to max_retries, which is 2 for this task."""
     task = running.send("repot.die")
