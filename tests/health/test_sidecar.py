@@ -118,6 +118,7 @@ def _lasting_keys(client: Redis) -> list[str]:
 EACH_ASKS = {"HEALTHCHECK_CACHE": "0", "HEALTHCHECK_STATUS_TIMEOUT": "60"}
 
 
+@pytest.mark.promise
 def test_a_thousand_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: Path) -> None:
     with (
         redis_server() as server,
@@ -150,6 +151,7 @@ def _commands(client: Any) -> set[str]:
     return {one["cmd"] for one in client.client_list()}
 
 
+@pytest.mark.promise
 def test_a_thousand_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     with (
         rabbitmq_server() as server,

@@ -75,7 +75,6 @@ def _ask(connection: Any, mailbox: CommandMailbox, replies: list[tuple[str, Any]
     return ticket
 
 
-@pytest.mark.promise
 def test_a_node_replies_to_each_ping_with_its_ticket(server: Server, exchange: str) -> None:
     replies: list[tuple[str, Any]] = []
     with Connection(server.url) as connection:
@@ -84,7 +83,6 @@ def test_a_node_replies_to_each_ping_with_its_ticket(server: Server, exchange: s
     assert [(ticket, {NODE: {"ok": "pong"}}) for ticket in tickets] == replies
 
 
-@pytest.mark.promise
 def test_a_ping_is_one_message(rabbitmq: Server) -> None:
     """Kombu declares, binds, consumes and cancels for each."""
     exchange = f"control-{uuid4().hex}"

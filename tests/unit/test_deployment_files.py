@@ -105,6 +105,16 @@ def test_every_variable_that_compose_must_have_is_written(tmp_path: Path) -> Non
     assert needed == set(_credentials(tmp_path / ".env"))
 
 
+def test_every_port_is_published_on_loopback() -> None:
+    """Docker publishes past the firewall of the host."""
+    files = [*COMPOSE.glob("compose*.yaml"), *(ROOT / "repot" / "init" / "files").glob("compose*.yaml")]
+    # compose has tags that a reader of YAML does not know, as `!override`
+    blocks = re.findall(r"(?m)^ +ports:\n((?: +[-#].*\n)+)", "".join(path.read_text() for path in files))
+    ports = [port for block in blocks for port in re.findall(r'(?m)^ +- "?(.*)', block)]
+    assert len(ports) >= len(blocks) > len(files)
+    assert [] == [port for port in ports if not port.startswith("127.0.0.1:")]
+
+
 def test_every_alert_says_what_to_do() -> None:
     groups = yaml.safe_load((COMPOSE / "prometheus" / "alerts.yml").read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
