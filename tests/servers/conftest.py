@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from repot.testbed import redis_server
-from support.servers import DEPLOYMENTS, servers_of
+from support.servers import DISTINCT, Servers, servers_of
 from support.shop import APPS, Shop
 
 if TYPE_CHECKING:
@@ -28,7 +28,13 @@ def _apps() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=DEPLOYMENTS, ids="-".join)
+@pytest.fixture(params=DISTINCT, ids="-".join)
+def servers(request: pytest.FixtureRequest) -> Servers:
+    """The servers of two deployments in turn."""
+    return servers_of(request)
+
+
+@pytest.fixture(scope="module", params=DISTINCT, ids="-".join)
 def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """A shop with a worker that every test of a module uses and no test harms; the module's SHOP are its settings."""
     settings = {"visibility_timeout": 3600, **getattr(request.module, "SHOP", {})}

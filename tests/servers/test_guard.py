@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
 import pytest
@@ -12,20 +14,21 @@ from celery.exceptions import TaskRevokedError, TimeLimitExceeded
 from click.testing import CliRunner
 from redis import Redis
 
-from repot.chaos.instruments.journal import DELIVERED, ENDED, POSTPONED
+from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, POSTPONED
 from repot.chaos.runner.proxies import Proxy
 from repot.cli.main import main
 from repot.config import as_environment
 from repot.idempotency.records import Ending, FinishMode, RunOutcome, State
 from repot.testbed import redis_server
 from repot.waiting import wait_until
+from support.servers import DISTINCT, servers_of
 from support.shop import SHORT_LEASE_S, Shop, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from repot.testbed import Server
-    from support.servers import Servers
 
 
 @pytest.fixture
@@ -84,7 +87,7 @@ def test_a_redelivery_in_mid_run_neither_runs_nor_answers_skipped(shop: Shop, or
     assert 1 == len(shop.effects(order))
 
 
-@pytest.mark.parametrize("shop", [("rabbitmq", "redis")], ids="-".join, indirect=True)
+@pytest.mark.parametrize("shop", DISTINCT[1:], ids="-".join, indirect=True)
 def test_a_copy_that_waits_again_and_again_comes_back(shop: Shop, order: str) -> None:
     """RabbitMQ delays it by queues whose messages expire, and does not let a message into one of them twice."""
     hold, task = shop.file(), str(uuid4())
@@ -244,9 +247,9 @@ def test_a_hard_time_limit_leaves_an_unknown_outcome(shop: Shop, order: str) -> 
     with pytest.raises(TimeLimitExceeded):
         shop.get(task)
     wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=20, what="its lease runs out")
-    with pytest.raises(TimeLimitExceeded):
-        shop.get(shop.send("stuck", order))
-    assert 2 == len(shop.effects(order))
+    # the next one runs, and is killed when nobody looks any more
+    shop.send("stuck", order)
+    assert 2 == len(shop.await_effects(order, 2))
 
 
 @pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
@@ -278,112 +281,129 @@ def test_a_killed_process_does_not_lose_its_task(shop: Shop, order: str) -> None
 # Workers that die, or stand still
 
 
-@pytest.mark.promise("redis-redis")
-def test_a_killed_workers_redelivered_task_is_not_skipped(
-    servers: Servers, opened: Callable[..., Shop], order: str
-) -> None:
+class Killed(NamedTuple):
+    """A shop whose first worker was killed with three tasks in its hands, and what those were."""
+
+    shop: Shop
+    charge: Any
+    #: What their policy parks.
+    paid: Any
+    replayed: Any
+    broker: Server
+
+
+@pytest.fixture(scope="module", params=DISTINCT, ids="-".join)
+def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+    """One worker dies before an effect and after two others; a second worker has their messages."""
+    servers = servers_of(request)
+    shop = Shop(*servers, tmp_path_factory.mktemp("killed"), lease=SHORT_LEASE_S)
+    hold, orders = shop.file(), [str(uuid4()) for _ in range(3)]
+    try:
+        worker = shop.start(3)
+        charge = shop.send("charge", orders[0], 1, str(hold))
+        paid, replayed = (shop.send("pay", order, str(hold)) for order in orders[1:])
+        for order in orders[1:]:
+            shop.await_effects(order)
+        wait_until(lambda: 3 == len(shop.records), within_s=20, what="each key is acquired")
+        worker.stop()
+        hold.touch()
+        shop.start(3)
+        yield Killed(shop, charge, paid, replayed, servers.broker)
+    finally:
+        shop.stop()
+
+
+def test_a_killed_workers_redelivered_task_is_not_skipped(killed: Killed) -> None:
     """The flaw of a key that a dead worker holds: the redelivery is acknowledged as "skipped", and the task is lost."""
-    shop = opened(*servers, lease=SHORT_LEASE_S)
-    hold = shop.file()
-    worker = shop.start()
-    task = shop.send("charge", order, 1, str(hold))
-    wait_until(lambda: shop.records, within_s=20, what="its key is acquired")
-    worker.stop()
-    hold.touch()
-    shop.start()
-    assert order == shop.get(task, within_s=60)["order"]
+    shop, task = killed.shop, killed.charge
+    order = shop.get(task, within_s=60)["order"]
     assert 1 == len(shop.effects(order))
-    assert (2, 1) == (shop.record.runs, shop.record.unknown_outcomes)
+    record = _record(shop, task.id)
+    assert (2, 1) == (record.runs, record.unknown_outcomes)
 
 
-@pytest.mark.promise("rabbitmq-postgresql")
-def test_an_effect_of_unknown_outcome_waits_for_an_operator_if_its_policy_says_so(
-    servers: Servers, opened: Callable[..., Shop], order: str
-) -> None:
-    shop = opened(*servers, lease=SHORT_LEASE_S)
-    _parked(shop, order)
-    assert (1, True) == (len(shop.effects(order)), shop.record.parked)
+def test_an_effect_of_unknown_outcome_waits_for_an_operator_if_its_policy_says_so(killed: Killed) -> None:
+    shop = killed.shop
+    order, record = _parked(shop, killed.paid)
+    assert (1, True) == (len(shop.effects(order)), record.parked)
     # the person looks, and says that it was done
-    shop.store.finish(shop.record.key, shop.record.owner, Ending(RunOutcome.DONE, 3600, '"paid"'), FinishMode.OPERATOR)
+    shop.store.finish(record.key, record.owner, Ending(RunOutcome.DONE, 3600, '"paid"'), FinishMode.OPERATOR)
     assert "paid" == shop.get(shop.send("pay", order))
 
 
 def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
-    servers: Servers, opened: Callable[..., Shop], order: str, monkeypatch: pytest.MonkeyPatch
+    killed: Killed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a killed worker to `repot dlq replay`: a person looked, and wants the run."""
-    shop = opened(*servers, lease=SHORT_LEASE_S)
-    task = _parked(shop, order)
+    shop, task = killed.shop, killed.replayed
+    order, _ = _parked(shop, task)
     for name, value in as_environment(shop.settings).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("WORKER_APP")
-    if servers.broker.management_url:
-        monkeypatch.setenv("WORKER_MANAGEMENT_URL", servers.broker.management_url)
+    if killed.broker.management_url:
+        monkeypatch.setenv("WORKER_MANAGEMENT_URL", killed.broker.management_url)
 
     def dead_letters() -> Any:
         found = CliRunner().invoke(main, ["dlq", "list", "--json"])
         assert 0 == found.exit_code, found.output
-        return json.loads(found.stdout)
+        return [one for one in json.loads(found.stdout) if one["id"] == task.id]
 
     (dead_letter,) = wait_until(dead_letters, within_s=20, what="its dead letter is written", poll_s=0.3)
-    assert (task.id, "unknown_outcome") == (dead_letter["id"], dead_letter["reason"])
+    assert "unknown_outcome" == dead_letter["reason"]
     shop.client.backend.forget(task.id)
     assert 0 == CliRunner().invoke(main, ["dlq", "replay", task.id, "--execute"]).exit_code
     # what was asked for before remembers the failure
     assert order == shop.get(shop.client.AsyncResult(task.id))
-    assert (2, State.DONE) == (len(shop.effects(order)), shop.record.state)
+    assert (2, State.DONE) == (len(shop.effects(order)), _record(shop, task.id).state)
 
 
-@pytest.mark.promise("redis-redis")
-def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(
-    servers: Servers, opened: Callable[..., Shop], order: str
-) -> None:
+def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(shop: Shop, order: str) -> None:
     """SIGSTOP, another run takes over, SIGCONT: fencing tokens distinguish the two writers."""
-    shop = opened(*servers, visibility_timeout=3600, lease=SHORT_LEASE_S)
     hold = shop.file()
-    shop.start()
     key = {"headers": {"repot_key": order}}
-    first = shop.send("charge", order, 1, "", str(hold), **key)
+    first = shop.send("brief", order, str(hold), **key)
     stopped = shop.await_effects(order)[0].pid
     with frozen(stopped):
-        second = shop.send("charge", order, 1, "", str(hold), **key)
+        second = shop.send("brief", order, str(hold), **key)
         late, successor = shop.await_effects(order, 2, within_s=20)
         hold.touch()
         assert second.id == shop.get(second)["by"]
     assert late.details["fencing_token"] < successor.details["fencing_token"]
     # the late one gets its successor's result
     assert second.id == shop.get(first)["by"]
-    assert (State.DONE, second.id, 1) == (shop.record.state, shop.record.task_id, shop.record.unknown_outcomes)
+    record = _record(shop, second.id)
+    assert (State.DONE, 1) == (record.state, record.unknown_outcomes)
+    assert [] == [one for one in shop.records if one.task_id == first.id]
     assert 2 == len(shop.effects(order))
     assert late.pid == stopped != successor.pid
 
 
-def test_a_run_that_stood_still_and_was_not_missed_is_done(
-    redis: Server, opened: Callable[..., Shop], order: str
-) -> None:
+@pytest.mark.parametrize("shop", DISTINCT[:1], ids="-".join, indirect=True)
+def test_a_run_that_stood_still_and_was_not_missed_is_done(shop: Shop, order: str) -> None:
     """Its lease expired, but no other run came: it records its outcome, and the effect stays the only one."""
-    shop = opened(redis, redis, visibility_timeout=3600, lease=SHORT_LEASE_S)
     hold = shop.file()
-    shop.start()
-    task = shop.send("charge", order, 1, "", str(hold))
+    task = shop.send("brief", order, str(hold))
     with frozen(shop.await_effects(order)[0].pid):
-        wait_until(lambda: shop.record.has_unknown_outcome, within_s=30, what="its lease runs out")
+        wait_until(lambda: _record(shop, task.id).has_unknown_outcome, within_s=30, what="its lease runs out")
     hold.touch()
     assert task.id == shop.get(task)["by"]
-    assert task.id == shop.get(shop.send("charge", order, 1, "", str(hold)))["by"]
-    assert (State.DONE, 1) == (shop.record.state, len(shop.effects(order)))
+    assert task.id == shop.get(shop.send("brief", order, str(hold)))["by"]
+    assert (State.DONE, 1) == (_record(shop, task.id).state, len(shop.effects(order)))
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_a_lease_is_renewed_in_every_pool(redis: Server, opened: Callable[..., Shop], order: str, pool: str) -> None:
-    shop = opened(redis, redis, visibility_timeout=3600, lease=15)
+    shop = opened(redis, redis, visibility_timeout=3600, lease=6)
     hold = shop.file()
     shop.start(2, "--pool", pool)
     task = shop.send("charge", order, 1, "", str(hold))
     shop.await_effects(order)
     owner, begun = shop.record.owner, shop.record.started_at
-    expires_at = begun + shop.settings.lease
-    wait_until(lambda: shop.store.now() > expires_at, within_s=60, what="a lease without renewals is over")
+    # each renewal moves the end by a third of the lease
+    renewed_twice = begun + 1.5 * shop.settings.lease
+    wait_until(
+        lambda: shop.store.now() + shop.record.remaining_s > renewed_twice, within_s=60, what="it is renewed again"
+    )
     assert (State.RUNNING, owner) == (shop.record.state, shop.record.owner)
     hold.touch()
     assert task.id == shop.get(task)["by"]
@@ -393,24 +413,50 @@ def test_a_lease_is_renewed_in_every_pool(redis: Server, opened: Callable[..., S
 # A store that is away
 
 
-@pytest.fixture
-def cut(
-    redis: Server, toxiproxy: Server, opened: Callable[..., Shop], request: pytest.FixtureRequest
+@contextmanager
+def _cut(
+    shop_of: Callable[..., Shop], redis: Server, toxiproxy: Server, **changes: Any
 ) -> Iterator[tuple[Shop, Proxy]]:
-    """A shop whose workers reach their lease store through a link; a parameter changes its settings."""
-    changes = {"visibility_timeout": 3600, **getattr(request, "param", {})}
     with redis_server() as store:
         link = Proxy.create(toxiproxy.url, f"leases-{uuid4()}", store.port)
-        shop = opened(redis, redis, leases=store, lease_store=store.url_at(link.port), **changes)
-        yield shop, link
+        changes = {"visibility_timeout": 3600, **changes}
+        yield shop_of(redis, redis, leases=store, lease_store=store.url_at(link.port), **changes), link
         link.delete()
 
 
-@pytest.mark.promise
+@pytest.fixture(scope="module")
+def begun_without(
+    redis: Server, toxiproxy: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Shop, Proxy]]:
+    """A shop whose worker started while the link to its lease store was cut."""
+    with _cut(partial(_shop_in, tmp_path_factory.mktemp("cut")), redis, toxiproxy) as (shop, link):
+        link.enable(enabled=False)
+        shop.start()
+        yield shop, link
+        shop.stop()
+
+
+def _shop_in(directory: Path, *servers: Server, **changes: Any) -> Shop:
+    return Shop(*servers, directory, **changes)
+
+
+@pytest.fixture
+def cut(begun_without: tuple[Shop, Proxy]) -> Iterator[tuple[Shop, Proxy]]:
+    """The same at the beginning of each test."""
+    begun_without[1].enable(enabled=False)
+    yield begun_without
+    begun_without[1].enable(enabled=True)
+
+
+def test_what_may_run_unguarded_does_while_the_store_is_away(cut: tuple[Shop, Proxy], order: str) -> None:
+    shop, _ = cut
+    assert order == shop.get(shop.send("careless", order))
+    # a store that compares refuses such a writer after any other
+    assert [0] == [line.details["fencing_token"] for line in shop.effects(order)]
+
+
 def test_nothing_runs_unguarded_while_the_store_is_away(cut: tuple[Shop, Proxy], order: str) -> None:
     shop, link = cut
-    link.enable(enabled=False)
-    shop.start()
     task = shop.send("charge", order)
     assert "IGNORED" == shop.await_ended(task.id)[0]
     assert [] == shop.effects(order)
@@ -419,35 +465,10 @@ def test_nothing_runs_unguarded_while_the_store_is_away(cut: tuple[Shop, Proxy],
     assert 1 == len(shop.effects(order))
 
 
-def test_what_may_run_unguarded_does_while_the_store_is_away(cut: tuple[Shop, Proxy], order: str) -> None:
-    shop, link = cut
-    link.enable(enabled=False)
-    shop.start()
-    assert order == shop.get(shop.send("careless", order))
-    # a store that compares refuses such a writer after any other
-    assert [0] == [line.details["fencing_token"] for line in shop.effects(order)]
-
-
-@pytest.mark.parametrize("cut", [{"lease": 30, "socket_timeout": 0.3}], indirect=True)
-def test_a_store_cut_off_during_an_acquisition_leaves_no_key_taken(cut: tuple[Shop, Proxy], order: str) -> None:
-    """The lease is acquired, but the answer is lost: it is released as soon as the store answers."""
-    shop, link = cut
-    shop.start()
-    shop.get(shop.send("charge", "warm"))
-    answers = link.add_toxic("timeout", "downstream", {"timeout": 0})
-    task = shop.send("charge", order)
-    wait_until(lambda: any(record.task_id == task.id for record in shop.records), within_s=60, what="it is acquired")
-    assert "IGNORED" == shop.await_ended(task.id)[0]
-    link.remove_toxic(answers)
-    assert order == shop.get(task)["order"]
-    record = _record(shop, task.id)
-    assert (State.DONE, 0, 1) == (record.state, record.unknown_outcomes, len(shop.effects(order)))
-
-
 def test_a_store_cut_off_in_mid_finish_neither_fails_nor_repeats_the_task(cut: tuple[Shop, Proxy], order: str) -> None:
     shop, link = cut
     hold = shop.file()
-    shop.start()
+    link.enable(enabled=True)
     task = shop.send("charge", order, 1, "", str(hold))
     shop.await_effects(order)
     link.enable(enabled=False)
@@ -457,6 +478,23 @@ def test_a_store_cut_off_in_mid_finish_neither_fails_nor_repeats_the_task(cut: t
     wait_until(lambda: _record(shop, task.id).state is State.DONE, within_s=20, what="the outcome is recorded")
     assert task.id == shop.get(shop.send("charge", order, 1, "", str(hold)))["by"]
     assert 1 == len(shop.effects(order))
+
+
+def test_a_store_cut_off_during_an_acquisition_leaves_no_key_taken(
+    redis: Server, toxiproxy: Server, opened: Callable[..., Shop], order: str
+) -> None:
+    """The lease is acquired, but the answer is lost: it is released as soon as the store answers."""
+    with _cut(opened, redis, toxiproxy, lease=30, socket_timeout=0.3) as (shop, link):
+        shop.start()
+        shop.get(shop.send("charge", "warm"))
+        answers = link.add_toxic("timeout", "downstream", {"timeout": 0})
+        task = shop.send("charge", order)
+        wait_until(lambda: any(one.task_id == task.id for one in shop.records), within_s=60, what="it is acquired")
+        assert "IGNORED" == shop.await_ended(task.id)[0]
+        link.remove_toxic(answers)
+        assert order == shop.get(task)["order"]
+        record = _record(shop, task.id)
+        assert (State.DONE, 0, 1) == (record.state, record.unknown_outcomes, len(shop.effects(order)))
 
 
 # What it costs, and how to do without
@@ -486,18 +524,13 @@ def test_the_switch_turns_the_guard_off(redis: Server, opened: Callable[..., Sho
     assert (2, []) == (len(shop.effects(order)), shop.records)
 
 
-def _parked(shop: Shop, order: str) -> Any:
-    """A task whose worker was killed after its effect, and that is parked."""
-    hold = shop.file()
-    worker = shop.start()
-    task = shop.send("pay", order, str(hold))
-    shop.await_effects(order)
-    worker.stop()
-    hold.touch()
-    shop.start()
+def _parked(shop: Shop, task: Any) -> Any:
+    """Wait until a task whose worker was killed after its effect is parked; its order, and its record."""
     with pytest.raises(Exception, match=r"the outcome of task .* is unknown"):
         shop.get(task, within_s=60)
-    return task
+    record = _record(shop, task.id)
+    (order,) = [one.details["value"] for one in shop.lines(EFFECT, task.id)]
+    return order, record
 
 
 def _record(shop: Shop, task: str) -> Any:

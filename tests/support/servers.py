@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 #: The fixtures of both; nothing of the last one is a Redis.
 DEPLOYMENTS = [("redis", "redis"), ("rabbitmq", "redis"), ("rabbitmq", "postgresql")]
 
+#: Two without a common server: for what depends on the broker or on the store, and not on the two together.
+DISTINCT = [DEPLOYMENTS[0], DEPLOYMENTS[2]]
+
 
 class Servers(NamedTuple):
     """A deployment's servers."""
