@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.servers import DEPLOYMENTS, servers_of
+from support.servers import DISTINCT, Servers, servers_of
 from support.sidecars import ProbedWorker, patient_worker
 
 if TYPE_CHECKING:
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.testbed import Server
-    from support.servers import Servers
+
+
+@pytest.fixture(params=DISTINCT, ids="-".join)
+def servers(request: pytest.FixtureRequest) -> Servers:
+    """The servers of two deployments in turn: a probe asks the broker alone."""
+    return servers_of(request)
 
 
 @pytest.fixture
@@ -32,11 +37,10 @@ def patient(servers: Servers, toxiproxy: Server, tmp_path: Path) -> Iterator[Pro
         yield found
 
 
-@pytest.fixture(scope="module", params=DEPLOYMENTS, ids="-".join)
-def steady(
+@pytest.fixture(scope="module", params=DISTINCT, ids="-".join)
+def shared(
     request: pytest.FixtureRequest, toxiproxy: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProbedWorker]:
-    """A worker that the tests of a module share and none harms."""
-    with ProbedWorker(*servers_of(request), toxiproxy, tmp_path_factory.mktemp("steady")) as found:
-        found.await_ready()
+    """A worker that the tests of a module share: each leaves it ready, and may give it a sidecar of its own."""
+    with patient_worker(*servers_of(request), toxiproxy, tmp_path_factory.mktemp("shared")) as found:
         yield found

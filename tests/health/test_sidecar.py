@@ -28,6 +28,7 @@ from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.status_file import PAST_LIMIT_S, WorkerPhase, path_of
+from support.servers import DISTINCT
 from support.shop import APPS
 from support.sidecars import SIDECAR, ProbedWorker, patient_worker
 
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 PLANTED = "hunter2-s3cret"
+
+
+#: For what does not depend on the broker.
+ON_REDIS = pytest.mark.parametrize("shared", DISTINCT[:1], ids="-".join, indirect=True)
+ON_RABBITMQ = pytest.mark.parametrize("shared", DISTINCT[1:], ids="-".join, indirect=True)
 
 
 def _probe(probed: ProbedWorker, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -52,13 +58,18 @@ def _probe(probed: ProbedWorker, *words: str, **variables: str) -> subprocess.Co
 
 
 def test_the_probe_answers_without_a_sidecar(patient: ProbedWorker) -> None:
-    """By its exit code, for exec probes; with words for people."""
+    """By its exit code, for exec probes; with words for people. A sidecar says by /health what is wrong."""
     patient.sidecar.stop()
     for words in (("live",), ("probe",), ("probe", "--live"), ("probe", "--ready")):
         found = _probe(patient, *words)
         assert 0 == found.returncode, found.stderr
         assert patient.name in found.stdout
     patient.leave()
+    with patient.start_sidecar() as patient.sidecar:
+        patient.await_state("/health", (503, "unhealthy"))
+        found_there = patient.get("/health").body
+        assert "gone" == found_there["details"]["state"]
+        assert not found_there["details"]["live"]
     for words in (("live",), ("probe", "--ready")):
         found = _probe(patient, *words)
         assert (4, "") == (found.returncode, found.stdout)
@@ -67,8 +78,8 @@ def test_the_probe_answers_without_a_sidecar(patient: ProbedWorker) -> None:
     assert {"ready": False, "state": "gone"}.items() <= json.loads(found.stdout).items()
 
 
-@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
-def test_the_probe_of_liveness_needs_next_to_nothing(steady: ProbedWorker) -> None:
+@ON_REDIS
+def test_the_probe_of_liveness_needs_next_to_nothing(shared: ProbedWorker) -> None:
     """That makes it quick: neither pydantic, nor Celery, nor any other library but click."""
     program = """
 import sys
@@ -78,7 +89,7 @@ print(*{name.partition(".")[0] for name in sys.modules})
 """
     found = subprocess.run(
         [sys.executable, "-c", program],
-        env=child_environment(steady.settings) | SIDECAR,
+        env=child_environment(shared.settings) | SIDECAR,
         capture_output=True,
         text=True,
         check=True,
@@ -88,20 +99,19 @@ print(*{name.partition(".")[0] for name in sys.modules})
     assert not loaded & {"pydantic", "pydantic_settings", "celery", "kombu", "amqp", "redis", "fastapi", "yaml"}
 
 
-def test_a_sidecar_is_small_and_stops_at_once(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+def test_a_sidecar_is_small_and_stops_at_once(shared: ProbedWorker) -> None:
     """Also in the middle of a question that has no answer."""
-    variables = {"HEALTHCHECK_CACHE": "0", "HEALTHCHECK_PING_TIMEOUT": "60"}
-    with ProbedWorker(server, redis, toxiproxy, tmp_path, sidecar=variables) as probed:
-        probed.await_listening()
-        probed.await_ready()
-        assert psutil.Process(probed.sidecar.pid).memory_info().rss < 80 << 20
-        with probed.worker.frozen(), ThreadPoolExecutor() as pool:
-            asking = pool.submit(_quietly, probed)
-            assert 200 == probed.get("/live").status
-            probed.sidecar.signal(signal.SIGTERM)
+    with shared.another_sidecar(HEALTHCHECK_CACHE="0", HEALTHCHECK_PING_TIMEOUT="60"):
+        shared.await_ready()
+        assert psutil.Process(shared.sidecar.pid).memory_info().rss < 80 << 20
+        with shared.worker.frozen(), ThreadPoolExecutor() as pool:
+            asking = pool.submit(_quietly, shared)
+            assert 200 == shared.get("/live").status
+            shared.sidecar.signal(signal.SIGTERM)
             # a sixth of what the question takes: a busy machine pauses for seconds
-            wait_until(lambda: probed.sidecar.exit_code is not None, within_s=30, what="the sidecar leaves")
+            wait_until(lambda: shared.sidecar.exit_code is not None, within_s=30, what="the sidecar leaves")
             asking.result()
+    shared.await_ready()
 
 
 def _quietly(probed: ProbedWorker) -> None:
@@ -117,9 +127,11 @@ def _lasting_keys(client: Redis) -> list[str]:
 #: Each probe asks the broker, and a pause of the worker's is no subject.
 EACH_ASKS = {"HEALTHCHECK_CACHE": "0", "HEALTHCHECK_STATUS_TIMEOUT": "60"}
 
+#: Far more than what a worker keeps open by itself.
+PROBES = 200
 
-@pytest.mark.promise
-def test_a_thousand_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: Path) -> None:
+
+def test_hundreds_of_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: Path) -> None:
     with (
         redis_server() as server,
         patient_worker(server, server, toxiproxy, tmp_path, sidecar=EACH_ASKS) as it,
@@ -132,7 +144,7 @@ def test_a_thousand_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: P
             members = {key: client.scard(key) for key in before if client.type(key) == "set"}
             clients = len(client.client_list())
             its_own = len(psutil.Process(it.sidecar.pid).net_connections())
-            for _ in range(1000):
+            for _ in range(PROBES):
                 assert 200 == it.get("/ready").status
             assert before == _lasting_keys(client)
             assert members == {key: client.scard(key) for key in members}
@@ -141,9 +153,9 @@ def test_a_thousand_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: P
                 within_s=20,
                 what="the sidecar has closed the last one",
             )
-            # a busy worker takes more connections from its pools; what each probe leaves would be hundreds
+            # a busy worker takes more connections from its pools; what each probe leaves would be two hundred
             assert len(client.client_list()) < clients + 10
-        assert 1000 <= (it.metric("repot_pings_total", outcome="answered") or 0)
+        assert PROBES <= (it.metric("repot_pings_total", outcome="answered") or 0)
 
 
 def _commands(client: Any) -> set[str]:
@@ -151,8 +163,7 @@ def _commands(client: Any) -> set[str]:
     return {one["cmd"] for one in client.client_list()}
 
 
-@pytest.mark.promise
-def test_a_thousand_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+def test_hundreds_of_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     with (
         rabbitmq_server() as server,
         patient_worker(server, redis, toxiproxy, tmp_path, sidecar=EACH_ASKS) as it,
@@ -175,12 +186,12 @@ def test_a_thousand_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: S
         # the worker's, that of its events, that of its answers, and the sidecar's
         wait_until(lambda: len(there()["connections"]) == 4, within_s=20, what="the broker has counted its connections")
         before = there()
-        for _ in range(1000):
+        for _ in range(PROBES):
             assert 200 == it.get("/ready").status
         wait_until(lambda: there() == before, within_s=20, what="nothing is left")
         replies = [one["name"] for one in api.get("/api/queues") if "reply" in one["name"]]
         assert len(replies) <= 1
-        assert 1000 <= (it.metric("repot_pings_total", outcome="answered") or 0)
+        assert PROBES <= (it.metric("repot_pings_total", outcome="answered") or 0)
         _require_one_message_a_question(it)
         for _ in range(3):
             assert 0 == _probe(it, "probe", "--ready").returncode
@@ -214,10 +225,12 @@ def _unexpected(server: Server) -> list[str]:
     return [line for line in lines if "unexpectedly" in line]
 
 
-@pytest.mark.promise("rabbitmq")
-def test_many_who_ask_cost_one_ping_a_second(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+@ON_REDIS
+def test_many_who_ask_cost_one_ping_a_second(shared: ProbedWorker) -> None:
     """200 connections that ask without a pause; every answer says how old it is."""
-    with patient_worker(server, redis, toxiproxy, tmp_path, sidecar={"HEALTHCHECK_CACHE": "1"}) as probed:
+    probed = shared
+    with shared.another_sidecar(HEALTHCHECK_CACHE="1", HEALTHCHECK_PING_TIMEOUT="30"):
+        probed.await_ready()
         before = probed.metric("repot_pings_total", outcome="answered") or 0
         begun = monotonic()
 
@@ -252,11 +265,12 @@ def test_many_who_ask_cost_one_ping_a_second(server: Server, redis: Server, toxi
         assert pings <= took + 2
 
 
-def test_half_sent_requests_take_the_sidecar_from_other_clients(
-    redis: Server, toxiproxy: Server, tmp_path: Path
-) -> None:
+@ON_REDIS
+def test_half_sent_requests_take_the_sidecar_from_other_clients(shared: ProbedWorker) -> None:
     """More than it has file descriptors for, each with a part of a request; and none of them stays."""
-    with patient_worker(redis, redis, toxiproxy, tmp_path) as probed, ExitStack() as stack:
+    probed = shared
+    with shared.another_sidecar(HEALTHCHECK_PING_TIMEOUT="30"), ExitStack() as stack:
+        probed.await_ready()
         resource.prlimit(probed.sidecar.pid, resource.RLIMIT_NOFILE, (256, 256))
         slow = []
         for _ in range(300):
@@ -275,20 +289,21 @@ def test_half_sent_requests_take_the_sidecar_from_other_clients(
         )
 
 
-def test_the_sidecar_names_its_worker_in_full(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
-    with ProbedWorker(redis, redis, toxiproxy, tmp_path) as probed:
-        probed.sidecar.stop()
-        with probed.start_sidecar(HEALTHCHECK_NODE=f"{probed.name}@%h") as probed.sidecar:
-            wait_until(lambda: "serving http" in probed.sidecar.log_tail(), within_s=20, what="it serves")
-            assert f"for {probed.name}@{socket.gethostname()}" in probed.sidecar.log_tail()
+@ON_REDIS
+def test_the_sidecar_names_its_worker_in_full(shared: ProbedWorker) -> None:
+    with shared.another_sidecar(HEALTHCHECK_NODE=f"{shared.name}@%h"):
+        wait_until(lambda: "serving http" in shared.sidecar.log_tail(), within_s=20, what="it serves")
+        assert f"for {shared.name}@{socket.gethostname()}" in shared.sidecar.log_tail()
 
 
-@pytest.mark.promise
-def test_details_are_for_this_machine_and_for_the_token(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+@ON_REDIS
+def test_details_are_for_this_machine_and_for_the_token(shared: ProbedWorker) -> None:
     """Others learn that it is healthy, and no names."""
     here = _address_of_this_machine()
     variables = {"HEALTHCHECK_HOST": "0.0.0.0", "HEALTHCHECK_TOKEN": PLANTED, "FORWARDED_ALLOW_IPS": "*"}
-    with patient_worker(redis, redis, toxiproxy, tmp_path, sidecar=variables) as probed:
+    probed = shared
+    with shared.another_sidecar(HEALTHCHECK_PING_TIMEOUT="30", **variables):
+        probed.await_ready()
         local = json.loads(probed.text("/health")[1])
         assert "healthy" == local["status"]
         assert probed.name in local["details"]["node"]
@@ -311,14 +326,6 @@ def _address_of_this_machine() -> str:
         return str(one.getsockname()[0])
 
 
-def test_health_says_what_is_wrong(probed: ProbedWorker) -> None:
-    probed.leave()
-    probed.await_state("/health", (503, "unhealthy"))
-    found = probed.get("/health").body
-    assert "gone" == found["details"]["state"]
-    assert not found["details"]["live"]
-
-
 def test_startup_is_over_without_a_broker(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """A broker that is away while a worker starts must not get it restarted either."""
     probed = ProbedWorker(redis, redis, toxiproxy, tmp_path)
@@ -332,40 +339,36 @@ def test_startup_is_over_without_a_broker(redis: Server, toxiproxy: Server, tmp_
         assert (200, "running") == probed.get("/startup").short
 
 
-def test_a_worker_that_does_not_come_up_has_not_started(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+@ON_REDIS
+def test_a_worker_that_does_not_come_up_has_not_started(shared: ProbedWorker) -> None:
     """Stopped before its pool is there."""
-    with ProbedWorker(redis, redis, toxiproxy, tmp_path) as probed:
-        probed.await_ready()
-        found = probed.status
-        assert probed.settings.status_dir
-        with probed.worker.frozen():
-            path = path_of(probed.settings.status_dir, found.node)
-            path.write_text(replace(found, phase=WorkerPhase.STARTING, written_at=monotonic()).to_json())
-            probed.await_state("/startup", (503, "starting"))
-            probed.await_state("/ready", (503, "starting"))
+    found = shared.status
+    assert shared.settings.status_dir
+    with shared.worker.frozen():
+        path = path_of(shared.settings.status_dir, found.node)
+        path.write_text(replace(found, phase=WorkerPhase.STARTING, written_at=monotonic()).to_json())
+        shared.await_state("/startup", (503, "starting"))
+        shared.await_state("/ready", (503, "starting"))
+    shared.await_ready()
 
 
-@pytest.mark.promise
-def test_no_worker_has_begun(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
-    with ProbedWorker(redis, redis, toxiproxy, tmp_path) as probed:
-        probed.sidecar.stop()
-        empty = tmp_path / "empty"
-        with probed.start_sidecar(WORKER_STATUS_DIR=str(empty)) as probed.sidecar:
-            probed.await_state("/live", (503, "no_worker"))
-            assert [503, 503, 503] == [probed.get(path).status for path in ("/ready", "/startup", "/health")]
-            assert 0 == probed.metric("repot_worker_up")
+@ON_REDIS
+def test_no_worker_has_begun(shared: ProbedWorker, tmp_path: Path) -> None:
+    with shared.another_sidecar(WORKER_STATUS_DIR=str(tmp_path / "empty")):
+        shared.await_state("/live", (503, "no_worker"))
+        assert [503, 503, 503] == [shared.get(path).status for path in ("/ready", "/startup", "/health")]
+        assert 0 == shared.metric("repot_worker_up")
 
 
-def test_a_sidecar_for_another_broker_says_so(probed: ProbedWorker) -> None:
+def test_a_sidecar_for_another_broker_says_so(shared: ProbedWorker) -> None:
     """It must not ask, let alone with other transport options."""
-    probed.sidecar.stop()
     other = f"redis://user:{PLANTED}@127.0.0.1:1/0"
-    with probed.start_sidecar(WORKER_BROKER_URL=other) as probed.sidecar:
-        probed.await_state("/ready", (503, "misconfigured"))
-        said = probed.get("/ready").body["reason"]
+    with shared.another_sidecar(WORKER_BROKER_URL=other):
+        shared.await_state("/ready", (503, "misconfigured"))
+        said = shared.get("/ready").body["reason"]
         assert "redis://user:**@127.0.0.1:1/0" in said
         assert "give this process the worker's environment" in said
-        assert 200 == probed.get("/live").status
+        assert 200 == shared.get("/live").status
 
 
 def test_two_workers_in_a_directory_must_be_told_apart(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
@@ -409,10 +412,13 @@ def test_other_pools_answer_in_mid_task(
     server: Server, redis: Server, toxiproxy: Server, tmp_path: Path, pool: str
 ) -> None:
     with patient_worker(server, redis, toxiproxy, tmp_path, options=("--pool", pool)) as probed:
+        hold = tmp_path / "hold"
         for _ in range(2):
-            probed.send("repot.run", 10)
+            probed.send("repot.run", 0, str(hold))
         wait_until(lambda: probed.status.pool.active == 2, within_s=20, what="both run")
         with probed.watched("/ready") as readies, probed.watched() as lives:
+            probed.stays("/ready", (200, "ready"))
+            hold.touch()
             wait_until(lambda: probed.status.counts["repot.run"]["succeeded"] == 2, within_s=30, what="both have ended")
         assert {(200, "ready")} == {one.short for one in readies}
         assert {(200, "running")} == {one.short for one in lives}
@@ -420,13 +426,19 @@ def test_other_pools_answer_in_mid_task(
 
 def test_a_solo_worker_in_its_task_is_busy(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """It cannot write its status file meanwhile, announces that, and is alive."""
+    hold = tmp_path / "hold"
     # two heartbeats must be longer than the task
     with ProbedWorker(server, redis, toxiproxy, tmp_path, options=("--pool", "solo"), heartbeat=30) as probed:
         probed.await_ready()
-        probed.send("repot.run", 12)
+        probed.send("repot.run", 0, str(hold))
         probed.await_state("/live", (200, "busy"))
         with probed.watched() as lives:
+            # as after a long task
+            probed.age_status()
+            assert (200, "busy") == probed.get("/live").short
             probed.await_state("/ready", (200, "busy"))
+            wait_until(lambda: len(lives) >= 3, within_s=20, what="it was asked again and again")
+            hold.touch()
             wait_until(
                 lambda: probed.status.counts.get("repot.run", {}).get("succeeded"), within_s=30, what="the task ended"
             )
@@ -676,49 +688,51 @@ def test_what_guards_and_dead_letters_do_is_counted_by_name(
         )
 
 
-def test_how_long_the_oldest_has_waited(patient: ProbedWorker) -> None:
+def test_how_long_the_oldest_has_waited(shared: ProbedWorker) -> None:
     """By the time of sending in each message; RabbitMQ's quorum queues do not tell, and unknown is not 0."""
-    queue = patient.settings.queue_names[0]
-    patient.client.control.cancel_consumer(queue)
-    patient.await_state("/ready", (503, "not_consuming"))
-    patient.send("repot.run", 0)
+    queue = shared.settings.queue_names[0]
+    shared.client.control.cancel_consumer(queue)
+    shared.await_state("/ready", (503, "not_consuming"))
+    shared.send("repot.run", 0)
     wait_until(
-        lambda: patient.metric("repot_queue_messages_ready", queue=queue) == 1,
+        lambda: shared.metric("repot_queue_messages_ready", queue=queue) == 1,
         within_s=20,
         what="one waits",
         poll_s=0.3,
     )
-    age = patient.metric("repot_queue_oldest_message_age_seconds", queue=queue)
-    if patient.settings.broker_url.is_redis:
+    age = shared.metric("repot_queue_oldest_message_age_seconds", queue=queue)
+    if shared.settings.broker_url.is_redis:
         assert age is not None
         wait_until(
-            lambda: (patient.metric("repot_queue_oldest_message_age_seconds", queue=queue) or 0) > age + 1,
+            lambda: (shared.metric("repot_queue_oldest_message_age_seconds", queue=queue) or 0) > age + 1,
             within_s=30,
             what="it waits longer",
         )
     else:
         assert age is None
+    shared.client.control.add_consumer(queue)
+    shared.await_ready()
 
 
-@pytest.mark.promise
-def test_a_broker_that_cannot_be_counted_is_unknown(
-    rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path
-) -> None:
+@ON_RABBITMQ
+def test_a_broker_that_cannot_be_counted_is_unknown(shared: ProbedWorker) -> None:
     """No management API: the worker is judged all the same."""
-    with ProbedWorker(rabbitmq, redis, toxiproxy, tmp_path, management_url="http://127.0.0.1:1") as probed:
-        probed.await_ready()
-        queue = probed.settings.queue_names[0]
-        assert 1 == probed.metric("repot_queue_unknown", queue=queue)
-        assert probed.metric("repot_queue_messages_ready", queue=queue) is None
+    with shared.another_sidecar(WORKER_MANAGEMENT_URL="http://127.0.0.1:1", HEALTHCHECK_PING_TIMEOUT="30"):
+        shared.await_ready()
+        queue = shared.settings.queue_names[0]
+        assert 1 == shared.metric("repot_queue_unknown", queue=queue)
+        assert shared.metric("repot_queue_messages_ready", queue=queue) is None
 
 
-def test_a_taken_port_is_said(steady: ProbedWorker) -> None:
-    found = _probe(steady, "serve", HEALTHCHECK_PORT=str(steady.port))
+@ON_REDIS
+def test_a_taken_port_is_said(shared: ProbedWorker) -> None:
+    found = _probe(shared, "serve", HEALTHCHECK_PORT=str(shared.port))
     assert 2 == found.returncode
-    assert f"cannot listen on 127.0.0.1, port {steady.port}" in found.stderr
+    assert f"cannot listen on 127.0.0.1, port {shared.port}" in found.stderr
     assert "HEALTHCHECK_PORT" in found.stderr
 
 
+@ON_REDIS
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -729,8 +743,8 @@ def test_a_taken_port_is_said(steady: ProbedWorker) -> None:
         ("WORKER_BROKER_URL", f"amqp://u:{PLANTED}/x@h//", "percent-encode"),
     ],
 )
-def test_wrong_settings_are_said(steady: ProbedWorker, name: str, value: str, said: str) -> None:
-    found = _probe(steady, "serve", **{name: value})
+def test_wrong_settings_are_said(shared: ProbedWorker, name: str, value: str, said: str) -> None:
+    found = _probe(shared, "serve", **{name: value})
     assert 2 == found.returncode
     assert said in found.stderr
     assert PLANTED not in found.stderr

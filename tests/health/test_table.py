@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from contextlib import contextmanager
 from dataclasses import replace
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -35,67 +34,67 @@ def broker(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def _stays(
-    probed: ProbedWorker, path: str, expected: tuple[int, str], status_timeout_s: float = STATUS_TIMEOUT_S
-) -> None:
-    """For longer than a status file may be old."""
-    until = monotonic() + status_timeout_s + 1
-
-    def over() -> bool:
-        assert expected == probed.get(path).short
-        return monotonic() > until
-
-    wait_until(over, within_s=status_timeout_s + 10, what="time passes", poll_s=0.2)
-
-
-def test_idle(patient: ProbedWorker) -> None:
-    with patient.watched("/live") as lives:
-        _stays(patient, "/ready", (200, "ready"))
+def test_idle(shared: ProbedWorker) -> None:
+    with shared.watched("/live") as lives:
+        shared.stays("/ready", (200, "ready"))
     assert {(200, "running")} == {one.short for one in lives}
 
 
-@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
-def test_busy(patient: ProbedWorker) -> None:
-    """Every process of its pool in a task of 60 s, and more tasks waiting: alive and ready."""
+def test_busy(shared: ProbedWorker, tmp_path: Path) -> None:
+    """Every process of its pool in a task, and more tasks waiting: alive and ready for as long as they last."""
+    hold = tmp_path / "hold"
     for _ in range(4):
-        patient.send("repot.run", 60)
-    wait_until(lambda: patient.status.pool.active == 2, within_s=20, what="both processes are busy")
-    with patient.watched("/live") as lives:
-        _stays(patient, "/ready", (200, "ready"))
+        shared.send("repot.run", 0, str(hold))
+    wait_until(lambda: shared.status.pool.active == 2, within_s=20, what="both processes are busy")
+    with shared.watched("/live") as lives:
+        shared.stays("/ready", (200, "ready"))
+        assert 2 == shared.status.pool.active
+    hold.touch()
     assert {(200, "running")} == {one.short for one in lives}
+    wait_until(lambda: not shared.status.pool.active, within_s=20, what="it is idle")
 
 
-def test_stopped_by_a_signal(servers: Servers, toxiproxy: Server, tmp_path: Path) -> None:
+def test_stopped_by_a_signal(shared: ProbedWorker) -> None:
     """SIGSTOP: at first it does not answer, and when its status file is too old it is not alive."""
     status_timeout_s = 60
-    sidecar = {"HEALTHCHECK_STATUS_TIMEOUT": str(status_timeout_s)}
-    with ProbedWorker(*servers, toxiproxy, tmp_path, sidecar=sidecar) as probed:
-        probed.await_ready()
-        with probed.worker.frozen():
-            found = probed.status
-            probed.await_state("/ready", (503, "not_answering"))
-            assert (200, "running") == probed.get("/live").short
+    variables = {"HEALTHCHECK_STATUS_TIMEOUT": str(status_timeout_s), "HEALTHCHECK_PING_TIMEOUT": "1"}
+    with shared.another_sidecar(**variables):
+        shared.await_ready()
+        with shared.worker.frozen():
+            found = shared.status
+            shared.await_state("/ready", (503, "not_answering"))
+            assert (200, "running") == shared.get("/live").short
             # the pings took longer than from one write to the next
-            assert found == probed.status
-            assert probed.settings.status_dir
+            assert found == shared.status
+            assert shared.settings.status_dir
             old = replace(found, written_at=found.written_at - status_timeout_s)
-            path_of(probed.settings.status_dir, found.node).write_text(old.to_json())
-            probed.await_state("/live", (503, "frozen"))
-            probed.await_state("/ready", (503, "frozen"))
-        probed.await_state("/live", (200, "running"))
-        probed.await_ready()
+            path_of(shared.settings.status_dir, found.node).write_text(old.to_json())
+            shared.await_state("/live", (503, "frozen"))
+            shared.await_state("/ready", (503, "frozen"))
+        shared.await_state("/live", (200, "running"))
+        shared.await_ready()
 
 
-def test_child_killed_for_memory(patient: ProbedWorker) -> None:
+def test_child_killed_for_memory(shared: ProbedWorker) -> None:
     """As the kernel does it: SIGKILL to the child that runs the task. The pool makes another."""
-    with patient.watched("/live") as lives, patient.watched("/ready") as readies:
-        patient.send("repot.die")
+    with shared.watched("/live") as lives, shared.watched("/ready") as readies:
+        shared.send("repot.die")
         wait_until(
-            lambda: patient.status.counts.get("repot.die", {}).get("retried"), within_s=20, what="the task was lost"
+            lambda: shared.status.counts.get("repot.die", {}).get("retried"), within_s=20, what="the task was lost"
         )
-        _stays(patient, "/ready", (200, "ready"))
+        shared.stays("/ready", (200, "ready"))
     assert {(200, "running")} == {one.short for one in lives}
     assert {(200, "ready")} == {one.short for one in readies}
+
+
+def test_consumer_cancelled(shared: ProbedWorker) -> None:
+    """It answers pings, and takes nothing: by `celery control cancel_consumer`, as an operator does it."""
+    queue = shared.settings.queue_names[0]
+    shared.client.control.cancel_consumer(queue)
+    shared.await_state("/ready", (503, "not_consuming"))
+    assert (200, "running") == shared.get("/live").short
+    shared.client.control.add_consumer(queue)
+    shared.await_ready()
 
 
 @pytest.mark.parametrize(("number", "kind"), [(signal.SIGTERM, "warm"), (signal.SIGQUIT, "soft")])
@@ -108,7 +107,8 @@ def test_shutting_down(patient: ProbedWorker, tmp_path: Path, number: signal.Sig
     # a ping before that may have no answer, and would be waited for
     wait_until(lambda: patient.status.phase == "stopping", within_s=20, what="it begins to stop")
     patient.await_state("/ready", (503, "stopping"), within_s=20)
-    _stays(patient, "/live", (200, "stopping"))
+    patient.age_status()
+    assert (200, "stopping") == patient.get("/live").short
     assert f"({kind} shutdown)" in patient.get("/live").body["reason"]
     hold.touch()
 
@@ -148,7 +148,8 @@ def test_broker_killed_and_back(broker: str, redis: Server, toxiproxy: Server, t
                 first.process.signal(signal.SIGKILL)
                 for probed in probed_workers:
                     probed.await_state("/ready", (503, "broker_unreachable"))
-                _stays(probed_workers[0], "/ready", (503, "broker_unreachable"))
+                for probed in probed_workers:
+                    probed.stays("/ready", (503, "broker_unreachable"))
                 with _new(broker) as second:
                     for probed in probed_workers:
                         probed.proxy.redirect(second.port)
@@ -178,7 +179,7 @@ def test_broker_blackholed_and_back(servers: Servers, toxiproxy: Server, tmp_pat
             streams = ("upstream", "downstream")
             toxics = [probed.proxy.add_toxic("timeout", stream, {"timeout": 0}) for stream in streams]
             probed.await_state("/ready", (503, "broker_unreachable"))
-            _stays(probed, "/ready", (503, "broker_unreachable"), status_timeout_s)
+            probed.stays("/ready", (503, "broker_unreachable"), within_s=status_timeout_s + 10)
             for toxic in toxics:
                 probed.proxy.remove_toxic(toxic)
             probed.await_ready()
@@ -211,7 +212,7 @@ def test_password_rotated_and_back(
             with probed.proxy.closed():
                 wait_until(lambda: probed.status.phase == "connecting", within_s=20, what="the link is lost")
             wait_until(lambda: probed.status.link.refusal, within_s=20, what="the worker is refused")
-            _stays(probed, "/ready", (503, "broker_refused"))
+            probed.stays("/ready", (503, "broker_refused"))
             assert "trying again" in probed.get("/ready").body["reason"]
             user.may_log_in("old")
             probed.await_ready()
@@ -270,21 +271,11 @@ def test_rabbitmq_under_a_disk_alarm(rabbitmq: Server, redis: Server, toxiproxy:
         wait_until(lambda: probed.status.pool.active == 2, within_s=20, what="both processes are busy")
         with probed.watched() as lives, disk_alarm(rabbitmq):
             probed.await_state("/ready", (200, "broker_alarm"))
-            _stays(probed, "/ready", (200, "broker_alarm"))
+            probed.stays("/ready", (200, "broker_alarm"))
             hold.touch()
             wait_until(lambda: succeeded(probed) == sent, within_s=40, what="all tasks ran under the alarm")
         probed.await_ready()
         assert {(200, "running")} == {one.short for one in lives}
-
-
-def test_consumer_cancelled(patient: ProbedWorker) -> None:
-    """It answers pings, and takes nothing: by `celery control cancel_consumer`, as an operator does it."""
-    queue = patient.settings.queue_names[0]
-    patient.client.control.cancel_consumer(queue)
-    patient.await_state("/ready", (503, "not_consuming"))
-    assert (200, "running") == patient.get("/live").short
-    patient.client.control.add_consumer(queue)
-    patient.await_ready()
 
 
 def test_a_pool_that_only_dies(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:

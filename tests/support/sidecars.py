@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self
@@ -131,6 +131,36 @@ class ProbedWorker:
             log=self._directory / f"sidecar-{self.name}-{self.port}.log",
             environment=environment | variables,
         )
+
+    @contextmanager
+    def another_sidecar(self, **variables: str) -> Iterator[None]:
+        """Ask another sidecar of the worker for the duration of a `with`."""
+        before = self.sidecar, self.port
+        try:
+            with self.start_sidecar(**variables) as self.sidecar:
+                yield
+        finally:
+            self.sidecar, self.port = before
+
+    def stays(
+        self, path: str, expected: tuple[int, str], times: int = 3, within_s: float = STATUS_TIMEOUT_S + 10
+    ) -> None:
+        """Ask until the worker has written its status file so often: one that writes is alive for as long as it does."""
+        written = {self.status.written_at}
+
+        def over() -> bool:
+            assert expected == self.get(path).short
+            written.add(self.status.written_at)
+            return len(written) > times
+
+        wait_until(over, within_s=within_s, what="it writes its status file", poll_s=0.1)
+
+    def age_status(self) -> None:
+        """Let the worker's status file be older than is allowed, if it writes no newer one."""
+        assert self.settings.status_dir
+        found = self.status
+        old = replace(found, written_at=found.written_at - float(self.sidecar_variables["HEALTHCHECK_STATUS_TIMEOUT"]))
+        status_file.path_of(self.settings.status_dir, found.node).write_text(old.to_json())
 
     @property
     def status(self) -> status_file.WorkerStatus:
