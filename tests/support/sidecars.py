@@ -145,7 +145,7 @@ class ProbedWorker:
     def stays(
         self, path: str, expected: tuple[int, str], times: int = 3, within_s: float = STATUS_TIMEOUT_S + 10
     ) -> None:
-        """Ask until the worker has written its status file so often: one that writes is alive for as long as it does."""
+        """Ask until the worker has written its status file so often: while it writes, the file is never too old."""
         written = {self.status.written_at}
 
         def over() -> bool:
@@ -274,7 +274,7 @@ def patient_worker(
     """A worker that is ready, for a test that breaks no link: a machine that pauses for seconds must not break one."""
     variables = {"HEALTHCHECK_PING_TIMEOUT": "30"} | dict(sidecar or {})
     # a soft shutdown lasts that long, whatever becomes of the tasks
-    waits: dict[str, Any] = {"heartbeat": 60, "soft_shutdown_timeout": 4 * STATUS_TIMEOUT_S}
+    waits: dict[str, Any] = {"heartbeat": 60, "soft_shutdown_timeout": 10}
     with ProbedWorker(server, results, toxiproxy, directory, sidecar=variables, **waits, **more) as found:
         found.await_listening()
         found.await_ready()
