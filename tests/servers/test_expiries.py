@@ -21,7 +21,7 @@ from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.expiry_register import GRACE_S, expiry_register_of
 from repot.worker.expiry_watch import CHECK_EVERY_S, ExpiryWatch
-from support.servers import DEPLOYMENTS
+from support.servers import DISTINCT
 from support.signals import heard
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ WITHIN_S = GRACE_S + CHECK_EVERY_S + 20
 
 
 #: The expiries of tasks are registered there.
-RESULTS_IN_REDIS = pytest.mark.parametrize("shop", DEPLOYMENTS[:2], ids="-".join, indirect=True)
-RESULTS_IN_A_DATABASE = pytest.mark.parametrize("shop", DEPLOYMENTS[2:], ids="-".join, indirect=True)
+RESULTS_IN_REDIS = pytest.mark.parametrize("shop", DISTINCT[:1], ids="-".join, indirect=True)
+RESULTS_IN_A_DATABASE = pytest.mark.parametrize("shop", DISTINCT[1:], ids="-".join, indirect=True)
 
 #: As many as the shop's worker has.
 PROCESSES = 4
@@ -113,7 +113,7 @@ def test_with_results_in_a_database_a_caller_hears_when_a_worker_is_free(shop: S
 
 def test_a_task_that_runs_is_not_called_revoked(shop: Shop) -> None:
     """It began before it expired, and takes longer than that; a retry in time runs, and has its result."""
-    file, lasts_s = shop.file(), 6
+    file, lasts_s = shop.file(), 4
     task = shop.send("hold", str(file), expires=lasts_s)
     shop.await_lines(EFFECT, task.id)
     again = shop.send("twice", expires=60)
@@ -139,10 +139,10 @@ def test_what_began_in_time_is_not_called_revoked_when_it_comes_again(
     shop = opened(request.getfixturevalue(broker), redis, prefetch_multiplier=2, visibility_timeout=2)
     file = shop.file()
     first = shop.start(1)
-    begun = shop.send("hold", str(file), expires=6)
+    begun = shop.send("hold", str(file), expires=4)
     shop.await_lines(EFFECT, begun.id)
     held = shop.send("hold", str(file), expires=2)
-    expired = time() + 6
+    expired = time() + 4
     shop.await_lines(DELIVERED, held.id)
     first.stop()
     wait_until(lambda: time() > expired, within_s=30, what="both have expired")
