@@ -97,18 +97,18 @@ def status(store: JobStore, job: str) -> Status:
 
 def test_of_many_that_ask_at_once_one_gets_in(store: JobStore) -> None:
     """The flaw of a check, and then a set."""
-    together = Barrier(16)
+    together = Barrier(8)
 
     def ask(number: int) -> list[str]:
         verdicts = []
-        for generation in range(20):
+        for generation in range(10):
             together.wait()
             verdicts.append(store.submit(submission(scope=digest(f"{generation}"), payload=str(number))).result)
         return verdicts
 
-    with ThreadPoolExecutor(16) as threads:
-        answers = list(threads.map(ask, range(16)))
-    assert [1] * 20 == [[one[number] for one in answers].count("accepted") for number in range(20)]
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(8)))
+    assert [1] * 10 == [[one[number] for one in answers].count("accepted") for number in range(10)]
     assert {"accepted", "conflict"} == {verdict for one in answers for verdict in one}
 
 
