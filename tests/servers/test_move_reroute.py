@@ -109,8 +109,15 @@ def test_what_was_rerouted_is_given_back(path: Way, app: Celery) -> None:
     assert 37 == len(read(path.target, reports(path)))
 
 
-@pytest.mark.parametrize("instant", ["opened", "written", "committed"])
-@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize(
+    ("path", "instant", "direction"),
+    [
+        *(("rabbitmq-rabbitmq", instant, way) for instant in ("opened", "written", "committed") for way in Direction),
+        ("redis-rabbitmq", "written", Direction.FORTH),
+        ("rabbitmq-redis", "written", Direction.BACK),
+    ],
+    indirect=["path"],
+)
 def test_a_mover_that_is_killed_loses_nothing(path: Way, app: Celery, instant: str, direction: Direction) -> None:
     declare(path.target, reports(path))
     path.fill(mixed(240))

@@ -27,7 +27,7 @@ from support.servers import migrated
 from support.shop import APPS
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator, Sequence
 
     from repot.brokers import Broker
     from repot.migrate.move import Move
@@ -103,6 +103,16 @@ def way(source: Server, target: Server, store: Server | PrivateDatabase) -> Way:
 #: Parameters of fixtures: source, target, and where the journal is if neither keeps one; a Redis unless named.
 WAYS = ("redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis")
 IN_A_DATABASE = "rabbitmq-rabbitmq-postgresql"
+
+
+#: Where neither broker keeps a journal, each instant of a window is one of its own.
+WITHOUT_A_JOURNAL = "rabbitmq-rabbitmq"
+
+
+def killed_at(instants: Sequence[str], ways: Sequence[str], elsewhere: str = "written") -> list[tuple[str, str]]:
+    """Return a way and an instant for each test of a killed mover: all instants on one way, one on each other."""
+    everywhere = [(way, elsewhere) for way in ways if way != WITHOUT_A_JOURNAL]
+    return [*((WITHOUT_A_JOURNAL, instant) for instant in instants), *everywhere]
 
 
 def way_of(request: pytest.FixtureRequest) -> Way:
