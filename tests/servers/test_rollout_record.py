@@ -58,6 +58,15 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 PATIENT = pytest.mark.usefixtures("_patient")
 
 
+@pytest.fixture
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is read again after a tenth of a second."""
+    monkeypatch.setattr(follower_module, "INTERVAL_S", 0.1)
+
+
+OFTEN = pytest.mark.usefixtures("_often")
+
+
 def _records(url: str, **changes: Any) -> RolloutRecords:
     return rollout_records(ExplicitSettings(lease_store=url, lease_prefix=f"test-{uuid4()}", **changes))
 
@@ -168,17 +177,6 @@ def test_a_change_whose_answer_was_lost_is_made_once(redis: Server, toxiproxy: S
     assert 2 == direct.llen(f"{records.key('shop')}:history")
 
 
-@pytest.mark.parametrize(
-    ("damage", "value"),
-    [("weight", "x"), ("weight", "2"), ("queue_weights", "[1]"), ("generation", ""), ("task_weights", '{"a": "b"}')],
-)
-def test_a_damaged_record_is_not_read(records: RolloutRecords, damage: str, value: str) -> None:
-    records.create("shop", SOURCE, TARGET, FIRST)
-    _store(records).put(records.key("shop"), {damage: value})
-    with pytest.raises(RecordUnreadable, match="rollout shop"):
-        records.read("shop")
-
-
 def test_a_value_of_another_type_is_not_read(redis: Server) -> None:
     records = _records(redis.url)
     _store(records).put_text(records.key("shop"), "x")
@@ -257,6 +255,7 @@ def _store(records: RolloutRecords) -> Any:
     return records._store
 
 
+@OFTEN
 def test_a_change_is_followed(redis: Server) -> None:
     records = _records(redis.url)
     follower = Follower("shop", lambda: lambda: records.read("shop"))
@@ -302,6 +301,7 @@ def test_the_first_question_waits_half_a_second_at_most(redis: Server, toxiproxy
 
 
 @PATIENT
+@OFTEN
 def test_without_a_store_the_last_known_generation_holds(caplog: pytest.LogCaptureFixture) -> None:
     """An outage is logged once, and so is its end."""
     caplog.set_level(logging.WARNING, logger="repot.routing.follower")
@@ -328,6 +328,7 @@ def test_without_a_store_the_last_known_generation_holds(caplog: pytest.LogCaptu
 
 
 @PATIENT
+@OFTEN
 def test_a_record_that_was_deleted_holds(redis: Server) -> None:
     """A store that lost its data says nothing of the rollout."""
     records = _records(redis.url)
@@ -412,7 +413,7 @@ def test_producers_spread_over_the_interval() -> None:
     times: list[float] = []
     follower = Follower("shop", lambda: lambda: times.append(monotonic()))  # type: ignore[arg-type, func-returns-value]
     follower.record()
-    wait_until(lambda: len(times) >= 5, within_s=60, what="five questions")
+    wait_until(lambda: len(times) >= 4, within_s=60, what="four questions")
     follower.stop()
     pauses = [later - earlier for earlier, later in pairwise(times)]
     assert INTERVAL_S * (1 + _JITTER) < 2
