@@ -60,7 +60,6 @@ def test_make_runs_the_demo() -> None:
     ("number", "moment"),
     [
         (signal.SIGINT, r"\[target\] .* ready\."),
-        (signal.SIGTERM, "canary at 25%  by controller"),
         (signal.SIGKILL, "canary at 25%  by controller"),
     ],
 )
