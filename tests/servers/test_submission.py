@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from support.servers import Servers
 
 
-SHOP = {"app": "support.job_app", "visibility_timeout": 3600}
+SHOP: dict[str, Any] = {"app": "support.job_app", "visibility_timeout": 3600}
 
 
 @pytest.fixture(params=["redis", "postgresql"])
@@ -341,6 +341,7 @@ def brief(servers: Servers, opened: Callable[..., Shop]) -> Shop:
     return found
 
 
+@pytest.mark.promise("rabbitmq-postgresql")
 def test_a_worker_that_is_killed_frees_the_scope_and_its_message_does_not_run_beside_the_next(brief: Shop) -> None:
     """The message of the lost job comes again when its successor runs: it is superseded.
 
@@ -523,7 +524,7 @@ def linked(
     server = request.getfixturevalue(request.param)
     with redis_server() as store:
         proxy = Proxy.create(toxiproxy.url, f"p-{uuid4()}", store.port)
-        changes = {"lease_store": store.url_at(proxy.port), "lease": 5}
+        changes: dict[str, Any] = {"lease_store": store.url_at(proxy.port), "lease": 5}
         theirs = Shop(server, redis, tmp_path_factory.mktemp("linked"), **{**SHOP, **changes})
         configure(theirs.client, theirs.settings.replace(lease_store=store.url), Role.CLIENT)
         try:

@@ -27,7 +27,9 @@ from support.servers import migrated
 from support.shop import APPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    import pytest
 
     from repot.brokers import Broker
     from repot.migrate.move import Move
