@@ -78,7 +78,7 @@ def test_the_probe_answers_without_a_sidecar(patient: ProbedWorker) -> None:
     assert {"ready": False, "state": "gone"}.items() <= json.loads(found.stdout).items()
 
 
-@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
+@pytest.mark.promise
 @ON_REDIS
 def test_the_probe_of_liveness_needs_next_to_nothing(shared: ProbedWorker) -> None:
     """That makes it quick: neither pydantic, nor Celery, nor any other library but click."""
@@ -227,7 +227,7 @@ def _unexpected(server: Server) -> list[str]:
     return [line for line in lines if "unexpectedly" in line]
 
 
-@pytest.mark.promise("rabbitmq")
+@pytest.mark.promise
 @ON_REDIS
 def test_many_who_ask_cost_one_ping_a_second(shared: ProbedWorker) -> None:
     """200 connections that ask without a pause; every answer says how old it is."""
