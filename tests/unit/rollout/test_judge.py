@@ -223,3 +223,11 @@ def test_many_healthy_tasks_do_not_fail_by_chance() -> None:
 
     found = [failing(replace(sample(100), ended=ended()), replace(sample(100), ended=ended())) for _ in range(200)]
     assert sum(map(bool, found)) <= 2
+
+
+def test_runs_that_go_on_and_are_long_already_count_as_long() -> None:
+    """Else a target on which runs hang has only short ones: those that ended."""
+    runs = histogram([30.0] * 60)
+    target = replace(sample(60), running=runs)
+    assert ["run time"] == failing(target, sample(600))
+    assert [] == failing(target, replace(sample(600), running=histogram([30.0] * 600)))

@@ -1,0 +1,174 @@
+"""What a rollout moves: every queue, one journal for each direction, and no end while a move is at work."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from repot.config import BrokerUrl, ExplicitSettings
+from repot.errors import BrokerUnreachable
+from repot.migrate.addresses import Address
+from repot.rollout import carrying as carrying_module
+from repot.rollout.carrying import Carrying
+from repot.rollout.phases import Phase, Plan
+from repot.rollout.watch import Watch
+from repot.routing.choice import Side, Weights
+from repot.routing.record import RolloutRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from repot.migrate.move import Order
+
+QUEUES = ("orders", "mails")
+ADDRESSES = {
+    Side.SOURCE: Address(BrokerUrl.parse("redis://127.0.0.1:6379/0")),
+    Side.TARGET: Address(BrokerUrl.parse("amqp://guest:guest@127.0.0.1:5672//")),
+}
+
+
+def carrying(rollout: str = "friday", queues: tuple[str, ...] = QUEUES) -> Carrying:
+    return Carrying(rollout, ExplicitSettings(), ADDRESSES, queues)
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_a_move_has_all_queues_under_their_names_and_goes_to_the_other_side(side: Side) -> None:
+    order = carrying().order(side)
+    assert {"orders": "orders", "mails": "mails"} == dict(order.queues) == dict(order.rules.queues)
+    assert (ADDRESSES[side], ADDRESSES[side.other]) == (order.addresses.source, order.addresses.target)
+
+
+@pytest.mark.parametrize("rollout", ["friday", "a.b", "x" * 64])
+def test_each_direction_has_a_journal_of_its_own(rollout: str) -> None:
+    """Else what one has moved counts as known to the other: a message that comes back would be taken out as moved."""
+    names = {carrying(rollout).order(side).name for side in Side}
+    assert 2 == len(names)
+
+
+def test_other_moves_are_looked_for_in_both_directions() -> None:
+    ways = [(one.addresses.source, one.addresses.target) for one in carrying().others(["byhand"])]
+    source, target = ADDRESSES[Side.SOURCE], ADDRESSES[Side.TARGET]
+    assert [(source, target), (target, source)] == ways
+
+
+class Move:
+    """A move that a test holds up, and that says what it has moved."""
+
+    def __init__(self) -> None:
+        self.may_end = Event()
+        self.orders: list[Order] = []
+        self.counts = (3, 5)
+        self.error: BrokerUnreachable | None = None
+
+    @contextmanager
+    def opened(self, order: Order, _settings: Any) -> Iterator[Move]:
+        self.orders.append(order)
+        yield self
+
+    def run(self, _stop: Event, progress: Callable[[str, str, int], None]) -> None:
+        for count in self.counts:
+            progress("orders", "moving", count)
+        assert self.may_end.wait(60)
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def move(monkeypatch: pytest.MonkeyPatch) -> Iterator[Move]:
+    found = Move()
+    monkeypatch.setattr(carrying_module, "open_move", found.opened)
+    yield found
+    found.may_end.set()
+
+
+def _ended(found: Carrying, move: Move) -> None:
+    move.may_end.set()
+    assert found._thread is not None
+    found._thread.join(60)
+
+
+def test_one_move_is_at_work_at_a_time_and_the_next_one_goes_on_counting(move: Move) -> None:
+    found = carrying()
+    found.go_on(Side.TARGET)
+    found.go_on(Side.TARGET)
+    assert found.is_at_work
+    _ended(found, move)
+    assert (1, False, {"orders": 5}) == (len(move.orders), found.is_at_work, found.moved)
+    found.go_on(Side.TARGET)
+    _ended(found, move)
+    assert {"orders": 10} == found.moved
+    assert "10 moved to the other side" == found.said()
+
+
+def test_a_move_that_ends_early_says_why_and_another_one_may_begin(move: Move) -> None:
+    found = carrying()
+    move.error = BrokerUnreachable("the target is gone", hint="")
+    found.go_on(Side.SOURCE)
+    _ended(found, move)
+    assert "5 moved to the other side; the target is gone" == found.said()
+    move.error = None
+    found.go_on(Side.SOURCE)
+    _ended(found, move)
+    assert "10 moved to the other side" == found.said()
+
+
+class Emptying:
+    """A side that is to become empty, as its broker shows it."""
+
+    left: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.empty: bool | None = True
+        self.has_waiting = False
+
+    def is_empty(self) -> bool | None:
+        return self.empty
+
+
+class Nothing:
+    """Counts, synthetic tasks and comparisons of a rollout in which nothing runs."""
+
+    def now(self) -> float:
+        return 1000.0
+
+    def counts(self, _side: Side) -> dict[str, int]:
+        return {}
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+@pytest.mark.parametrize("phase", [Phase.DRAIN, Phase.ABORT])
+def test_a_side_is_not_empty_while_a_move_is_at_work(move: Move, phase: Phase) -> None:
+    """What it holds is on neither side."""
+    side = Side.SOURCE if phase is Phase.DRAIN else Side.TARGET
+    found, sides, nothing = carrying(), {one: Emptying() for one in Side}, Nothing()
+    watch = Watch(Plan(queues=QUEUES, moves=True), nothing, nothing, sides, nothing, found, nothing)  # type: ignore[arg-type]
+    record = RolloutRecord("friday", "a", "b", phase, 1, Weights(), gather=True, who="ann", why="", updated_at=900)
+    sides[side].empty, sides[side].has_waiting = False, True
+    assert watch.look(record, record).is_empty is False
+    assert [found.order(side)] == move.orders
+    sides[side].empty, sides[side].has_waiting = True, False
+    assert watch.look(record, record).is_empty is False
+    _ended(found, move)
+    seen = watch.look(record, record)
+    assert seen.is_empty is True
+    assert "0 messages sent there, 0 tasks finished there, 5 moved to the other side" == seen.account
+    assert 1 == len(move.orders)
+    sides[side].empty = None
+    assert not watch.look(record, record).is_empty
+
+
+def test_closing_waits_for_the_window_in_progress(move: Move) -> None:
+    found = carrying()
+    found.go_on(Side.SOURCE)
+    closes = Thread(target=found.close)
+    closes.start()
+    assert found._stop.wait(60)
+    assert closes.is_alive()
+    _ended(found, move)
+    closes.join(60)
+    assert not closes.is_alive()
