@@ -28,6 +28,7 @@ class Defect:
         file: from the root of the repository.
         old, new: the text, which occurs once in the file, and what stands there instead.
         tests: node ids, or files; at least one of their tests must turn red.
+        group: of `make test`, to which these tests belong: `unit`, or `promises` where they need a server.
         equivalent: why no test can notice it; empty for a defect.
     """
 
@@ -37,6 +38,7 @@ class Defect:
     old: str
     new: str
     tests: tuple[str, ...]
+    group: str = "unit"
     equivalent: str = ""
 
     def planted(self, root: Path = ROOT) -> str:

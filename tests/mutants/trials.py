@@ -35,8 +35,6 @@ _LIBRARIES = (
     *("sqlalchemy.dialects.mysql", "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite", "alembic.command"),
     *("fastapi", "pydantic_settings", "hypothesis.stateful", "requests", "psutil", "yaml", "jinja2"),
 )
-#: Only what is a part of `make test`.
-_SELECTION = "not server or promise"
 #: What one run of pytest may take; a defect that lets it hang is caught as well.
 LIMIT_S = 60.0
 #: What a run may take to end after it was asked to.
@@ -99,8 +97,8 @@ class Copy:
         """Return whether the run has ended, or its time has."""
         return self._process is None or not self._process.is_alive() or not self.remaining_s
 
-    def begin(self, defect: Defect | None, tests: Iterable[str]) -> None:
-        """Plant a defect, and run tests.
+    def begin(self, defect: Defect | None, group: str, tests: Iterable[str]) -> None:
+        """Plant a defect, and run tests of a group.
 
         Raises:
             RottenError: it cannot be planted.
@@ -111,7 +109,7 @@ class Copy:
         # all tests at once take longer than those of one defect
         self._limit_s = LIMIT_S if defect else 10 * LIMIT_S
         self._files.mkdir()
-        self._process = get_context("fork").Process(target=self._run, args=(list(tests),))
+        self._process = get_context("fork").Process(target=self._run, args=(group, list(tests)))
         self._process.start()
 
     def end(self) -> Trial:
@@ -145,7 +143,7 @@ class Copy:
         self._planted += 1
         os.utime(path, (self._planted, self._planted))
 
-    def _run(self, tests: list[str]) -> None:
+    def _run(self, group: str, tests: list[str]) -> None:
         os.setsid()
         with self._log.open("wb") as log:
             for stream in (1, 2):
@@ -157,7 +155,7 @@ class Copy:
         tempfile.tempdir = None
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        options = ["-p", "no:cacheprovider", "--assert=plain", "-q", "--rootdir", str(self.root), "-m", _SELECTION]
+        options = ["-p", "no:cacheprovider", "--assert=plain", "-q", "--rootdir", str(self.root), "--group", group]
         answer = pytest.main([*options, *self._options, *tests])
         for written in (sys.stdout, sys.stderr):
             written.flush()
@@ -175,16 +173,18 @@ def try_all(
     """Try all defects by their tests, so many at a time; and first these tests on the code as it is."""
     import_libraries()
     defects = list(defects)
-    every = list(dict.fromkeys(test for one in defects for test in one.tests))
-    todo: list[Defect | None] = [None, *defects]
+    every: dict[str, dict[str, None]] = {}
+    for one in defects:
+        every.setdefault(one.group, {}).update(dict.fromkeys(one.tests))
+    todo: list[tuple[Defect | None, str, Iterable[str]]] = [(None, group, tests) for group, tests in every.items()]
+    todo += [(one, one.group, one.tests) for one in defects]
     trials: list[Trial] = []
     with _copies(min(processes, len(todo)), options) as free:
         at_work: list[Copy] = []
         while todo or at_work:
             while todo and free:
                 at_work.append(free.pop())
-                defect = todo.pop(0)
-                at_work[-1].begin(defect, defect.tests if defect else every)
+                at_work[-1].begin(*todo.pop(0))
             wait([one.sentinel for one in at_work], timeout=min(one.remaining_s for one in at_work))
             for copy in [one for one in at_work if one.is_over]:
                 trials.append(copy.end())

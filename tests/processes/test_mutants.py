@@ -32,11 +32,11 @@ def test_hangs():
     if repot.VALUE == 6:
         subprocess.run(["sleep", "600"])
 """,
+    "tests/conftest.py": "def pytest_addoption(parser): parser.addoption('--group')",
     "tests/test_red.py": "def test_red(): raise AssertionError",
     "pyproject.toml": """
 [tool.pytest]
 addopts = ["--import-mode=importlib"]
-markers = ["server", "promise"]
 """,
 }
 

@@ -112,7 +112,11 @@ def try_again(store: OutboxStore) -> None:
 def test_what_a_broker_has_confirmed_leaves_the_outbox_and_nothing_else(
     outbox_relay: Relay, store: OutboxStore, broker: Broker
 ) -> None:
-    broker.answers = {"full": refused("it is full"), "slow": unknown("no answer"), "tiny": refused("?", is_too_large=True)}
+    broker.answers = {
+        "full": refused("it is full"),
+        "slow": unknown("no answer"),
+        "tiny": refused("?", is_too_large=True),
+    }
     add(store, "orders", "full", "slow", "tiny")
     outbox_relay.run(Event(), once=True)
     # what will never be taken waits for a person, what may have arrived is sent again under its id

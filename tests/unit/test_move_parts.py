@@ -1,0 +1,371 @@
+"""A mover with its journal in a SQLite file: what arrives, what goes back, and what the account says of both."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from repot.brokers.headers import MAYBE_TWICE_HEADER, MoveStamp
+from repot.brokers.journal import Direction
+from repot.brokers.message import Message
+from repot.brokers.moving import Outgoing, QueueReader, QueueTraits
+from repot.brokers.publishing import CONFIRMED, Receipt, refused, unknown
+from repot.brokers.reservation import Reservation, TakenMessage
+from repot.config import ExplicitSettings
+from repot.errors import BrokerUnreachable, LeaseLost, MoveStopped
+from repot.migrate.account import account_of, digests
+from repot.migrate.control import Control, Limits, Spent
+from repot.migrate.database_journal import DatabaseJournal
+from repot.migrate.identity import identity_of
+from repot.migrate.mover import QueueMover
+from repot.migrate.placement import Beside
+from repot.migrate.route import Route
+from repot.migrate.translate import PriorityPolicy, Quarantine, Rules, Translation
+from support.databases import with_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from support.databases import FileDatabase
+
+QUEUE = "orders"
+NOW = 1_700_000_000.0
+
+
+def task(number: int, body: bytes = b"[[], {}, {}]", **headers: Any) -> Message:
+    return Message(body, "application/json", "utf-8", {"id": f"id-{number}", "task": "pay", **headers}, {})
+
+
+class Batch(Reservation):
+    """Reserved messages of a source."""
+
+    def __init__(self, source: Source, messages: Iterable[TakenMessage]) -> None:
+        self._source = source
+        super().__init__(messages)
+
+    def _commit(self, ids: list[str]) -> None:
+        self._source.on_commit(ids)
+
+    def _give_back(self) -> None:
+        left = [one.message for one in self.messages if one.id in self._open]
+        self._source.came_back |= {id(one) for one in left}
+        self._source.waiting[:0] = left
+
+
+class Reader(QueueReader):
+    """One connection to a source."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._batches = source, list[Batch]()
+
+    def take(self, limit: int, _name: str) -> Reservation:
+        taken, self._source.waiting[:limit] = self._source.waiting[:limit], []
+        came_back = self._source.came_back
+        found = Batch(
+            self._source, [TakenMessage(str(place), one, id(one) in came_back) for place, one in enumerate(taken)]
+        )
+        self._batches.append(found)
+        return found
+
+    def close(self) -> None:
+        for one in reversed(self._batches):
+            one.give_back()
+
+
+class Source:
+    """Messages that wait, and what becomes of a commit."""
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self.waiting = list(messages)
+        self.came_back: set[int] = set()
+        self.committed = 0
+        self.quarantined: list[Outgoing] = []
+        self.before_commit: Callable[[], object] = lambda: None
+
+    def on_commit(self, ids: list[str]) -> None:
+        if ids:
+            self.before_commit()
+        self.committed += len(ids)
+
+    def reader(self, _queue: str, **_options: Any) -> Reader:
+        return Reader(self)
+
+    def prepare(self, _queues: set[str]) -> None:
+        """It has them."""
+
+    def deliver(self, outgoing: Sequence[Outgoing], _on_wait: Any) -> list[Receipt]:
+        self.quarantined += outgoing
+        return [CONFIRMED] * len(outgoing)
+
+
+class Target:
+    """What has arrived; a test says what is answered to the next messages."""
+
+    def __init__(self) -> None:
+        self.arrived: list[Outgoing] = []
+        self.answers: list[Receipt] = []
+        self.before: Callable[[], object] = lambda: None
+
+    def deliver(self, outgoing: Sequence[Outgoing], _on_wait: Any, on_sent: Any) -> tuple[Receipt, ...]:
+        self.before()
+        receipts = [self.answers.pop(0) if self.answers else CONFIRMED for _ in outgoing]
+        self.arrived += [one for one, receipt in zip(outgoing, receipts, strict=True) if receipt.is_confirmed]
+        on_sent()
+        return tuple(receipts)
+
+    @property
+    def ids(self) -> list[str]:
+        return [str(one.message.headers["id"]) for one in self.arrived]
+
+    @property
+    def numbers(self) -> list[int]:
+        return [stamp.number for one in self.arrived if (stamp := MoveStamp.of(one.message.headers))]
+
+    @property
+    def marked(self) -> list[str]:
+        return [str(one.message.headers["id"]) for one in self.arrived if MAYBE_TWICE_HEADER in one.message.headers]
+
+
+class Held:
+    """The hold of a queue, which no other mover wants."""
+
+    def __init__(self) -> None:
+        self.renewals = 0
+
+    def renew(self) -> None:
+        self.renewals += 1
+
+
+class Way:
+    """A move of one queue from a source to a target."""
+
+    def __init__(self, journal: DatabaseJournal, number: int = 5, **traits: Any) -> None:
+        self.journal, self.source, self.target = journal, Source(map(task, range(number))), Target()
+        self.hold, self.stop, self.traits = Held(), Event(), QueueTraits(**traits)
+        self.token = journal.acquire("me", 60)
+
+    def control(self, limits: Limits) -> Control:
+        def check() -> None:
+            """The target has its queue."""
+
+        return Control(limits, Spent(), self.stop, self.hold, lambda: 0, check, lambda _: None, _pause_s=0.001)  # type: ignore[arg-type]
+
+    def mover(self, window: int = 2, **limits: Any) -> QueueMover:
+        rules = Rules(PriorityPolicy.INVERT, queues={QUEUE: QUEUE})
+        translation = Translation(QUEUE, QueueTraits(lowest_first=True), self.traits, rules, lambda _: self.traits)
+        route = Route("m", QUEUE, self.source, translation, QUEUE)  # type: ignore[arg-type]
+        control = self.control(Limits(window=window, lease_s=60, **limits))
+        return QueueMover(route, Beside(self.journal, self.target, 60), self.token, control)  # type: ignore[arg-type]
+
+    @property
+    def account(self) -> dict[str, int]:
+        found = account_of(self.journal.read(), QUEUE)
+        assert found.closes, found
+        names = ("reserved", "delivered", "returned", "quarantined", "open", "maybe_twice", "recognised")
+        return {name: count for name in names if (count := getattr(found, name))}
+
+
+@pytest.fixture
+def journal(sqlite: FileDatabase) -> Iterator[DatabaseJournal]:
+    found = DatabaseJournal(ExplicitSettings(lease_store=with_tables(sqlite).url), "m", Direction.FORTH)
+    found.create({"state": "running"})
+    with closing(found._database):
+        yield found
+
+
+@pytest.fixture
+def way(journal: DatabaseJournal) -> Way:
+    return Way(journal)
+
+
+def test_everything_arrives_once_in_order_under_its_number_and_the_digests_agree(way: Way) -> None:
+    way.mover().run()
+    assert ([f"id-{one}" for one in range(5)], [1, 2, 3, 4, 5]) == (way.target.ids, way.target.numbers)
+    assert ([], 5, []) == (way.source.waiting, way.source.committed, way.target.marked)
+    assert {"reserved": 5, "delivered": 5} == way.account
+    taken, moved = digests(way.journal.read(), QUEUE)
+    assert taken == moved != "0" * 16
+
+
+def test_a_message_is_settled_in_the_journal_before_it_leaves_the_source(way: Way) -> None:
+    """A mover that dies in between gets it again, and the journal says that it was delivered."""
+    seen: list[dict[str, int]] = []
+    way.source.before_commit = lambda: seen.append(way.account)
+    way.mover(window=5).run()
+    assert [{"reserved": 5, "delivered": 5}] == seen
+
+
+def test_what_was_delivered_and_comes_back_is_not_sent_again(way: Way) -> None:
+    """The source went away before the commit."""
+    errors = [BrokerUnreachable("away", hint="")]
+
+    def fail() -> None:
+        if errors:
+            raise errors.pop()
+
+    way.source.before_commit = fail
+    way.mover().run()
+    assert [f"id-{one}" for one in range(5)] == way.target.ids
+    assert {"reserved": 5, "delivered": 5, "recognised": 2} == way.account
+    assert [] == way.source.waiting
+
+
+def test_what_may_have_arrived_is_sent_again_with_a_mark_and_its_number(way: Way) -> None:
+    way.target.answers = [CONFIRMED, unknown("no answer")]
+    way.mover().run()
+    assert [f"id-{one}" for one in range(5)] == way.target.ids
+    assert ([1, 2, 3, 4, 5], ["id-1"]) == (way.target.numbers, way.target.marked)
+    assert {"reserved": 5, "delivered": 5, "maybe_twice": 1} == way.account
+
+
+def test_what_is_refused_is_sent_again_without_a_mark(way: Way) -> None:
+    way.target.answers = [refused("full"), CONFIRMED]
+    way.mover().run()
+    assert (["id-1", "id-0", "id-2", "id-3", "id-4"], []) == (way.target.ids, way.target.marked)
+    assert {"reserved": 5, "delivered": 5} == way.account
+
+
+def test_a_window_that_was_open_when_its_mover_died_goes_out_under_its_numbers(way: Way) -> None:
+    """Whether the target has it is not known: its messages are marked, and what is sent twice has one number."""
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    way.target.before = die
+    with pytest.raises(KeyboardInterrupt):
+        way.mover().run()
+    assert {"reserved": 2, "open": 2} == way.account
+    way.target.before = lambda: None
+    way.token = way.journal.acquire("next", 60, replaced="me")
+    way.mover().run()
+    assert ([f"id-{one}" for one in range(5)], [1, 2, 3, 4, 5]) == (way.target.ids, way.target.numbers)
+    assert ["id-0", "id-1"] == way.target.marked
+    assert {"reserved": 7, "delivered": 5, "returned": 2, "maybe_twice": 2} == way.account
+
+
+def test_a_mover_whose_lease_another_one_has_writes_nothing(way: Way) -> None:
+    mover = way.mover()
+    way.journal.acquire("another one", 60, replaced="me")
+    with pytest.raises(LeaseLost):
+        mover.run()
+    assert ([], 5) == (way.target.ids, len(way.source.waiting))
+
+
+def test_one_that_loses_its_lease_while_the_target_writes_commits_nothing(way: Way) -> None:
+    way.target.before = lambda: way.journal.acquire("another one", 60, replaced="me")
+    with pytest.raises(LeaseLost):
+        way.mover().run()
+    assert (5, 0) == (len(way.source.waiting), way.source.committed)
+
+
+def test_a_stop_gives_back_what_was_not_written(way: Way) -> None:
+    way.target.answers = [CONFIRMED, refused("full")]
+    way.target.before = way.stop.set
+    with pytest.raises(MoveStopped):
+        way.mover().run()
+    assert ["id-0"] == way.target.ids
+    assert ["id-1", "id-2", "id-3", "id-4"] == [one.headers["id"] for one in way.source.waiting]
+    assert {"reserved": 2, "delivered": 1, "returned": 1} == way.account
+
+
+def test_no_more_than_the_limit_is_moved_and_the_rest_stays(way: Way) -> None:
+    way.mover(limit=3).run()
+    assert ["id-0", "id-1", "id-2"] == way.target.ids
+    assert ["id-3", "id-4"] == [one.headers["id"] for one in way.source.waiting]
+    assert {"reserved": 3, "delivered": 3} == way.account
+
+
+def test_what_the_target_never_takes_is_kept_on_the_source(way: Way) -> None:
+    way.target.answers = [refused("?", is_too_large=True)]
+    way.mover().run()
+    assert ["id-1", "id-2", "id-3", "id-4"] == way.target.ids
+    assert [("orders.dead", "id-0")] == [(one.queue, one.message.headers["id"]) for one in way.source.quarantined]
+    assert {"reserved": 5, "delivered": 4, "quarantined": 1} == way.account
+
+
+def test_an_operator_stops_it_by_the_journal(way: Way) -> None:
+    """The mover reads what is asked with the next window that it opens, and writes that one."""
+    way.target.before = lambda: way.journal.ask({"wanted": "stop"}, "ann stops it")
+    with pytest.raises(MoveStopped, match="by an operator"):
+        way.mover().run()
+    assert {"reserved": 4, "delivered": 4} == way.account
+    assert 1 == len(way.source.waiting)
+
+
+def test_a_broker_that_is_away_for_too_long_ends_it(way: Way) -> None:
+    error = BrokerUnreachable("away", hint="")
+
+    def fail() -> None:
+        raise error
+
+    way.target.before = fail
+    with pytest.raises(MoveStopped, match="a broker was away"):
+        way.mover(patience_s=0).run()
+    assert ([], 5) == (way.target.ids, len(way.source.waiting))
+
+
+def test_the_hold_of_the_queue_is_renewed_when_a_third_of_its_lease_is_over(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("repot.migrate.control.monotonic", lambda: now[0])
+    control = way.control(Limits(lease_s=60))
+    for _ in range(6):
+        assert control.goes_on()
+        now[0] += 15
+    # at 0, 30 and 60 seconds
+    assert 3 == way.hold.renewals
+
+
+def translated(message: Message, source: QueueTraits | None = None, target: QueueTraits | None = None) -> Any:
+    rules = Rules(queues={QUEUE: "bills"})
+    to = target or QueueTraits()
+    return Translation(QUEUE, source or QueueTraits(lowest_first=True), to, rules, lambda _: to).translate(message, NOW)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(0, 9), (3, 6), (9, 0), (None, 9), (12, 0)])
+def test_priorities_are_turned_round_between_brokers_that_count_them_the_other_way(
+    given: int | None, expected: int
+) -> None:
+    message = task(1)
+    properties = {} if given is None else {"priority": given}
+    found = translated(Message(message.body, "application/json", "utf-8", message.headers, properties))
+    assert (expected, "bills") == (found.message.properties["priority"], found.queue)
+
+
+def test_a_task_with_an_eta_waits_at_the_target_for_the_rest_of_its_time() -> None:
+    due = task(1, eta="2023-11-14T22:13:50+00:00")  # half a minute after NOW
+    assert [30, 0] == [translated(due, target=QueueTraits(delays=one)).delay_s for one in (True, False)]
+
+
+def test_what_has_expired_or_cannot_be_read_is_quarantined_and_says_why() -> None:
+    late = task(1, expires="2023-11-14T22:13:19+00:00")
+    pickled = Message(b"", "application/x-python-serialize", "binary", {}, {})
+    broken, large = task(2, body=b"{"), task(3, body=b"0" * 11)
+    found = [translated(one, target=QueueTraits(max_bytes=10)) for one in (late, pickled, broken, large)]
+    assert ["too_large", "pickled", "undecodable", "too_large"] == [str(one.reason) for one in found]
+    only_late = translated(late)
+    assert isinstance(only_late, Quarantine)
+    assert ("expired", "bills.dead", False) == (
+        str(only_late.reason),
+        only_late.dead_letter.queue,
+        only_late.at_source,
+    )
+    assert found[3].at_source
+
+
+def test_the_rest_of_a_lifetime_goes_along() -> None:
+    message = task(1)
+    properties = {"expiration": "60000", "timestamp": NOW - 20}
+    found = translated(Message(message.body, "application/json", "utf-8", message.headers, properties))
+    assert "40000" == found.message.properties["expiration"]
+
+
+def test_the_identity_of_a_message_is_its_run_and_its_body() -> None:
+    one = identity_of(task(1))
+    assert one == identity_of(Message(b"[[], {}, {}]", "x", "y", {"id": "id-1", "other": 1}, {"priority": 3}))
+    others = [task(2), task(1, body=b"[]"), task(1, retries=1), task(1, eta="2030-01-01T00:00:00")]
+    assert 5 == len({one, *map(identity_of, others)})
