@@ -47,7 +47,7 @@ FILES = {
     ),
     "workers": (
         "health/*",
-        *(f"servers/test_{name}.py" for name in ("claims", "closing", "command_mailbox", "confirm_window", "costs")),
+        *(f"servers/test_{name}.py" for name in ("claim*", "closing", "command_mailbox", "confirm_window", "costs")),
         *(f"servers/test_{name}.py" for name in ("dead_letters", "deliveries", "expiries", "partial_results")),
         *(f"servers/test_{name}.py" for name in ("prefetch", "requeue_orphans", "waiting_messages", "worker")),
     ),

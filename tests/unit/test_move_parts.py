@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from repot.brokers.headers import MAYBE_TWICE_HEADER, MoveStamp
-from repot.brokers.journal import Direction
+from repot.brokers.journal import Direction, Lines
 from repot.brokers.message import Message
 from repot.brokers.moving import Outgoing, QueueReader, QueueTraits
 from repot.brokers.publishing import CONFIRMED, Receipt, refused, unknown
@@ -244,6 +244,8 @@ def test_a_window_that_was_open_when_its_mover_died_goes_out_under_its_numbers(w
     assert ([f"id-{one}" for one in range(5)], [1, 2, 3, 4, 5]) == (way.target.ids, way.target.numbers)
     assert ["id-0", "id-1"] == way.target.marked
     assert {"reserved": 7, "delivered": 5, "returned": 2, "maybe_twice": 2} == way.account
+    taken, moved = digests(way.journal.read(), QUEUE)
+    assert taken == moved
 
 
 def test_a_mover_whose_lease_another_one_has_writes_nothing(way: Way) -> None:
@@ -259,6 +261,14 @@ def test_one_that_loses_its_lease_while_the_target_writes_commits_nothing(way: W
     with pytest.raises(LeaseLost):
         way.mover().run()
     assert (5, 0) == (len(way.source.waiting), way.source.committed)
+
+
+def test_a_step_of_the_journal_that_is_repeated_counts_once(journal: DatabaseJournal) -> None:
+    """The answer to the first attempt was lost."""
+    step = journal.step(journal.acquire("me", 60), Lines(QUEUE, add={"reserved": 3}))
+    for _ in range(2):
+        journal.apply(step, 60)
+    assert "3" == journal.read()["reserved:orders"]
 
 
 def test_a_stop_gives_back_what_was_not_written(way: Way) -> None:
@@ -334,6 +344,11 @@ def test_priorities_are_turned_round_between_brokers_that_count_them_the_other_w
     properties = {} if given is None else {"priority": given}
     found = translated(Message(message.body, "application/json", "utf-8", message.headers, properties))
     assert (expected, "bills") == (found.message.properties["priority"], found.queue)
+
+
+def test_between_brokers_that_count_alike_priorities_stay() -> None:
+    message = Message(b"[]", "application/json", "utf-8", {}, {"priority": 3})
+    assert 3 == translated(message, QueueTraits(), QueueTraits()).message.properties["priority"]
 
 
 def test_a_task_with_an_eta_waits_at_the_target_for_the_rest_of_its_time() -> None:
