@@ -71,8 +71,9 @@ class Reader(QueueReader):
         return found
 
     def close(self) -> None:
-        for one in reversed(self._batches):
-            one.give_back()
+        if self._source.ends_with_its_connection:
+            for one in reversed(self._batches):
+                one.give_back()
 
 
 class Source:
@@ -83,6 +84,8 @@ class Source:
         self.came_back: set[int] = set()
         self.committed = 0
         self.quarantined: list[Outgoing] = []
+        #: As on RabbitMQ; on Redis a reservation outlives its reader.
+        self.ends_with_its_connection = True
         self.before_commit: Callable[[], object] = lambda: None
 
     def on_commit(self, ids: list[str]) -> None:
@@ -108,12 +111,14 @@ class Target:
         self.arrived: list[Outgoing] = []
         self.answers: list[Receipt] = []
         self.before: Callable[[], object] = lambda: None
+        self.after: Callable[[], object] = lambda: None
 
     def deliver(self, outgoing: Sequence[Outgoing], _on_wait: Any, on_sent: Any) -> tuple[Receipt, ...]:
         self.before()
         receipts = [self.answers.pop(0) if self.answers else CONFIRMED for _ in outgoing]
         self.arrived += [one for one, receipt in zip(outgoing, receipts, strict=True) if receipt.is_confirmed]
         on_sent()
+        self.after()
         return tuple(receipts)
 
     @property
@@ -271,7 +276,9 @@ def test_a_step_of_the_journal_that_is_repeated_counts_once(journal: DatabaseJou
     assert "3" == journal.read()["reserved:orders"]
 
 
-def test_a_stop_gives_back_what_was_not_written(way: Way) -> None:
+@pytest.mark.parametrize("ends_with_its_connection", [True, False])
+def test_a_stop_gives_back_what_was_not_written(way: Way, *, ends_with_its_connection: bool) -> None:
+    way.source.ends_with_its_connection = ends_with_its_connection
     way.target.answers = [CONFIRMED, refused("full")]
     way.target.before = way.stop.set
     with pytest.raises(MoveStopped):
@@ -279,6 +286,17 @@ def test_a_stop_gives_back_what_was_not_written(way: Way) -> None:
     assert ["id-0"] == way.target.ids
     assert ["id-1", "id-2", "id-3", "id-4"] == [one.headers["id"] for one in way.source.waiting]
     assert {"reserved": 2, "delivered": 1, "returned": 1} == way.account
+
+
+@pytest.mark.parametrize("ends_with_its_connection", [True, False])
+def test_a_stop_gives_back_what_was_read_ahead(way: Way, *, ends_with_its_connection: bool) -> None:
+    way.source.ends_with_its_connection = ends_with_its_connection
+    way.target.answers = [CONFIRMED, refused("full")]
+    way.target.after = way.stop.set
+    with pytest.raises(MoveStopped):
+        way.mover().run()
+    assert ["id-0"] == way.target.ids
+    assert ["id-1", "id-2", "id-3", "id-4"] == sorted(str(one.headers["id"]) for one in way.source.waiting)
 
 
 def test_no_more_than_the_limit_is_moved_and_the_rest_stays(way: Way) -> None:
