@@ -10,7 +10,9 @@ import sqlite3
 import subprocess
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -162,9 +164,25 @@ D = TypeVar("D", PrivateDatabase, FileDatabase)
 
 def with_tables(database: D) -> D:
     """Bring the tables of a database to this version of repot."""
-    with closing(Database(ExplicitSettings(lease_store=database.url))) as opened:
-        Migrations(opened).apply()
+    if isinstance(database, FileDatabase) and not database.path.exists():
+        database.path.write_bytes(_file_with_tables())
+    else:
+        _migrate(database.url)
     return database
+
+
+@cache
+def _file_with_tables() -> bytes:
+    """Return what a new SQLite file has then: the steps cost a test more than what it does with them."""
+    with TemporaryDirectory() as directory:
+        made = FileDatabase(Path(directory) / "new.db")
+        _migrate(made.url)
+        return made.path.read_bytes()
+
+
+def _migrate(url: str) -> None:
+    with closing(Database(ExplicitSettings(lease_store=url))) as opened:
+        Migrations(opened).apply()
 
 
 def _program(name: str, *directories: Path) -> str:
