@@ -17,7 +17,7 @@ import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from repot.errors import ServerFailed
 from repot.waiting import wait_until
@@ -98,16 +98,7 @@ class ReapedProcess:
         self._last_lines = ""
         self._freezes = 0
         order = {"command": list(command), "log": str(log)}
-        self._reaper = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-I", "-S", str(_REAPER), json.dumps(order)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            cwd=directory,
-            start_new_session=True,
-            pass_fds=(home.lifeline,) if home else (),
-        )
+        self._reaper = start_reaper(order, environment, directory, (home.lifeline,) if home else ())
         first_line = self._reaper.stdout.readline() if self._reaper.stdout else b""
         if not first_line:
             _, errors = self._reaper.communicate()
@@ -193,6 +184,22 @@ class ReapedProcess:
     def __exit__(self, *_: object) -> None:
         """Stop."""
         self.stop()
+
+
+def start_reaper(
+    order: Mapping[str, Any], environment: Mapping[str, str], directory: Path | None, kept: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    """Start the reaper of a command; its command and it itself have this environment, and it keeps descriptors open."""
+    return subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-I", "-S", str(_REAPER), json.dumps(order)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(environment),
+        cwd=directory,
+        start_new_session=True,
+        pass_fds=kept,
+    )
 
 
 def _await_stopped(pids: Sequence[int]) -> None:

@@ -17,6 +17,10 @@ import time
 from contextlib import suppress
 from threading import Thread
 
+TYPE_CHECKING = False  # importing typing would double the start time
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: Fits into a pipe without a reader.
 LOG_TAIL_BYTES = 4096
 
@@ -39,9 +43,14 @@ def main() -> int:
         child = subprocess.Popen(  # noqa: S603 - the caller's own command
             order["command"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
+    return watch(child.pid, child.wait, order["log"])
+
+
+def watch(leader: int, wait: Callable[[], int], log: str) -> int:
+    """Print the id of a session's leader, end the session with it or with the caller, and return the exit code."""
 
     def end() -> None:
-        end_session(child.pid)
+        end_session(leader)
 
     def end_with_caller() -> None:
         until_the_caller_is_gone()
@@ -50,10 +59,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: end())
     Thread(target=end_with_caller, daemon=True).start()
     with suppress(BrokenPipeError):  # the caller is gone already, and with it its end of standard input
-        print(child.pid, flush=True)  # noqa: T201 - the caller reads it
-    code = child.wait()
+        print(leader, flush=True)  # noqa: T201 - the caller reads it
+    code = wait()
     end()
-    show_end_of(order["log"])
+    show_end_of(log)
     return code if code >= 0 else 128 - code
 
 
