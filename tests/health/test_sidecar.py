@@ -28,7 +28,7 @@ from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.status_file import PAST_LIMIT_S, WorkerPhase, path_of
-from support.servers import DISTINCT
+from support import forked
 from support.shop import APPS
 from support.sidecars import SIDECAR, ProbedWorker, patient_worker
 
@@ -47,7 +47,7 @@ ON_RABBITMQ = pytest.mark.parametrize("shared", DISTINCT[1:], ids="-".join, indi
 
 
 def _probe(probed: ProbedWorker, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "repot", "healthcheck", *words],
         env=child_environment(probed.settings) | probed.sidecar_variables | variables,
         capture_output=True,

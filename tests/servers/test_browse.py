@@ -17,6 +17,7 @@ from repot.brokers.message import Message, publish, to_redis
 from repot.config.queues import DeadLetterQueue
 from repot.errors import FactUnknown, Unroutable
 from repot.waiting import wait_until
+from support import forked
 from support.messages import messages
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def test_a_browse_killed_half_way_loses_none(server: Server, broker: Broker, dec
     queue, other = declared(number), declared()
     for kill_after in (0, 3, 17, 40, 60):
         program = _FORWARD.format(url=server.url, management=server.management_url, queue=queue, other=other)
-        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        process = forked.start([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         with process.stdout:
             for _ in range(kill_after):

@@ -30,6 +30,7 @@ from repot.idempotency.database_store import DatabaseLeaseStore
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.records import Acquired, Ending, FinishResult, Running, RunOutcome
 from repot.testbed import free_port
+from support import forked
 from support.databases import PASSWORD, FileDatabase, PrivateDatabase, private_mariadb
 from support.leases import TimedDatabase, lease_request
 
@@ -138,7 +139,7 @@ def test_several_migrate_at_once(empty: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "repot", "store", "migrate", "--execute"]
     environment = inherited_environment(without=()) | {"WORKER_LEASE_STORE": empty}
     started = [
-        subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(4)
+        forked.start(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(4)
     ]
     said = [one.communicate(timeout=60)[1] for one in started]
     assert [one.returncode for one in started] == [0] * 4, said

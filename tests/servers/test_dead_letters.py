@@ -40,6 +40,7 @@ from repot.deadletter.publisher import DeadLetterPublisher, PendingDeadLetter
 from repot.deadletter.reason import Reason
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown
 from repot.waiting import wait_until
+from support import forked
 from support.dead_routes_app import SEVERAL, TOPIC
 from support.rabbitmqctl import disk_alarm
 from support.servers import DEPLOYMENTS, servers_of
@@ -748,7 +749,7 @@ def test_a_reader_that_leaves_is_no_error_and_no_broker_that_is_away(
         for number in range(3):
             publish(channel, _dead_letter(f"one-{number}", failing.queue), failing.dead)
     for words in (["list"], ["replay"]):
-        with subprocess.Popen(
+        with forked.start(
             failing.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=failing.environment
         ) as process:
             assert process.stdout
@@ -779,7 +780,7 @@ def test_a_replay_killed_half_way_loses_none(server: Server, opened: Callable[..
             publish(channel, _dead_letter(f"{place}", failing.queue), failing.dead)
         sent_back = 0
         for _ in range(3):
-            process = subprocess.Popen(
+            process = forked.start(
                 failing.command("replay", "--execute", "--rate", "100"),
                 env=failing.environment,
                 stderr=subprocess.DEVNULL,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 import sys
 from collections import Counter
 from contextlib import closing, contextmanager
@@ -34,12 +33,14 @@ from repot.idempotency.rights import GUARD
 from repot.testbed import executables, free_port, rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
+from support import forked
 from support.installed import require
 from support.judging import GOOD_RABBITMQ, GOOD_REDIS, QUORUM, judge
 from support.judging import facts as facts_of
 from support.shop import APPS
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -128,7 +129,7 @@ def redis_findings(server: Server, rule: str, url: str = "", **options: Any) -> 
 
 
 def doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "repot", "doctor", *arguments],
         env=inherited_environment(without=("WORKER_", "CELERY_")) | variables,
         capture_output=True,

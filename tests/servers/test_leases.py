@@ -21,6 +21,7 @@ from repot.submission.job import Status
 from repot.submission.job_store import Submission
 from repot.submission.stores import open_job_store
 from repot.waiting import wait_until
+from support import forked
 from support.leases import TimedRedis, lease_request
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def test_filters(desk: Desk, words: tuple[str, ...], expected: list[str]) -> Non
 def test_a_reader_that_leaves_is_no_error(desk: Desk) -> None:
     assert desk.listed()
     command = [sys.executable, "-m", "repot", "leases", "list"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         process.stdout.close()
         assert process.stderr

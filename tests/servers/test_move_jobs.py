@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,9 +21,11 @@ from repot.migrate.move import Move, Order, open_move
 from repot.migrate.status import find_record
 from repot.migrate.verify import verify
 from repot.waiting import wait_until
+from support import forked
 from support.moves import IN_A_DATABASE, WAYS, Way, places, read, task, way, way_of
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
 
     from repot.brokers.message import Message
@@ -78,7 +79,7 @@ class Ways:
             "WORKER_MOVE_DIR": str(path.source.directory),
         }
         jobs: list[psutil.Process] = []
-        with subprocess.Popen([*command, *words], env=environment, stdout=-1, stderr=-1) as mover:
+        with forked.start([*command, *words], env=environment, stdout=-1, stderr=-1) as mover:
             try:
                 wait_until(lambda: all(self.arrived()), within_s=60, what="all jobs move")
                 jobs += jobs_of(psutil.Process(mover.pid))

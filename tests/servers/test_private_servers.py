@@ -35,6 +35,8 @@ from support.leftovers import ours
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.real_start
+
 #: Starts all three, says which processes run, and waits to be ended.
 CALLER = """
 import json, os, sys

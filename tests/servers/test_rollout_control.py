@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
-import subprocess
 import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -26,9 +24,11 @@ from repot.testbed import LOOPBACK, free_port
 from repot.waiting import wait_until
 from repot.worker import status_file
 from repot.worker.configure import configure
+from support import forked
 from support.rollouts import DIRECTIONS, TASKS, Rollout, rollout_between
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -66,7 +66,7 @@ def node(rollout: Rollout, side: Side) -> str:
 def celery(rollout: Rollout, *words: str, side: Side = SOURCE) -> subprocess.CompletedProcess[str]:
     """Run Celery's own program."""
     environment = child_environment(rollout.settings.replace(rollout_side=side.value))
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "celery", "-A", TASKS, *words],
         env=environment | {"PYTHONPATH": ":".join(filter(None, sys.path))},
         capture_output=True,

@@ -29,6 +29,7 @@ from repot.routing.record import Change
 from repot.routing.tally import Reporter, WorkerState
 from repot.testbed import redis_server
 from repot.waiting import wait_until
+from support import forked
 from support.databases import with_tables
 from support.moves import consume, task
 from support.reports import HEALTHY, Reports, between, environment, plan_of
@@ -386,7 +387,7 @@ def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, report
     put(rollout, Side.SOURCE)
     with reports.each_second(**HEALTHY):
         for _ in range(8):
-            with subprocess.Popen(command, env=variables, stdout=-1, stderr=-1) as controller:
+            with forked.start(command, env=variables, stdout=-1, stderr=-1) as controller:
                 # it has looked once
                 assert controller.stderr is not None
                 controller.stderr.readline()

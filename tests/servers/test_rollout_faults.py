@@ -25,6 +25,7 @@ from repot.routing.counters import SideCounts
 from repot.testbed import LOOPBACK, rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.rollout import rollout_of
+from support import forked
 from support.rollouts import Rollout
 
 if TYPE_CHECKING:
@@ -345,7 +346,7 @@ def test_forked_processes_send_by_connections_of_their_own(to_rabbitmq: Rollout,
     # Celery's own pool does not survive os.fork, so the source gets nothing at weight 1
     to_rabbitmq.begin(weight)
     environment = child_environment(to_rabbitmq.settings) | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", _FORKING], capture_output=True, text=True, check=False, timeout=120, env=environment
     )
     assert "[0, 0]" == done.stdout.strip(), done.stderr

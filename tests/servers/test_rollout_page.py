@@ -31,6 +31,7 @@ from repot.rollout.rollout import Rollout, open_rollout
 from repot.routing.choice import Side
 from repot.testbed import free_port
 from repot.waiting import wait_until
+from support import forked
 from support.browser import Reader, open_browser
 from support.moves import consume, declare, task
 from support.reports import HEALTHY, Reports, between, environment, plan_of
@@ -87,7 +88,7 @@ class Served:
         self.port = free_port()
         command = [sys.executable, "-m", "repot", "rollout", "serve", settings.rollout, "--port", str(self.port)]
         variables = inherited_environment(without=("WORKER_",)) | environment(settings)  # type: ignore[arg-type]
-        self.process = subprocess.Popen([*command, *options], env=variables, stderr=subprocess.PIPE, text=True)
+        self.process = forked.start([*command, *options], env=variables, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.said = self.process.stderr.readline()
         self.token = self.process.stderr.readline().rpartition(" ")[2].strip() if "--acts" in options else ""
@@ -350,7 +351,7 @@ def test_the_report_is_one_file_without_passwords(
     assert PASSWORD in str(environment(secret))
     command = [sys.executable, "-m", "repot", "rollout", "report", settings.rollout, "--html", str(path), "--json"]
     variables = inherited_environment(without=("WORKER_",)) | environment(secret)  # type: ignore[arg-type]
-    ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    ran = forked.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
     assert PASSWORD not in ran.stdout + ran.stderr + path.read_text()
     assert settings.rollout == json.loads(ran.stdout)["state"]["name"]
     reader = Reader(browser, path.as_uri())

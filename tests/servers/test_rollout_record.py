@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
 from contextlib import closing, contextmanager
 from itertools import pairwise
@@ -35,6 +34,7 @@ from repot.testbed import LOOPBACK, ReapedProcess, executables, free_port, redis
 from repot.testbed.redis_errors import answering
 from repot.waiting import wait_until
 from repot.worker.rollout_store import rollout_records
+from support import forked
 from support.databases import DATABASES, with_tables
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ def test_a_forked_process_reads_for_itself(kind: str, request: pytest.FixtureReq
     records = rollout_records(settings)
     with closing(_store(records)):
         records.create("shop", SOURCE, TARGET, FIRST)
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", _FORKING, url, prefix], capture_output=True, text=True, check=False, timeout=60
     )
     assert "41" == done.stdout.strip(), done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -25,6 +24,7 @@ from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role
 from repot.waiting import wait_until
 from repot.worker.configure import configure
+from support import forked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def test_made_up_applications_reach_the_same_queues(
     url = f"{redis.url.removesuffix('/0')}/7" if broker == "redis" else request.getfixturevalue(broker).url
     command = [
         sys.executable,
-        PROGRAM,
+        str(PROGRAM),
         "--broker",
         broker,
         "--url",
@@ -53,7 +53,7 @@ def test_made_up_applications_reach_the_same_queues(
         "--seed",
         "7",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = forked.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert 0 == done.returncode, done.stdout + done.stderr
     assert number == json.loads(done.stdout.splitlines()[-1])["configurations"]
 

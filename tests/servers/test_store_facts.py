@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from repot.doctor.reports import FORMATS
 from repot.doctor.runner import run_rules
 from repot.idempotency import IdempotentTask
 from repot.testbed import executables, free_port, redis_server
-from repot.worker.configure import configure
+from support import forked
 from support.databases import PASSWORD, FileDatabase, PrivateDatabase, connected, private_postgresql
 from support.installed import require
 
@@ -42,15 +43,27 @@ def found_in(store: str, *, broker: str) -> dict[str, str]:
 
 
 def doctor(store: str, broker: str) -> dict[str, list[dict[str, str]]]:
-    """Judge an application in this process, as `celery -A app repot doctor` does; `test_doctor` starts the command."""
-    app = Celery("facts", set_as_current=False)
-    configure(app, ExplicitSettings(broker_url=broker, lease_store=store))  # type: ignore[arg-type]
-    app.task(base=IdempotentTask, name="shop.charge")(_charge)
-    config, rules = DoctorConfig(Path(__file__).parents[2]), all_rules()
-    facts = collect_from(app, DoctorRequest("facts", live=True), config)
-    said = FORMATS["json"]([run_rules(facts, select_rules(rules, EVERY, ()), config, rules)])
-    assert PASSWORD not in said
-    found: dict[str, list[dict[str, str]]] = json.loads(said)["applications"][0]
+    selected = (f"--select={rule}" for rule in EVERY)
+    said = forked.run(
+        [
+            sys.executable,
+            "-m",
+            "repot",
+            "doctor",
+            "--app=support.guarded_app:app",
+            "--live",
+            "--format=json",
+            *selected,
+        ],
+        env=inherited_environment(without=("WORKER_", "CELERY_"))
+        | {"WORKER_BROKER_URL": broker, "WORKER_LEASE_STORE": store, "PYTHONPATH": APPS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode in (0, 4), said.stderr
+    assert PASSWORD not in said.stdout + said.stderr
+    found: dict[str, list[dict[str, str]]] = json.loads(said.stdout)["applications"][0]
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +26,8 @@ from repot.submission.redis_job_store import RedisJobStore
 from repot.testbed import free_port, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from support.servers import DISTINCT, migrated, servers_of
+from support import forked
+from support.servers import migrated
 from support.shop import LEASE_S, SHORT_LEASE_S, Shop
 from support.signals import heard
 from support.submitting import Outcomes, breaking, mistakes, submitters
@@ -420,7 +420,7 @@ def test_a_submitter_killed_before_it_publishes_frees_the_scope(shop: Shop) -> N
         ".submit({'project': sys.argv[1]}, idempotency_key='k')"
     )
     command = [sys.executable, "-c", code, ours.project]
-    died = subprocess.run(command, env=child_environment(shop.settings), check=False)
+    died = forked.run(command, env=child_environment(shop.settings), check=False)
     assert -signal.SIGKILL == died.returncode
     with pytest.raises(ScopeConflict) as refused:
         ours.submit()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from repot.config.environment import inherited_environment
+from support import forked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,7 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in inherited_environment(without=()).items() if name == "PATH"}
     environment |= {"TMPDIR": str(directory), "HOME": str(directory)}
     command = [sys.executable, "-m", "repot", *arguments]
-    return subprocess.Popen(
+    return forked.start(
         command, env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 

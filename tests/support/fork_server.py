@@ -37,7 +37,9 @@ ROOM = "-" * 8192
 BEGUN, ENDED = b"begun ", b"ended "
 
 #: The locale in which the interpreter sets another one, for what it starts as well.
-_NO_LOCALE = {"", "C", "POSIX"}
+_NO_LOCALE = {"C", "POSIX"}
+#: Those in which the standard streams take any bytes.
+_LENIENT = {*_NO_LOCALE, "C.UTF-8", "C.utf8", "UTF-8"}
 
 #: What Celery, kombu and the command line import by name only when they run.
 _BY_NAME = (
@@ -78,11 +80,12 @@ _BY_NAME = (
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.h11_impl",
 )
-#: Modules of repot that make an application or tasks, belong to a library that calls them, or are programs.
+#: Modules of repot that make an application or tasks, or import such, and programs that a library calls.
 _NOT_IMPORTED = (
     "repot.__main__",
-    "repot.chaos.instruments",
-    "repot.chaos.plugin",
+    "repot.chaos",
+    "repot.cli.chaos",
+    "repot.cli.demo",
     "repot.database.migrations",
     "repot.worker.app",
 )
@@ -170,7 +173,7 @@ class Forked:
     def _set_environment(self, command: list[str]) -> None:
         os.environ.clear()
         os.environ.update(self.order["environment"])
-        if not os.environ.get("LC_ALL") and (os.environ.get("LC_CTYPE") or os.environ.get("LANG", "C")) in _NO_LOCALE:
+        if not os.environ.get("LC_ALL") and _locale() in _NO_LOCALE:
             # PEP 538
             os.environ["LC_CTYPE"] = "C.UTF-8"
         time.tzset()
@@ -263,6 +266,10 @@ def _set_interpreter(command: list[str]) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+def _locale() -> str:
+    return next(filter(None, map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
+
+
 def _stream(descriptor: int, name: str, mode: str) -> io.TextIOWrapper:
     raw = io.FileIO(descriptor, mode, closefd=False)
     raw.name = f"<{name}>"  # type: ignore[misc]
@@ -270,7 +277,7 @@ def _stream(descriptor: int, name: str, mode: str) -> io.TextIOWrapper:
     found = io.TextIOWrapper(
         binary,
         encoding="utf-8",
-        errors="backslashreplace" if name == "stderr" else "strict",
+        errors="backslashreplace" if name == "stderr" else "surrogateescape" if _locale() in _LENIENT else "strict",
         newline=None if mode == "r" else "\n",
         line_buffering=name == "stderr" or raw.isatty(),
         write_through=mode == "w" and bool(os.environ.get("PYTHONUNBUFFERED")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,13 +22,13 @@ from repot.migrate.move import Order, open_move
 from repot.migrate.status import find_record, status
 from repot.migrate.translate import Rules
 from repot.waiting import wait_until
+from support import forked
 from support.servers import migrated
 from support.shop import APPS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pytest
+    import subprocess
+    from collections.abc import Iterator
 
     from repot.brokers import Broker
     from repot.migrate.move import Move
@@ -207,4 +206,4 @@ def start_killed(
         "routes": routes,
     }
     command = [sys.executable, "-m", "support.killed_move", json.dumps(given)]
-    return subprocess.Popen(command, env=inherited_environment(without=()) | {"PYTHONPATH": APPS}, stdout=-1, text=True)
+    return forked.start(command, env=inherited_environment(without=()) | {"PYTHONPATH": APPS}, stdout=-1, text=True)

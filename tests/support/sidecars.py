@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from repot.testbed import ReapedProcess, free_port
 from repot.waiting import wait_until
 from repot.worker import status_file
 from repot.worker.configure import configure
+from support import forked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -179,7 +179,7 @@ class ProbedWorker:
         """Send a task so many times, from one process, as the worker's own application does."""
         call = f"load_app({self.settings.app!r}).send_task({name!r}, {arguments!r})"
         code = f"from repot.worker.app_loader import load_app\nfor _ in range({number}): {call}"
-        subprocess.run([sys.executable, "-c", code], env=child_environment(self.settings), check=True)
+        forked.run([sys.executable, "-c", code], env=child_environment(self.settings), check=True)
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
         """Ask the sidecar."""
