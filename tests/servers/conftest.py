@@ -9,8 +9,7 @@ import pytest
 from redis import Redis
 
 from repot.testbed import redis_server
-from support.forked import pytest_configure, pytest_runtest_protocol  # noqa: F401 - workers are forked
-from support.servers import DEPLOYMENTS, servers_of
+from support.servers import DISTINCT, Servers, servers_of
 from support.shop import APPS, Shop
 
 if TYPE_CHECKING:
