@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.forked import pytest_configure, pytest_runtest_protocol  # noqa: F401 - workers are forked
-from support.servers import DEPLOYMENTS, servers_of
+from support.servers import DISTINCT, Servers, servers_of
 from support.sidecars import ProbedWorker, patient_worker
 
 if TYPE_CHECKING:
