@@ -26,8 +26,7 @@ from repot.submission.redis_job_store import RedisJobStore
 from repot.testbed import free_port, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from support import forked
-from support.servers import migrated
+from support.servers import DISTINCT, migrated, servers_of
 from support.shop import LEASE_S, SHORT_LEASE_S, Shop
 from support.signals import heard
 from support.submitting import Outcomes, breaking, mistakes, submitters
@@ -341,7 +340,6 @@ def brief(servers: Servers, opened: Callable[..., Shop]) -> Shop:
     return found
 
 
-@pytest.mark.promise("rabbitmq-postgresql")
 def test_a_worker_that_is_killed_frees_the_scope_and_its_message_does_not_run_beside_the_next(brief: Shop) -> None:
     """The message of the lost job comes again when its successor runs: it is superseded.
 
@@ -524,7 +522,7 @@ def linked(
     server = request.getfixturevalue(request.param)
     with redis_server() as store:
         proxy = Proxy.create(toxiproxy.url, f"p-{uuid4()}", store.port)
-        changes: dict[str, Any] = {"lease_store": store.url_at(proxy.port), "lease": 5}
+        changes = {"lease_store": store.url_at(proxy.port), "lease": 5}
         theirs = Shop(server, redis, tmp_path_factory.mktemp("linked"), **{**SHOP, **changes})
         configure(theirs.client, theirs.settings.replace(lease_store=store.url), Role.CLIENT)
         try:
