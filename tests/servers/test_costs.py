@@ -21,11 +21,26 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 
-@pytest.fixture
-def priced(server: Server, redis: Server, tmp_path: Path) -> Iterator[Shop]:
+#: What each task of a shop had cost when a test began.
+BEFORE = dict[str, tuple[float, float, float]]()
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def opened_once(
+    request: pytest.FixtureRequest, redis: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
     """A shop in which nothing lapses: a run that lost its lease or its connection would be repeated."""
-    with opened_shop(server, redis, tmp_path, lease=60) as found:
+    server = request.getfixturevalue(request.param)
+    with opened_shop(server, redis, tmp_path_factory.mktemp("priced"), lease=60) as found:
         yield found
+
+
+@pytest.fixture
+def priced(opened_once: Shop) -> Shop:
+    """The same for each test, whose costs begin at 0."""
+    BEFORE.clear()
+    BEFORE.update({task: costs(opened_once, task) for task in TASKS})
+    return opened_once
 
 
 @contextmanager
@@ -39,13 +54,19 @@ def opened_shop(server: Server, redis: Server, directory: Path, *, lease: float)
         found.stop()
 
 
+#: The tasks of `priced_app` that cost something.
+TASKS = ("flat", "redelivered", "timed", "guarded", "guarded_and_timed")
+
+
 def costs(shop: Shop, task: str) -> tuple[float, float, float]:
     """Spent, repeated, prevented; by the worker's status."""
     directory = shop.settings.status_dir
     assert directory is not None
     (node,) = status_file.nodes(directory)
     found = status_file.read(status_file.path_of(directory, node)).costs.get(f"{shop.settings.app}.{task}", {})
-    spent, repeated, prevented = (found.get(kind, 0) / MILLIONTHS for kind in ("spent", "repeated", "prevented"))
+    before = BEFORE.get(task, (0, 0, 0))
+    kinds = zip(("spent", "repeated", "prevented"), before, strict=True)
+    spent, repeated, prevented = (found.get(kind, 0) / MILLIONTHS - was for kind, was in kinds)
     return spent, repeated, prevented
 
 
@@ -72,6 +93,7 @@ def test_each_run_costs_what_its_task_states(priced: Shop) -> None:
 
 
 def test_a_run_that_is_killed_and_done_again_is_paid_for_twice(server: Server, redis: Server, tmp_path: Path) -> None:
+    BEFORE.clear()
     # the lease of the killed run lapses
     with opened_shop(server, redis, tmp_path, lease=SHORT_LEASE_S) as priced:
         priced.get(priced.send("flat", str(priced.file())))
@@ -118,10 +140,13 @@ def test_metrics_have_the_costs_by_kind(priced: Shop) -> None:
         if one.name == "repot_task_cost"
     )
     found = {one.labels["kind"]: one.value for one in family.samples if one.labels["task"].endswith(".flat")}
-    assert {"spent": 2, "repeated": 0, "prevented": 0} == found
+    assert {"spent": 2, "repeated": 0, "prevented": 0} == {
+        kind: found[kind] - was for kind, was in zip(("spent", "repeated", "prevented"), BEFORE["flat"], strict=True)
+    }
 
 
 def test_a_value_that_is_no_price_is_named_in_the_log(priced: Shop) -> None:
+    priced.get(priced.send("wrong"))
     log = "".join(path.read_text() for path in priced.directory.rglob("*log*") if path.is_file())
     assert "the costs of support.priced_app.wrong are not counted" in log
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -60,6 +60,12 @@ class RunningWorker:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., RunningWorker]]:
     """Start a worker with some settings; end it with the test."""
+    with _starting(tmp_path) as begin:
+        yield begin
+
+
+@contextmanager
+def _starting(directory: Path) -> Iterator[Callable[..., RunningWorker]]:
     workers = []
 
     def begin(url: str, results: str, **changes: Any) -> RunningWorker:
@@ -68,10 +74,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., RunningWorker]]:
             broker_url=url,
             result_backend=results,
             queue_names=names,
-            journal=tmp_path / "journal",
+            journal=directory / "journal",
             **{"dead_letter_queue": f"{names[0]}-dead"} | changes,
         )
-        workers.append(start_worker(f"w-{uuid4()}", names[0], settings, tmp_path))
+        workers.append(start_worker(f"w-{uuid4()}", names[0], settings, directory))
         return RunningWorker(settings, workers[-1])
 
     yield begin
@@ -84,39 +90,46 @@ def running(server: Server, redis: Server, start: Callable[..., RunningWorker]) 
     return start(server.url, redis.results_url)
 
 
-@pytest.mark.promise
-def test_a_task_runs_once_and_has_its_effect(running: RunningWorker) -> None:
-    task = running.send("repot.run", 0)
-    running.await_line(ENDED, task)
-    (delivered,) = running.lines(DELIVERED, task)
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def shared(
+    request: pytest.FixtureRequest, redis: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningWorker]:
+    """A worker that no test harms."""
+    with _starting(tmp_path_factory.mktemp("shared")) as begin:
+        yield begin(request.getfixturevalue(request.param).url, redis.results_url)
+
+
+def test_a_task_runs_once_and_has_its_effect(shared: RunningWorker) -> None:
+    task = shared.send("repot.run", 0)
+    shared.await_line(ENDED, task)
+    (delivered,) = shared.lines(DELIVERED, task)
     assert ("repot.run", False) == (delivered["name"], delivered["redelivered"])
     assert delivered["tag"]
-    assert 1 == len(running.lines(EFFECT, task))
-    assert [{"state": "SUCCESS"}] == running.lines(ENDED, task)
+    assert 1 == len(shared.lines(EFFECT, task))
+    assert [{"state": "SUCCESS"}] == shared.lines(ENDED, task)
 
 
-def test_a_failing_task_fails(running: RunningWorker) -> None:
-    task = running.send("repot.fail")
-    running.await_line(ENDED, task)
-    assert [{"state": "FAILURE"}] == running.lines(ENDED, task)
+def test_a_failing_task_fails(shared: RunningWorker) -> None:
+    task = shared.send("repot.fail")
+    shared.await_line(ENDED, task)
+    assert [{"state": "FAILURE"}] == shared.lines(ENDED, task)
 
 
-@pytest.mark.promise("rabbitmq")
-def test_a_killed_task_runs_again_but_not_for_ever(running: RunningWorker) -> None:
+def test_a_killed_task_runs_again_but_not_for_ever(shared: RunningWorker) -> None:
     """`task_retry_on_worker_lost` keeps to max_retries, which is 2 for this task."""
-    task = running.send("repot.die")
-    running.await_line(STARTED, task, 3)
-    after = running.send("repot.run", 0)
-    running.await_line(ENDED, after)
-    wait_until(lambda: running.client.backend.get_state(task) == "FAILURE", within_s=20, what="it fails")
-    assert [0, 1, 2] == [line["retries"] for line in running.lines(STARTED, task)]
+    task = shared.send("repot.die")
+    shared.await_line(STARTED, task, 3)
+    after = shared.send("repot.run", 0)
+    shared.await_line(ENDED, after)
+    wait_until(lambda: shared.client.backend.get_state(task) == "FAILURE", within_s=20, what="it fails")
+    assert [0, 1, 2] == [line["retries"] for line in shared.lines(STARTED, task)]
 
 
-def test_a_retrying_task_keeps_its_id(running: RunningWorker) -> None:
-    task = running.send("repot.retry", 2)
-    running.await_line(ENDED, task, 3)
+def test_a_retrying_task_keeps_its_id(shared: RunningWorker) -> None:
+    task = shared.send("repot.retry", 2)
+    shared.await_line(ENDED, task, 3)
     # each run says so after it has stored its result: the last one may be quicker than the one before
-    assert ["RETRY", "RETRY", "SUCCESS"] == sorted(line["state"] for line in running.lines(ENDED, task))
+    assert ["RETRY", "RETRY", "SUCCESS"] == sorted(line["state"] for line in shared.lines(ENDED, task))
 
 
 @pytest.mark.promise
