@@ -247,7 +247,7 @@ def test_a_hard_time_limit_leaves_an_unknown_outcome(shop: Shop, order: str) -> 
     with pytest.raises(TimeLimitExceeded):
         shop.get(task)
     wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=20, what="its lease runs out")
-    # the next one runs, and is killed when nobody looks any more
+    # the next one runs; its own time limit ends it
     shop.send("stuck", order)
     assert 2 == len(shop.await_effects(order, 2))
 

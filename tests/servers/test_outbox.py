@@ -159,10 +159,15 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return found
 
 
-@pytest.fixture
-def shop(database_url: str, server: Server) -> Iterator[Shop]:
+#: A broker with each database.
+PAIRS = [("sqlite", "redis"), ("postgresql", "rabbitmq"), ("mariadb", "redis")]
+
+
+@pytest.fixture(params=PAIRS, ids="-".join)
+def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     """On each database and each broker."""
-    with closing(Shop(database_url, server)) as found:
+    database, broker = map(request.getfixturevalue, request.param)
+    with closing(Shop(database.url, broker)) as found:
         found.declare()
         yield found
 
