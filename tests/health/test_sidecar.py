@@ -78,6 +78,7 @@ def test_the_probe_answers_without_a_sidecar(patient: ProbedWorker) -> None:
     assert {"ready": False, "state": "gone"}.items() <= json.loads(found.stdout).items()
 
 
+@pytest.mark.promise
 @ON_REDIS
 def test_the_probe_of_liveness_needs_next_to_nothing(shared: ProbedWorker) -> None:
     """That makes it quick: neither pydantic, nor Celery, nor any other library but click."""
@@ -131,6 +132,7 @@ EACH_ASKS = {"HEALTHCHECK_CACHE": "0", "HEALTHCHECK_STATUS_TIMEOUT": "60"}
 PROBES = 200
 
 
+@pytest.mark.promise
 def test_hundreds_of_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: Path) -> None:
     with (
         redis_server() as server,
@@ -225,6 +227,7 @@ def _unexpected(server: Server) -> list[str]:
     return [line for line in lines if "unexpectedly" in line]
 
 
+@pytest.mark.promise
 @ON_REDIS
 def test_many_who_ask_cost_one_ping_a_second(shared: ProbedWorker) -> None:
     """200 connections that ask without a pause; every answer says how old it is."""
@@ -296,6 +299,7 @@ def test_the_sidecar_names_its_worker_in_full(shared: ProbedWorker) -> None:
         assert f"for {shared.name}@{socket.gethostname()}" in shared.sidecar.log_tail()
 
 
+@pytest.mark.promise
 @ON_REDIS
 def test_details_are_for_this_machine_and_for_the_token(shared: ProbedWorker) -> None:
     """Others learn that it is healthy, and no names."""
@@ -352,6 +356,7 @@ def test_a_worker_that_does_not_come_up_has_not_started(shared: ProbedWorker) ->
     shared.await_ready()
 
 
+@pytest.mark.promise
 @ON_REDIS
 def test_no_worker_has_begun(shared: ProbedWorker, tmp_path: Path) -> None:
     with shared.another_sidecar(WORKER_STATUS_DIR=str(tmp_path / "empty")):
@@ -714,6 +719,7 @@ def test_how_long_the_oldest_has_waited(shared: ProbedWorker) -> None:
     shared.await_ready()
 
 
+@pytest.mark.promise
 @ON_RABBITMQ
 def test_a_broker_that_cannot_be_counted_is_unknown(shared: ProbedWorker) -> None:
     """No management API: the worker is judged all the same."""

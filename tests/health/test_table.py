@@ -40,6 +40,7 @@ def test_idle(shared: ProbedWorker) -> None:
     assert {(200, "running")} == {one.short for one in lives}
 
 
+@pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
 def test_busy(shared: ProbedWorker, tmp_path: Path) -> None:
     """Every process of its pool in a task, and more tasks waiting: alive and ready for as long as they last."""
     hold = tmp_path / "hold"

@@ -313,6 +313,7 @@ def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         shop.stop()
 
 
+@pytest.mark.promise("redis-redis")
 def test_a_killed_workers_redelivered_task_is_not_skipped(killed: Killed) -> None:
     """The flaw of a key that a dead worker holds: the redelivery is acknowledged as "skipped", and the task is lost."""
     shop, task = killed.shop, killed.charge
@@ -322,6 +323,7 @@ def test_a_killed_workers_redelivered_task_is_not_skipped(killed: Killed) -> Non
     assert (2, 1) == (record.runs, record.unknown_outcomes)
 
 
+@pytest.mark.promise("rabbitmq-postgresql")
 def test_an_effect_of_unknown_outcome_waits_for_an_operator_if_its_policy_says_so(killed: Killed) -> None:
     shop = killed.shop
     order, record = _parked(shop, killed.paid)
@@ -357,6 +359,7 @@ def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
     assert (2, State.DONE) == (len(shop.effects(order)), _record(shop, task.id).state)
 
 
+@pytest.mark.promise("redis-redis")
 def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(shop: Shop, order: str) -> None:
     """SIGSTOP, another run takes over, SIGCONT: fencing tokens distinguish the two writers."""
     hold = shop.file()
@@ -455,6 +458,7 @@ def test_what_may_run_unguarded_does_while_the_store_is_away(cut: tuple[Shop, Pr
     assert [0] == [line.details["fencing_token"] for line in shop.effects(order)]
 
 
+@pytest.mark.promise
 def test_nothing_runs_unguarded_while_the_store_is_away(cut: tuple[Shop, Proxy], order: str) -> None:
     shop, link = cut
     task = shop.send("charge", order)

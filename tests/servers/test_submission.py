@@ -340,6 +340,7 @@ def brief(servers: Servers, opened: Callable[..., Shop]) -> Shop:
     return found
 
 
+@pytest.mark.promise("rabbitmq-postgresql")
 def test_a_worker_that_is_killed_frees_the_scope_and_its_message_does_not_run_beside_the_next(brief: Shop) -> None:
     """The message of the lost job comes again when its successor runs: it is superseded.
 

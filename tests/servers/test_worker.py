@@ -99,6 +99,7 @@ def shared(
         yield begin(request.getfixturevalue(request.param).url, redis.results_url)
 
 
+@pytest.mark.promise
 def test_a_task_runs_once_and_has_its_effect(shared: RunningWorker) -> None:
     task = shared.send("repot.run", 0)
     shared.await_line(ENDED, task)
@@ -115,6 +116,7 @@ def test_a_failing_task_fails(shared: RunningWorker) -> None:
     assert [{"state": "FAILURE"}] == shared.lines(ENDED, task)
 
 
+@pytest.mark.promise("rabbitmq")
 def test_a_killed_task_runs_again_but_not_for_ever(shared: RunningWorker) -> None:
     """`task_retry_on_worker_lost` keeps to max_retries, which is 2 for this task."""
     task = shared.send("repot.die")
