@@ -27,8 +27,7 @@ from support.servers import migrated
 from support.shop import APPS
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from repot.brokers import Broker
     from repot.migrate.move import Move
