@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import subprocess
 import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
