@@ -34,6 +34,24 @@ pytestmark = pytest.mark.xdist_group("matrix")
 
 SMOKE = planning.plan(names=("smoke",))
 
+MOVED = planning.plan(names=("connection-reset@after-effect",), profiles=("redis-hardened",), guards=(True,))
+IN_A_TRANSACTION = (
+    *planning.plan(
+        names=("killed-after-effect", "child-killed-after-effect", "killed-after-effect@result-store"),
+        profiles=("amqp-database",),
+        guards=(True,),
+    ).cases,
+    *planning.plan(names=("killed-after-effect",), profiles=("redis-database",), guards=(True,)).cases,
+)
+#: What the selection has not, in one campaign after it.
+MORE = (
+    *MOVED.cases,
+    *IN_A_TRANSACTION,
+    *planning.plan(names=("half-open@before-ack",), profiles=("redis-brpop",), guards=(True,)).cases,
+    *planning.plan(names=("blackhole@before-ack",), profiles=("redis-hardened",), guards=(True,)).cases,
+    *planning.plan(names=("no-fault",), profiles=("redis-stock",), guards=(False,)).cases,
+)
+
 #: Cells that the demo runs.
 DEMO = {case.cell for half in (0, 1) for case in demo_cases(half)}
 
@@ -96,6 +114,15 @@ def smoke(smoke_without_demo: Campaign, demo: Demo) -> Campaign:
     cells = {case.cell for case in SMOKE.cases}
     shared = tuple(result for result in demo.campaign.results if result.cell in cells)
     return replace(smoke_without_demo, results=(*smoke_without_demo.results, *shared))
+
+
+@pytest.fixture(scope="module")
+def more(smoke: Campaign) -> Campaign:
+    """Run what the selection has not, when it has ended."""
+    assert smoke.results
+    found = campaign.run(replace(SMOKE, cases=MORE), jobs=4, progress=Silence())
+    campaign.require_expected(found)
+    return found
 
 
 def find(smoke: Campaign, scenario: str, profile: str, *, guard: bool) -> Result:
@@ -169,42 +196,36 @@ def test_a_fault_at_running_is_between_start_and_effect(smoke: Campaign) -> None
     assert history.runs[0].started < window.begun <= window.ended < history.effects[0].at
 
 
-@pytest.mark.promise
-def test_a_fault_can_be_moved_to_another_phase() -> None:
-    plan = planning.plan(names=("connection-reset@after-effect",), profiles=("redis-hardened",), guards=(True,))
-    found = campaign.run(plan, jobs=1, progress=Silence())
-    campaign.require_expected(found)
-    (window,) = found.results[0].windows
-    run, effect = found.results[0].task_under_test.history.runs[0], found.results[0].task_under_test.history.effects[0]
+def test_a_fault_can_be_moved_to_another_phase(more: Campaign) -> None:
+    (result,) = (one for one in more.results if one.cell == MOVED.cases[0].cell)
+    (window,) = result.windows
+    run, effect = result.task_under_test.history.runs[0], result.task_under_test.history.effects[0]
     assert run.ended is not None
     assert effect.at < window.begun <= window.ended < run.ended
 
 
-def test_an_effect_in_a_transaction_is_repeated_or_done_and_waits_for_no_person() -> None:
+def test_an_effect_in_a_transaction_is_repeated_or_done_and_waits_for_no_person(more: Campaign) -> None:
     """Killed before the commit, nothing of the effect stays; killed after it, the outcome is known."""
-    names = ("killed-after-effect", "child-killed-after-effect", "killed-after-effect@result-store")
-    plan = planning.plan(names=names, profiles=("amqp-database", "redis-database"), guards=(True,))
-    found = campaign.run(plan, jobs=4, progress=Silence())
-    campaign.require_expected(found)
-    assert {one.verdict.task for one in found.results} == {Verdict.REDELIVERED}
-    assert {len(one.task_under_test.history.effects) for one in found.results} == {1}
+    found = [one for one in more.results if one.cell.profile.endswith("-database")]
+    assert len(IN_A_TRANSACTION) == len(found)
+    assert {one.verdict.task for one in found} == {Verdict.REDELIVERED}
+    assert {len(one.task_under_test.history.effects) for one in found} == {1}
 
 
 @pytest.mark.parametrize(
-    ("scenario", "profile", "notice"),
+    ("cell", "notice"),
     [
-        ("half-open", "redis-brpop", "Couldn't ack"),
+        (Cell("half-open@before-ack", "redis-brpop", guard=True), "Couldn't ack"),
         # while the renewal of a claim has the connection, an ACK opens another one, which a firewall lets through
-        ("blackhole", "redis-hardened", "an ACK did not arrive"),
+        (Cell("blackhole@before-ack", "redis-hardened", guard=True), "an ACK did not arrive"),
     ],
+    ids=["half-open", "blackhole"],
 )
-def test_a_worker_whose_ack_failed_takes_more_tasks(scenario: str, profile: str, notice: str) -> None:
+def test_a_worker_whose_ack_failed_takes_more_tasks(more: Campaign, cell: Cell, notice: str) -> None:
     """On Redis kombu itself counts unacknowledged messages."""
-    plan = planning.plan(names=(f"{scenario}@before-ack",), profiles=(profile,), guards=(True,))
-    found = campaign.run(plan, jobs=1, progress=Silence())
-    campaign.require_expected(found)
-    assert any(notice in one.text for one in found.results[0].notices)
-    assert WorkerOutcome.CONSUMES is found.results[0].verdict.worker
+    (result,) = (one for one in more.results if one.cell == cell)
+    assert any(notice in one.text for one in result.notices)
+    assert WorkerOutcome.CONSUMES is result.verdict.worker
 
 
 def test_the_settings_determine_the_times(smoke: Campaign) -> None:
@@ -243,9 +264,8 @@ def test_an_interrupted_campaign_is_not_a_success(smoke: Campaign) -> None:
         campaign.require_expected(replace(smoke, interrupted=True))
 
 
-def test_the_same_seed_sends_the_same_tasks() -> None:
-    plan = planning.plan(names=("no-fault",), profiles=("redis-stock",), guards=(False,), seed=5)
-    once, again = (campaign.run(plan, jobs=1, progress=Silence()).results[0] for _ in range(2))
+def test_the_same_seed_sends_the_same_tasks(smoke: Campaign, more: Campaign) -> None:
+    once, again = (find(one, "no-fault", "redis-stock", guard=False) for one in (smoke, more))
     assert [one.history.task for one in once.task_results] == [one.history.task for one in again.task_results]
 
 
