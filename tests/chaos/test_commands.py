@@ -88,7 +88,7 @@ def test_up_runs_until_a_signal(own_directory: Path) -> None:
         found = json.loads(process.stdout.readline())
         assert {"rabbitmq", "toxiproxy"} < set(found)
         assert all("127.0.0.1" in server["url"] for server in found.values())
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         _, talk = process.communicate(timeout=30)
     assert process.returncode == 0, talk
     assert "stopping" in talk
