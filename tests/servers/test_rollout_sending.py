@@ -122,6 +122,7 @@ def test_nothing_is_lost_or_doubled_and_no_root_id_is_split(rollout: Rollout) ->
     assert each * 12 == sum(one.sent for one in sent)
 
 
+@pytest.mark.parametrize("rollout", ["rabbitmq to redis"], indirect=True)
 def test_no_root_id_is_split_while_the_weight_changes(rollout: Rollout) -> None:
     """A chain goes on where it began, whatever the weight is by then."""
     rollout.begin(0.5)
@@ -146,6 +147,7 @@ def _await_followed(app: Any, generation: int) -> None:
     )
 
 
+@pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
 def test_beat_sends_by_the_rollout(rollout: Rollout, tmp_path: Path) -> None:
     rollout.begin(0.5)
     rollout.start_workers(1)
@@ -171,6 +173,7 @@ def test_beat_sends_by_the_rollout(rollout: Rollout, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("rollout", ["rabbitmq to redis"], indirect=True)
 def test_the_task_of_a_killed_process_comes_back_on_its_side(rollout: Rollout) -> None:
     """The worker's main process sends it, which runs no task, after the weight has changed."""
     rollout.begin(1)
@@ -184,18 +187,33 @@ def test_the_task_of_a_killed_process_comes_back_on_its_side(rollout: Rollout) -
     assert 1 == len({line["root"] for line in lines})
 
 
-def test_a_retry_goes_to_the_other_side_when_roots_are_gathered(rollout: Rollout) -> None:
-    """It carries exchange and routing key of the broker that it came from."""
+@pytest.mark.parametrize("rollout", ["redis to rabbitmq", "rabbitmq to redis"], indirect=True)
+def test_what_goes_on_leaves_the_side_when_roots_are_gathered(rollout: Rollout) -> None:
+    """A retry, which carries exchange and routing key of the broker that it came from, and a task that sends itself."""
     rollout.begin(1)
     rollout.start_workers(1)
-    rollout.producer().send_task(f"{TASKS}.again", ["r"], {"times": 20, "countdown": 1.5})
+    app = rollout.producer()
+    app.send_task(f"{TASKS}.again", ["r"], {"times": 20, "countdown": 1.5})
+    app.send_task(f"{TASKS}.forever", ["f"])
+
+    def lines_of(letter: str) -> list[dict[str, Any]]:
+        return [line for line in rollout.ran() if line["label"].startswith(letter)]
+
     rollout.await_ran(["r-0"])
+    wait_until(lambda: len(lines_of("f")) >= 3, within_s=30, what="it ran some times")
+    assert {"target"} == {line["side"] for line in rollout.ran()}
     rollout.change(phase="abort", weight=0.0, gather=True)
-    wait_until(lambda: rollout.ran()[-1]["side"] == "source", within_s=60, what="it has left")
-    lines = rollout.ran()
-    assert {} == doubled(lines)
-    assert ("target", "source") == (lines[0]["side"], lines[-1]["side"])
-    assert 1 == len({line["id"] for line in lines})
+    for letter in ("f", "r"):
+        wait_until(lambda: lines_of(letter)[-1]["side"] == "source", within_s=60, what="it has left")  # noqa: B023
+    number = len(lines_of("f"))
+    wait_until(lambda: len(lines_of("f")) >= number + 3, within_s=30, what="it goes on")
+    rollout.stop_tasks()
+    sides = [line["side"] for line in lines_of("f")]
+    assert sorted(sides, reverse=True) == sides, "it came back"
+    retries = lines_of("r")
+    assert {} == doubled(retries)
+    assert ("target", "source") == (retries[0]["side"], retries[-1]["side"])
+    assert 1 == len({line["id"] for line in retries})
 
 
 @pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
@@ -213,22 +231,6 @@ def test_the_retry_of_a_delayed_message_goes_to_the_other_side_as_well(rollout: 
     assert ["target", "target", "source"] == [lines[number]["side"] for number in (0, 1, -1)]
 
 
-def test_a_task_that_sends_itself_leaves_the_side_when_roots_are_gathered(rollout: Rollout) -> None:
-    rollout.begin(1)
-    rollout.start_workers(1)
-    rollout.producer().send_task(f"{TASKS}.forever", ["f"])
-    wait_until(lambda: len(rollout.ran()) >= 3, within_s=30, what="it ran some times")
-    assert {"target"} == {line["side"] for line in rollout.ran()}
-    rollout.change(phase="abort", weight=0.0, gather=True)
-    wait_until(lambda: rollout.ran()[-1]["side"] == "source", within_s=30, what="it has left")
-    number = len(rollout.ran())
-    wait_until(lambda: len(rollout.ran()) >= number + 3, within_s=30, what="it goes on")
-    rollout.stop_tasks()
-    sides = [line["side"] for line in rollout.ran()]
-    assert sorted(sides, reverse=True) == sides, "it came back"
-
-
-@pytest.mark.promise("redis to rabbitmq")
 @pytest.mark.parametrize("rollout", ["redis to rabbitmq", "rabbitmq to redis"], indirect=True)
 def test_a_change_of_the_weight_is_followed(rollout: Rollout) -> None:
     rollout.begin(0)
@@ -373,20 +375,18 @@ def _with_own_queues(token: str) -> Celery:
     return app
 
 
-@pytest.mark.parametrize(
-    ("options", "queue"),
-    [
-        ({}, ""),
-        ({"queue": "{}.video"}, ".video"),
-        ({"exchange": "{}.media", "routing_key": "image.png"}, ".image"),
-        ({"exchange": "{}.alerts", "routing_key": "alert"}, ".alert"),
-        ({"name": "video"}, ".video"),
-        ({"name": "alert"}, ".alert"),
-    ],
-)
-def test_an_address_of_the_caller_leads_to_the_queue_of_the_same_name(
-    rollout: Rollout, options: dict[str, str], queue: str
-) -> None:
+#: What a caller says, and the queue that it means; `{}` is the application's own prefix.
+ADDRESSES: list[tuple[dict[str, str], str]] = [
+    ({}, ""),
+    ({"queue": "{}.video"}, ".video"),
+    ({"exchange": "{}.media", "routing_key": "image.png"}, ".image"),
+    ({"exchange": "{}.alerts", "routing_key": "alert"}, ".alert"),
+    ({"name": "video"}, ".video"),
+    ({"name": "alert"}, ".alert"),
+]
+
+
+def test_an_address_of_the_caller_leads_to_the_queue_of_the_same_name(rollout: Rollout) -> None:
     rollout.begin(1)
     settings = rollout.settings.replace(rollout_side="target")
     given = {name: value for name, value in settings.model_dump().items() if name in settings.model_fields_set}
@@ -400,11 +400,12 @@ def test_an_address_of_the_caller_leads_to_the_queue_of_the_same_name(
     sender = apps[2]
     repot.configure(sender, type(settings)(**{**given, "rollout_side": "source"}))
     following(sender)
-    filled = {name: value.format(rollout.token) for name, value in options.items()}
-    ids = [sender.send_task(filled.pop("name", "t"), **filled).id]
-    if filled.get("queue"):
-        ids.append(sender.send_task("t", queue=sender.amqp.queues[filled["queue"]]).id)
-    assert ids == rollout.ids(TARGET, rollout.queue + queue)
+    for options, queue in ADDRESSES:
+        filled = {name: value.format(rollout.token) for name, value in options.items()}
+        ids = [sender.send_task(filled.pop("name", "t"), **filled).id]
+        if filled.get("queue"):
+            ids.append(sender.send_task("t", queue=sender.amqp.queues[filled["queue"]]).id)
+        assert ids == rollout.ids(TARGET, rollout.queue + queue), options
     found = rollout_of(sender)
     assert found is not None
     assert 0 == found.counters.of(TARGET).fallbacks
