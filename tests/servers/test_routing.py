@@ -189,12 +189,10 @@ def test_a_worker_of_an_undeclared_queue_says_nothing_untrue(deployment: Deploym
     assert "native delayed delivery" not in said.lower()
 
 
-def test_an_undeclared_queue_has_what_ours_have(rabbitmq: Server, redis: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("deployment", ["rabbitmq"], indirect=True)
+def test_an_undeclared_queue_has_what_ours_have(deployment: Deployment, rabbitmq: Server) -> None:
     """Quorum, and dead letters; `amqp` refuses to declare it otherwise."""
-    theirs = Deployment(rabbitmq, redis, tmp_path)
-    theirs.at(READY, within_s=READY_WITHIN_S)
-    theirs.worker.stop()
-    dead = theirs.settings.dead_letters_of(theirs.queue)
+    dead = deployment.settings.dead_letters_of(deployment.queue)
     arguments = {
         "x-queue-type": "quorum",
         "x-dead-letter-exchange": "",
@@ -203,7 +201,7 @@ def test_an_undeclared_queue_has_what_ours_have(rabbitmq: Server, redis: Server,
         "x-overflow": "reject-publish",
     }
     with Connection(rabbitmq.url) as connection:
-        Queue(theirs.queue, queue_arguments=arguments)(connection.default_channel).queue_declare()
+        Queue(deployment.queue, queue_arguments=arguments)(connection.default_channel).queue_declare()
         Queue(dead)(connection.default_channel).queue_declare(passive=True)
 
 
@@ -213,7 +211,7 @@ def test_a_delayed_message_is_kept_before_any_worker_has_started(rabbitmq: Serve
     with _virtual_host(rabbitmq) as url:
         app = Celery("early", set_as_current=False)
         configure(app, ExplicitSettings(broker_url=url, queue_names=(name,)), Role.CLIENT)  # type: ignore[arg-type]
-        app.send_task("repot.run", countdown=8, ignore_result=True)
+        app.send_task("repot.run", countdown=4, ignore_result=True)
         with Connection(url) as connection:
             channel: Any = connection.default_channel
             assert channel.basic_get(name, no_ack=True) is None
