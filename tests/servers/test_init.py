@@ -83,6 +83,7 @@ def test_supervisord_runs_a_worker_and_stops_it_when_its_task_has_ended(deployme
         assert "SIGKILL" not in supervisord.log_tail(1000)
 
 
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
 def test_the_sidecar_and_the_probe_judge_the_worker(deployment: Deployment) -> None:
     """Ready while it consumes; with the worker stopped by hand, the sidecar still answers, and says so."""
     port = int(deployment.variables["HEALTHCHECK_PORT"])
@@ -195,6 +196,7 @@ def test_a_stop_that_comes_while_a_program_starts_is_not_lost(tmp_path: Path, pr
         assert f"stopped: {program} (exit status 0)" in supervisord.log_tail(40)
 
 
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
 def test_a_bridge_without_the_other_broker_does_not_start(deployment: Deployment) -> None:
     """It would be a second ordinary worker."""
     deployment.rewrite(START_BRIDGE="true", BRIDGE_READ_URL="")
@@ -206,6 +208,7 @@ def test_a_bridge_without_the_other_broker_does_not_start(deployment: Deployment
         )
 
 
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
 def test_supervisord_says_which_variable_is_missing(deployment: Deployment) -> None:
     (deployment.directory / ".env").write_text("WORKER_APP=repot.worker.app\n")
     found = deployment.run("supervisord -c supervisord.conf")
