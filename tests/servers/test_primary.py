@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from celery import Celery
 from kombu.transport.redis import Channel, SentinelChannel
 from redis import Connection, Redis
@@ -25,6 +24,8 @@ from repot.worker.configure import configure
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import pytest
 
     from repot.testbed import Server
     from support.shop import Shop
@@ -72,32 +73,33 @@ def test_a_worker_goes_on_with_the_next_server_of_its_list(redis: Server, tmp_pa
         wait_until(lambda: second.open().depth("q").is_drained, within_s=30, what="nothing is left", poll_s=0.2)
 
 
-@pytest.mark.parametrize("reply", ["READONLY", "MISCONF", "NOREPLICAS", "OOM"])
-def test_a_result_waits_until_its_store_takes_writes(redis: Server, opened: Callable[..., Shop], reply: str) -> None:
+def test_a_result_waits_until_its_store_takes_writes(redis: Server, opened: Callable[..., Shop]) -> None:
     """A result backend that takes no writes is away for its worker, and not a task's failure."""
     with redis_server() as results:
         shop = opened(redis, results, app="support.expiring_app", lease_store=redis.url)
         shop.start(1)
         store = Redis.from_url(results.url)
 
-        def refused() -> int:
-            return int(store.info("errorstats").get(f"errorstat_{reply}", {}).get("count", 0))
-
         def connections() -> set[Any]:
             return {one["id"] for one in store.client_list() if one["cmd"] in ("exec", "publish")}
 
         assert "ran" == shop.get(shop.send("hold"))
-        file = shop.file()
-        task = shop.send("hold", str(file))
-        shop.await_lines(EFFECT, task.id)
-        before = connections()
-        with answering(results, reply):
-            file.touch()
-            wait_until(lambda: refused() > 6, within_s=15, what="the worker tries again")
-        assert "ran" == shop.get(task)
-        # a name may lead elsewhere by now
-        assert before
-        assert not before & connections()
+        for reply in ("READONLY", "MISCONF", "NOREPLICAS", "OOM"):
+
+            def refused(reply: str = reply) -> int:
+                return int(store.info("errorstats").get(f"errorstat_{reply}", {}).get("count", 0))
+
+            file = shop.file()
+            task = shop.send("hold", str(file))
+            shop.await_lines(EFFECT, task.id)
+            before = connections()
+            with answering(results, reply):
+                file.touch()
+                wait_until(lambda: refused() > 6, within_s=15, what="the worker tries again")
+            assert "ran" == shop.get(task)
+            # a name may lead elsewhere by now
+            assert before
+            assert not before & connections()
 
 
 def test_threads_may_configure_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
