@@ -196,6 +196,7 @@ def test_a_fault_at_running_is_between_start_and_effect(smoke: Campaign) -> None
     assert history.runs[0].started < window.begun <= window.ended < history.effects[0].at
 
 
+@pytest.mark.promise
 def test_a_fault_can_be_moved_to_another_phase(more: Campaign) -> None:
     (result,) = (one for one in more.results if one.cell == MOVED.cases[0].cell)
     (window,) = result.windows

@@ -71,6 +71,9 @@ INSTANTS = ("reserved", "opened", "half", "written", "ahead", "settled", "commit
 
 
 #: Each of them where neither broker keeps a journal and nothing is one step; elsewhere one.
+@pytest.mark.promise(
+    "redis-rabbitmq-written", "rabbitmq-redis-written", "redis-redis-written", "rabbitmq-rabbitmq-postgresql-written"
+)
 @pytest.mark.parametrize(("path", "instant"), killed_at(INSTANTS, ANY_WAY), indirect=["path"])
 def test_a_mover_that_is_killed_loses_nothing_and_marks_what_it_sends_twice(path: Way, instant: str) -> None:
     path.fill([task(place) for place in range(180)])
@@ -110,6 +113,7 @@ def check_copies(path: Way, arrived: list[Message], found: dict[str, Any]) -> No
         assert (len(copies), 0) == (len(arrived), found["maybe_twice"])
 
 
+@pytest.mark.promise("redis-rabbitmq")
 @pytest.mark.parametrize("path", [*BOTH, "rabbitmq-rabbitmq", IN_A_DATABASE], indirect=True)
 def test_a_frozen_mover_cannot_commit_after_another_one_has_taken_over(path: Way) -> None:
     """Stopped with a window in its hand, and continued when another mover has moved everything."""
@@ -138,6 +142,7 @@ def attempt(path: Way) -> bool:
     return True
 
 
+@pytest.mark.promise("redis-rabbitmq", "rabbitmq-redis")
 @pytest.mark.parametrize("path", BOTH, indirect=True)
 def test_verify_finds_what_differs(path: Way) -> None:
     """The account closes after a move; a message that is added twice, or changed, is found with its id."""
@@ -159,6 +164,7 @@ def test_verify_finds_what_differs(path: Way) -> None:
     assert ([], 0, 20) == (check.problems, check.present, check.gone)
 
 
+@pytest.mark.promise("redis-rabbitmq", "rabbitmq-redis")
 @pytest.mark.parametrize("path", BOTH, indirect=True)
 def test_queues_that_go_to_the_same_one_are_told_apart(path: Way) -> None:
     """Their messages say which queue they came from."""

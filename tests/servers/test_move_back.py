@@ -111,6 +111,7 @@ def test_what_was_given_back_can_be_moved_again(path: Way) -> None:
 INSTANTS = ("reserved", "opened", "written", "settled", "committed")
 
 
+@pytest.mark.promise("redis-rabbitmq-written")
 @pytest.mark.parametrize(("path", "instant"), killed_at(INSTANTS, ANY_WAY), indirect=["path"])
 def test_a_revert_that_is_killed_loses_nothing_and_marks_what_it_sends_twice(path: Way, instant: str) -> None:
     path.fill([task(place) for place in range(180)])

@@ -163,6 +163,7 @@ def test_a_holder_that_was_stopped_does_not_send_what_another_has_sent(beats: Be
     require_each_slot_once(beats.sent(), without_beat_s=3 * LEASE_S)
 
 
+@pytest.mark.promise("kept in a postgresql")
 @pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
 def test_a_beat_that_ends_leaves_its_lease_at_once(beats: Beats) -> None:
     first, second = beats.start(), beats.start()

@@ -231,6 +231,7 @@ def test_the_retry_of_a_delayed_message_goes_to_the_other_side_as_well(rollout: 
     assert ["target", "target", "source"] == [lines[number]["side"] for number in (0, 1, -1)]
 
 
+@pytest.mark.promise("redis to rabbitmq")
 @pytest.mark.parametrize("rollout", ["redis to rabbitmq", "rabbitmq to redis"], indirect=True)
 def test_a_change_of_the_weight_is_followed(rollout: Rollout) -> None:
     rollout.begin(0)
