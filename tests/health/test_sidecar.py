@@ -28,6 +28,7 @@ from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.status_file import PAST_LIMIT_S, WorkerPhase, path_of
+from support import forked
 from support.servers import DISTINCT
 from support.shop import APPS
 from support.sidecars import SIDECAR, ProbedWorker, patient_worker

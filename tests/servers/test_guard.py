@@ -439,8 +439,8 @@ def begun_without(
         shop.stop()
 
 
-def _shop_in(directory: Path, *servers: Server, **changes: Any) -> Shop:
-    return Shop(*servers, directory, **changes)
+def _shop_in(directory: Path, server: Server, results: Server, **changes: Any) -> Shop:
+    return Shop(server, results, directory, **changes)
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from support.moves import (
     consume,
     declare,
     killed_at,
-    patient_take,
     places,
     read,
     read_at_least,

@@ -101,6 +101,7 @@ def test_nothing_stays_when_the_caller(caller: subprocess.Popen[str], how: str) 
 
 
 @pytest.mark.usefixtures("_all_programs")
+@pytest.mark.promise
 def test_several_run_side_by_side_and_listen_on_loopback_alone() -> None:
     with ExitStack() as stack:
         servers = [stack.enter_context(redis_server()) for _ in range(3)]

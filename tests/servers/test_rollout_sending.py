@@ -196,15 +196,15 @@ def test_what_goes_on_leaves_the_side_when_roots_are_gathered(rollout: Rollout) 
     app.send_task(f"{TASKS}.again", ["r"], {"times": 20, "countdown": 1.5})
     app.send_task(f"{TASKS}.forever", ["f"])
 
-    def lines_of(letter: str) -> list[dict[str, Any]]:
-        return [line for line in rollout.ran() if line["label"].startswith(letter)]
+    def lines_of(first: str) -> list[dict[str, Any]]:
+        return [line for line in rollout.ran() if line["label"].startswith(first)]
 
     rollout.await_ran(["r-0"])
     wait_until(lambda: len(lines_of("f")) >= 3, within_s=30, what="it ran some times")
     assert {"target"} == {line["side"] for line in rollout.ran()}
     rollout.change(phase="abort", weight=0.0, gather=True)
-    for letter in ("f", "r"):
-        wait_until(lambda: lines_of(letter)[-1]["side"] == "source", within_s=60, what="it has left")  # noqa: B023
+    for label in ("f", "r"):
+        wait_until(lambda: lines_of(label)[-1]["side"] == "source", within_s=60, what="it has left")  # noqa: B023
     number = len(lines_of("f"))
     wait_until(lambda: len(lines_of("f")) >= number + 3, within_s=30, what="it goes on")
     rollout.stop_tasks()

@@ -10,22 +10,16 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from celery import Celery
 from sqlalchemy import create_engine, make_url, text
 
-from repot.config import ExplicitSettings
+from repot.config import ExplicitSettings, inherited_environment
 from repot.database.connection import Database
 from repot.database.migrate import Migrations
-from repot.doctor.collect import DoctorRequest, collect_from
-from repot.doctor.config import DoctorConfig
-from repot.doctor.registry import all_rules, select_rules
-from repot.doctor.reports import FORMATS
-from repot.doctor.runner import run_rules
-from repot.idempotency import IdempotentTask
 from repot.testbed import executables, free_port, redis_server
 from support import forked
 from support.databases import PASSWORD, FileDatabase, PrivateDatabase, connected, private_postgresql
 from support.installed import require
+from support.shop import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

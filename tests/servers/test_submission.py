@@ -26,6 +26,7 @@ from repot.submission.redis_job_store import RedisJobStore
 from repot.testbed import free_port, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
+from support import forked
 from support.servers import DISTINCT, migrated, servers_of
 from support.shop import LEASE_S, SHORT_LEASE_S, Shop
 from support.signals import heard

@@ -62,6 +62,7 @@ def shop(request: pytest.FixtureRequest, redis: Server, tmp_path: Path) -> Itera
         yield found
 
 
+@pytest.mark.promise("rabbitmq-postgresql")
 def test_what_a_killed_worker_had_committed_is_done_and_what_it_had_not_is_run(shop: LedgerShop) -> None:
     """Before its commit it left nothing, and the task runs; after it, it left the outcome, and the task is done."""
     hold = shop.file()

@@ -27,7 +27,10 @@ from support.servers import migrated
 from support.shop import APPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import subprocess
+    from collections.abc import Sequence
+
+    import pytest
 
     from repot.brokers import Broker
     from repot.migrate.move import Move

@@ -145,7 +145,7 @@ class ProbedWorker:
     def stays(
         self, path: str, expected: tuple[int, str], times: int = 3, within_s: float = STATUS_TIMEOUT_S + 10
     ) -> None:
-        """Ask until the worker has written its status file so often: one that writes is alive for as long as it does."""
+        """Ask until the worker has written its status file so often: one that writes is alive."""
         written = {self.status.written_at}
 
         def over() -> bool:
