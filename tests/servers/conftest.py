@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from repot.testbed import redis_server
+from repot.testbed import executables, rabbitmq_cluster, rabbitmq_server, redis_server
+from support.installed import require
 from support.servers import DISTINCT, Servers, servers_of
 from support.shop import APPS, Shop
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.testbed import Server
+    from repot.testbed.rabbitmq_cluster import RabbitCluster
     from support.databases import PrivateDatabase
 
 
@@ -51,6 +53,22 @@ def valkey() -> Iterator[Server]:
     if program is None:
         pytest.skip("valkey-server is not installed")
     with redis_server(program=program) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def three_nodes() -> Iterator[RabbitCluster]:
+    """A cluster of three RabbitMQ nodes, for tests that undo what they do to it; they are of the group `cluster`."""
+    require(executables.RABBITMQ)
+    with rabbitmq_cluster() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def full_rabbitmq() -> Iterator[Server]:
+    """A RabbitMQ that takes no messages, as its disk has no room; its tests are of the group `full rabbitmq`."""
+    require(executables.RABBITMQ)
+    with rabbitmq_server("disk_free_limit.absolute = 900GB") as server:
         yield server
 
 

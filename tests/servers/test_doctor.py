@@ -526,12 +526,11 @@ def test_what_a_user_of_rabbitmq_may_not_ask_is_unknown(admin: Admin) -> None:
     assert "WORKER_MANAGEMENT_URL" in elsewhere.queues.remedy
 
 
-def test_an_alarm_is_found() -> None:
-    require(executables.RABBITMQ)
-    with rabbitmq_server("disk_free_limit.absolute = 900GB") as server:
-        one = Admin(server)
-        wait_until(lambda: bool(one.findings("RPT801")), within_s=20, what="the alarm is raised")
-        assert "disk" in one.findings("RPT801")[0]
+@pytest.mark.xdist_group("full rabbitmq")
+def test_an_alarm_is_found(full_rabbitmq: Server) -> None:
+    one = Admin(full_rabbitmq)
+    wait_until(lambda: bool(one.findings("RPT801")), within_s=20, what="the alarm is raised")
+    assert "disk" in one.findings("RPT801")[0]
 
 
 def test_a_virtual_host_whose_queues_become_quorum(admin: Admin) -> None:
@@ -544,13 +543,11 @@ def test_a_virtual_host_whose_queues_become_quorum(admin: Admin) -> None:
     )
 
 
-def test_a_server_that_denies_transient_queues() -> None:
+def test_a_server_that_denies_transient_queues(admin: Admin) -> None:
     """The version does not tell: the server does."""
-    require(executables.RABBITMQ)
-    with rabbitmq_server() as plain:
-        if not plain.version.startswith("4.3"):
-            pytest.skip("RabbitMQ 4.3 is the first that says what it denies")
-        assert [] == Admin(plain).findings("RPT311", {**GOOD_RABBITMQ, "control_queue_durable": False})
+    if not admin.server.version.startswith("4.3"):
+        pytest.skip("RabbitMQ 4.3 is the first that says what it denies")
+    assert [] == admin.findings("RPT311", {**GOOD_RABBITMQ, "control_queue_durable": False})
     with rabbitmq_server("deprecated_features.permit.transient_nonexcl_queues = false") as strict:
         one = Admin(strict)
         assert [] == one.findings("RPT311")

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from kombu import Connection
 
 from repot.cli.main import main
-from repot.testbed import rabbitmq_server, redis_server
+from repot.testbed import redis_server
 from repot.waiting import wait_until
 from support.move_plans import brokers, environment, plan, text
 from support.moves import Way, declare, task, way
@@ -169,14 +169,14 @@ def configured(server: Server, **parameters: str) -> Iterator[None]:
                 client.config_set(name, value)
 
 
-def test_a_rabbitmq_with_an_alarm_and_no_room_on_its_disk(redis: Server) -> None:
-    with rabbitmq_server("disk_free_limit.absolute = 900GB") as full:
-        path = way(redis, full, redis)
-        path.fill([task(0)])
-        wait_until(lambda: "disk space alarm" in text(path), within_s=60, what="the alarm is raised", poll_s=1)
-        found = plan(path, code=4)
-        assert any("takes no messages now: disk space alarm" in note for note in found["notes"])
-        assert any("its alarm would stop all publishers" in problem for problem in found["problems"])
+@pytest.mark.xdist_group("full rabbitmq")
+def test_a_rabbitmq_with_an_alarm_and_no_room_on_its_disk(redis: Server, full_rabbitmq: Server) -> None:
+    path = way(redis, full_rabbitmq, redis)
+    path.fill([task(0)])
+    wait_until(lambda: "disk space alarm" in text(path), within_s=60, what="the alarm is raised", poll_s=1)
+    found = plan(path, code=4)
+    assert any("takes no messages now: disk space alarm" in note for note in found["notes"])
+    assert any("its alarm would stop all publishers" in problem for problem in found["problems"])
 
 
 # -- who uses the queues

@@ -14,12 +14,10 @@ from repot.chaos.faults.context import FaultContext
 from repot.chaos.faults.network_partition import NetworkPartition
 from repot.chaos.runner.proxies import Proxy
 from repot.errors import NotApplicable
-from repot.testbed import LOOPBACK, executables, rabbitmq_cluster, standalone_redis
+from repot.testbed import LOOPBACK, executables, standalone_redis
 from support.installed import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from repot.testbed import Server
     from repot.testbed.rabbitmq_cluster import RabbitCluster
 
@@ -51,14 +49,11 @@ def publish(port: int, within_s: float = WITHIN_S) -> None:
             connection.close()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RabbitCluster]:
-    require(executables.RABBITMQ)
-    with rabbitmq_cluster() as found:
-        yield found
-
-
-def test_the_minority_of_a_partition_accepts_nothing_and_joins_again(cluster: RabbitCluster, toxiproxy: Server) -> None:
+@pytest.mark.xdist_group("cluster")
+def test_the_minority_of_a_partition_accepts_nothing_and_joins_again(
+    three_nodes: RabbitCluster, toxiproxy: Server
+) -> None:
+    cluster = three_nodes
     names, port = ("link", "control_link"), cluster.port
     links = {name: Proxy.create(toxiproxy.url, f"{name}-{port}", port) for name in names}
     context, fault = fault_context(test_broker=cluster, queue="orders", **links), NetworkPartition()

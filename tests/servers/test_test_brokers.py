@@ -39,7 +39,6 @@ from repot.testbed import (
     ExternalBroker,
     ReapedProcess,
     executables,
-    rabbitmq_cluster,
     rabbitmq_faults,
     redis_faults,
     replicated_redis,
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
 
     from repot.chaos.faults import Fault
     from repot.testbed import Server, TestBroker
+    from repot.testbed.rabbitmq_cluster import RabbitCluster
     from repot.testbed.replicated_redis import ReplicatedRedis
 
 QUORUM = {"x-queue-type": "quorum"}
@@ -375,38 +375,38 @@ def test_a_replica_that_lagged_learns_what_it_missed(replicated: tuple[Replicate
     assert user.count() == 1
 
 
-def test_a_cluster() -> None:
+@pytest.mark.xdist_group("cluster")
+def test_a_cluster(three_nodes: RabbitCluster) -> None:
     """One test, because three nodes take their time to start."""
-    require(executables.RABBITMQ)
-    with rabbitmq_cluster() as test_broker:
-        quorum, classic = RabbitClient(test_broker, "quorum", QUORUM), RabbitClient(test_broker, "classic")
-        first = test_broker.port
-        quorum.send()
-        classic.send()
-        test_broker.fail_over("quorum")
-        assert test_broker.port != first
-        _await_counts((quorum, 1))
-        # its home was the same node: refused, or left waiting since 4.0
-        with pytest.raises((amqp.NotFound, TimeoutError)):
-            classic.count(SILENCE_S)
-        test_broker.restore()
-        _await_counts((quorum, 1), (classic, 1))
-        second = test_broker.port
-        test_broker.lose_replica("quorum")
-        quorum.send()
-        assert second == test_broker.port
-        _await_counts((quorum, 2))
-        test_broker.restore()
-        # a member again: with another lost, it is needed for the majority
-        test_broker.fail_over("quorum")
-        quorum.send()
-        _await_counts((quorum, 3))
-        test_broker.restore()
-        test_broker.kill()
-        test_broker.start_again()
-        _await_counts((quorum, 3), (classic, 1))
-        with pytest.raises(NotApplicable, match="quorum"):
-            capability(test_broker, ReplicatesAsynchronously).lagging()
+    test_broker = three_nodes
+    quorum, classic = RabbitClient(test_broker, "quorum", QUORUM), RabbitClient(test_broker, "classic")
+    first = test_broker.port
+    quorum.send()
+    classic.send()
+    test_broker.fail_over("quorum")
+    assert test_broker.port != first
+    _await_counts((quorum, 1))
+    # its home was the same node: refused, or left waiting since 4.0
+    with pytest.raises((amqp.NotFound, TimeoutError)):
+        classic.count(SILENCE_S)
+    test_broker.restore()
+    _await_counts((quorum, 1), (classic, 1))
+    second = test_broker.port
+    test_broker.lose_replica("quorum")
+    quorum.send()
+    assert second == test_broker.port
+    _await_counts((quorum, 2))
+    test_broker.restore()
+    # a member again: with another lost, it is needed for the majority
+    test_broker.fail_over("quorum")
+    quorum.send()
+    _await_counts((quorum, 3))
+    test_broker.restore()
+    test_broker.kill()
+    test_broker.start_again()
+    _await_counts((quorum, 3), (classic, 1))
+    with pytest.raises(NotApplicable, match="quorum"):
+        capability(test_broker, ReplicatesAsynchronously).lagging()
 
 
 def _await_counts(*expected: tuple[RabbitClient, int]) -> None:
