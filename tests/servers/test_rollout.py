@@ -17,7 +17,7 @@ from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side
 from repot.waiting import wait_until
-from support.rollouts import DIRECTIONS, KEPT_IN_POSTGRESQL, TASKS, Rollout, doubled, rollout_between
+from support.rollouts import TASKS, WITHOUT_REDIS, Rollout, doubled, rollout_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 
-@pytest.fixture(params=[*DIRECTIONS, KEPT_IN_POSTGRESQL])
+@pytest.fixture(params=["redis to rabbitmq", WITHOUT_REDIS])
 def rollout(request: pytest.FixtureRequest, rabbitmq: Server, tmp_path: Path) -> Iterator[Rollout]:
     found = rollout_between(request, tmp_path, management_url=rabbitmq.management_url, lease=5)
     yield found
@@ -116,6 +116,7 @@ def send_failing(app: Any, base: str) -> list[str]:
 
 
 @pytest.mark.promise("rabbitmq to redis")
+@pytest.mark.parametrize("rollout", ["rabbitmq to redis", WITHOUT_REDIS], indirect=True)
 def test_a_regression_of_the_target_is_aborted_and_the_producer_goes_back(rollout: Rollout) -> None:
     rollout.start_workers()
     with sending(rollout.producer(), send_failing) as labels:
