@@ -386,7 +386,7 @@ def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, report
     # or one of them could see it
     put(rollout, Side.SOURCE)
     with reports.each_second(**HEALTHY):
-        for _ in range(8):
+        for _ in range(4):
             with forked.start(command, env=variables, stdout=-1, stderr=-1) as controller:
                 # it has looked once
                 assert controller.stderr is not None

@@ -157,7 +157,7 @@ def test_repeated_runs_may_cost_so_much(rollout: Rollout, repeated: int, phase: 
 
     with reports.each_second(**HEALTHY):
         criteria = Criteria(samples=50, cost_limit=10)
-        rollout.begin(plan_of(rollout, bake_s=3.0, criteria=criteria), "ann")
+        rollout.begin(plan_of(rollout, bake_s=60.0 if phase is Phase.ABORTED else 0.5, criteria=criteria), "ann")
         assert phase == rollout.controller().run(Event(), show).phase
     whys = " ".join(one.why for one in rollout.records.history(rollout.name))
     assert ("cost of repeated runs: 11 of 100 on the target, 0 of 0 on the source; the limit is 10" in whys) is (
