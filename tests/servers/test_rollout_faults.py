@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SOURCE, TARGET = Side.SOURCE, Side.TARGET
 #: Seconds; a quarter is for a connection, on a machine that is busy.
-TIMEOUT_S = 16.0
+TIMEOUT_S = 12.0
 #: What a shared machine may add; a sender without the limit waits for the socket's 30 s.
 SLACK_S = 10
 
@@ -172,7 +172,7 @@ def _numbers(counts: SideCounts) -> tuple[int, int, int]:
 def test_a_connection_that_is_reset_after_sending_raises(link: Link) -> None:
     """Some of these may have arrived, and raise; no id is on both sides, and each that did not raise is on one."""
     outcomes: dict[str, bool] = {}
-    for _ in range(8):
+    for _ in range(4):
         link.send()
         with link.proxy.with_toxic("reset_peer", ["downstream"], {"timeout": 0}):
             for _ in range(3):
