@@ -97,7 +97,7 @@ def test_a_store_that_forgets_is_a_warning(planned: Planned) -> None:
 
 def test_results_that_cannot_cross_are_refused(planned: Planned) -> None:
     variables = {"WORKER_RESULT_BACKEND": "rpc://", "WORKER_LEASE_STORE": planned.settings.result_backend.reveal()}
-    for words in (("plan", NAME), ("start", NAME), ("start", NAME, "--execute")):
+    for words in (("plan", NAME), ("start", NAME, "--execute")):
         refused = planned.run(*words, **variables)
         assert 4 == refused.exit_code, refused.stderr
         assert "results on rpc:// come back over the broker that a task was sent to" in refused.stderr
