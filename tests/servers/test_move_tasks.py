@@ -111,7 +111,7 @@ def test_a_retry_with_a_countdown(moved: Move) -> None:
 
 def test_a_countdown_is_kept(moved: Move) -> None:
     """A task is run when it is due and not before, whichever broker or worker waits."""
-    due_at = time() + 6
+    due_at = time() + 3
     sent = moved.signature("late", "due").apply_async(eta=datetime.fromtimestamp(due_at, UTC))
     found = moved.move()
     assert 1 == found["delivered"]
@@ -132,7 +132,7 @@ def test_an_expired_task_does_not_run(moved: Move) -> None:
 
 def test_a_task_that_was_revoked_on_the_old_broker_does_not_run(moved: Move, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of the old broker has heard of it; without `revoked` the new workers would run it."""
-    monkeypatch.setattr(revoked_module, "_WITHIN_S", 8)
+    monkeypatch.setattr(revoked_module, "_WITHIN_S", 4)
     name = f"w-{uuid4()}"
     before: Any = moved.before
     worker = start_worker(name, f"another-{before.name}", before.settings, before.directory)
