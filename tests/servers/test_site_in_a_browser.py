@@ -53,8 +53,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
         yield found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.strip("/") or "index")
 def test_a_page_fits_and_axe_finds_nothing_serious(
     browser: Remote, address: str, page: str, width: int, scheme: str
