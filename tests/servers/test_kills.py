@@ -14,7 +14,7 @@ from support.installed import require
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 SERVERS = {"redis": executables.REDIS, "amqp": executables.RABBITMQ}
-KILLS = 10
+KILLS = 6
 
 
 @pytest.mark.parametrize("broker", SERVERS)
