@@ -164,7 +164,7 @@ def test_a_holder_that_was_stopped_does_not_send_what_another_has_sent(beats: Be
 
 
 @pytest.mark.promise("kept in a postgresql")
-@pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
+@pytest.mark.parametrize("rollout", [KEPT_IN_POSTGRESQL], indirect=True)
 def test_a_beat_that_ends_leaves_its_lease_at_once(beats: Beats) -> None:
     first, second = beats.start(), beats.start()
     beats.await_sends(first)
