@@ -59,6 +59,8 @@ def temporary_files() -> Iterator[TemporaryFiles]:
     """Make a directory, and remove it at the end."""
     # a short name: the paths of sockets in it have a limit of 107 characters
     path = Path(tempfile.mkdtemp(prefix="r-"))
+    # databases run as users of their own, below it
+    path.chmod(0o711)
     try:
         yield TemporaryFiles(path)
     finally:
