@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import textwrap
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from repot.config.environment import inherited_environment
+from support import forked
+
+if TYPE_CHECKING:
+    import subprocess
 
 APPS = Path(__file__).parents[1] / "tutorial_apps"
 
@@ -185,4 +188,4 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """A command in a directory, in an environment without settings."""
     environment = inherited_environment(without=("WORKER_", "CELERY_")) | (variables or {})
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    return forked.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
