@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.forked import pytest_configure, pytest_runtest_protocol  # noqa: F401 - workers and commands are forked
 from support.servers import DISTINCT, Servers, servers_of
 from support.sidecars import ProbedWorker, patient_worker
 

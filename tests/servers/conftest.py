@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from repot.testbed import executables, rabbitmq_cluster, rabbitmq_server, redis_server
+from support.forked import pytest_configure, pytest_runtest_protocol  # noqa: F401 - workers and commands are forked
 from support.installed import require
 from support.servers import DISTINCT, Servers, servers_of
 from support.shop import APPS, Shop
