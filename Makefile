@@ -31,7 +31,7 @@ groups: venv ## List the groups of the campaign
 	@$(CAMPAIGN) --list
 
 check: venv ## The part of `make test` without servers
-	@$(CAMPAIGN) --test lint types contract unit
+	@$(CAMPAIGN) --test $@
 
 setup: brokers venv ## Install what is missing: .venv, Redis, RabbitMQ, Toxiproxy
 

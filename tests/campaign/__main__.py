@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Column, Table
 
-from campaign.groups import CAMPAIGN, ROOT, TEST, named
+from campaign.groups import CAMPAIGN, PARTS, ROOT, TEST, named
 from campaign.running import Result, prepare, run_group
 from campaign.state import Passed
 
@@ -45,7 +45,7 @@ def main() -> int:
     given = parser.parse_args()
     of_kind = TEST if given.test else CAMPAIGN
     try:
-        groups = list(named(given.groups or [one.name for one in of_kind], of_kind))
+        groups = list(named(given.groups, (*of_kind, *PARTS)) if given.groups else of_kind)
     except LookupError as error:
         parser.error(str(error))
     if given.list:

@@ -39,6 +39,7 @@ class Group:
 
     Attributes:
         about: what they test, for `--list`.
+        beside: commands that run meanwhile, also one after another; each uses one processor.
         needs: scripts that install what is missing; each takes moments if nothing is.
     """
 
@@ -46,6 +47,7 @@ class Group:
     about: str
     commands: tuple[Command, ...]
     needs: tuple[tuple[str, ...], ...] = ()
+    beside: tuple[Command, ...] = ()
 
 
 def _run(*words: str) -> Command:
@@ -97,8 +99,8 @@ def _on(name: str, about: str, *paths: str) -> Group:
 _UNIT = _unit(PYTHON)
 _SUITE = (("scripts/celery_tests",),)
 
-#: What `make test` runs, in this order.
-TEST = (
+#: What `make lint` and its like run.
+PARTS = (
     Group("lint", "ruff, the lint of words, actionlint", (
         _run("ruff", "check", "."),
         _run("ruff", "format", "--check", "."),
@@ -108,13 +110,23 @@ TEST = (
     Group("types", "mypy --strict", (_run("mypy"),)),
     Group("contract", "which package may import which", (_run("lint-imports"),)),
     Group("unit", "tests without servers", (_UNIT,)),
+)  # fmt: skip
+
+#: What `make test` runs, in this order.
+TEST = (
+    Group(
+        "check",
+        "tests without servers, beside them lint, types and the import contract",
+        (_UNIT,),
+        beside=tuple(command for part in PARTS[:-1] for command in part.commands),
+    ),
     Group(
         "promises",
         "each promise of the docs once, on real servers",
         (_pytest("promises", _with_promises()),),
         (("scripts/setup", "postgresql"), *_SUITE),
     ),
-)  # fmt: skip
+)
 
 #: Of Celery's own tests what a campaign has time for; `make conformance` runs all.
 _CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")

@@ -43,7 +43,7 @@ class TemporaryFiles:
     def _found(self) -> list[str]:
         processes = [f"process {one.pid}: {_command(one)}" for one in ours([str(self.path)])]
         # pytest keeps the directories of its last runs, for people to look at
-        files = [f"file {one}" for one in self.path.iterdir() if not one.name.startswith("pytest-of-")]
+        files = [f"file {one}" for one in self.path.iterdir() if not one.name.startswith("pytest")]
         return processes + files
 
 

@@ -8,18 +8,23 @@ import resource
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from campaign.groups import BIN, ROOT
 from campaign.leftovers import temporary_files
 from repot.config import inherited_environment
+from repot.errors import DeadlineExceeded
 from repot.testbed import ReapedProcess
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from campaign.groups import Command, Group
@@ -65,15 +70,18 @@ def run_group(group: Group, logs: Path, *, repeats: bool) -> Result:
         environment = _environment() | {"TMPDIR": str(files.path)}
         log = logs / f"{group.name}.log"
         log.write_text("")
-        for command in group.commands:
-            if command.python and not (ROOT / command.python).exists():
-                result.skipped = f"{command.python} is not here"
-                break
-            result.problem = _run(command, log, environment, result if repeats else None)
-            if result.problem:
-                break
+        with _beside(group.beside, log.with_suffix(".beside.log"), environment) as beside:
+            for command in group.commands:
+                if command.python and not (ROOT / command.python).exists():
+                    result.skipped = f"{command.python} is not here"
+                    break
+                result.problem = _run(command, log, environment, result if repeats else None)
+                if result.problem:
+                    break
+            problems = [result.problem, beside.result()]
         if left := files.leftovers():
-            result.problem = "; ".join(filter(None, (result.problem, "left behind: " + ", ".join(left))))
+            problems.append("left behind: " + ", ".join(left))
+        result.problem = "; ".join(filter(None, problems))
     result.tests = ", ".join(_COUNTS.findall(log.read_text()))
     result.wall_s, result.processor_s = monotonic() - begun, _processor_s() - before
     return result
@@ -88,11 +96,36 @@ def prepare(group: Group) -> str:
     return ""
 
 
+@contextmanager
+def _beside(commands: Sequence[Command], log: Path, environment: Mapping[str, str]) -> Iterator[Future[str]]:
+    """Run commands one after another in a thread; their output is printed at their end. The result is the problem."""
+    log.write_text("")
+    stop = Event()
+
+    def run() -> str:
+        codes = [_tee(command.words, log, environment, stop=stop) for command in commands]
+        sys.stdout.write(log.read_text())
+        failed = [" ".join(one.words[:4]) for one, code in zip(commands, codes, strict=True) if code]
+        return f"failed: {', '.join(failed)}" if failed else ""
+
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            yield thread.submit(run)
+        except BaseException:
+            stop.set()
+            raise
+
+
 def _run(command: Command, log: Path, environment: Mapping[str, str], repeated: Result | None) -> str:
     failed = log.with_suffix(".failed")
     failed.unlink(missing_ok=True)
-    words = [*command.words, *(("-p", "campaign.failed_tests", "--failed-to", str(failed)) if command.python else ())]
-    code = _tee(words, log, environment)
+    words = list(command.words)
+    if command.python:
+        words += ["-p", "campaign.failed_tests", "--failed-to", str(failed), *_short(environment)]
+    try:
+        code = _tee(words, log, environment)
+    except DeadlineExceeded as error:
+        return str(error)
     if not code:
         return ""
     tests = failed.read_text().splitlines() if failed.exists() else []
@@ -109,13 +142,25 @@ def _run(command: Command, log: Path, environment: Mapping[str, str], repeated: 
     return ""
 
 
+def _short(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Name a directory for pytest's temporary files: its own names for it leave too few characters for a socket's."""
+    return "--basetemp", f"{environment['TMPDIR']}/pytest"
+
+
 def _passes_alone(test: str, python: str, log: Path, environment: Mapping[str, str]) -> bool:
-    words = [python, "-m", "pytest", "-p", "no:xdist", test]
+    words = [python, "-m", "pytest", "-p", "no:xdist", *_short(environment), test]
     return all(not _tee(words, log.with_suffix(".repeat.log"), environment) for _ in range(REPEATS))
 
 
-def _tee(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
-    """Run a command, its output in a log and on the terminal; return its exit code. What it started ends with it."""
+def _tee(words: Sequence[str], log: Path, environment: Mapping[str, str], *, stop: Event | None = None) -> int:
+    """Run a command, its output in a log; return its exit code. What it started ends with it.
+
+    Without `stop` the output is also on the terminal.
+
+    Raises:
+        DeadlineExceeded: it has not ended within an hour.
+        Interrupted: `stop` was set.
+    """
     with (
         log.open("a") as printed,
         ReapedProcess(words, log=log, environment=environment, directory=ROOT) as process,
@@ -125,12 +170,13 @@ def _tee(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> int
 
         def has_ended() -> bool:
             code = process.exit_code  # before what it printed, which is then all
-            sys.stdout.write(output.read())
-            sys.stdout.flush()
+            if stop is None:
+                sys.stdout.write(output.read())
+                sys.stdout.flush()
             return code is not None
 
         try:
-            wait_until(has_ended, within_s=_LONGEST_S, what=f"{words[0]} ends", poll_s=0.2)
+            wait_until(has_ended, within_s=_LONGEST_S, what=f"{words[0]} ends", poll_s=0.2, stop=stop)
         except KeyboardInterrupt:
             # pytest removes containers and says what it knows
             process.signal(signal.SIGINT)

@@ -46,7 +46,7 @@ def test_a_test_that_fails_once_is_unstable_and_its_first_log_is_kept(tmp_path: 
     assert name.endswith("test_it.py::test_unstable")
     assert "the first time" in Path(log).read_text()
     assert REPEATS + 1 == len((tmp_path / "runs").read_text())
-    assert "1 failed, 1 passed" == found.tests
+    assert found.tests.startswith("1 failed, 1 passed")
 
 
 def test_without_repeats_the_first_failure_counts(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.groups import CAMPAIGN, ROOT, TEST, named
+from campaign.groups import CAMPAIGN, PARTS, ROOT, TEST, named
 from support import groups
 from support.groups import group_of_file, needs_a_server
 
@@ -40,7 +40,7 @@ def test_groups_are_chosen_by_name_in_the_order_of_the_campaign() -> None:
     assert ["moves", "rollouts"] == [one.name for one in named(["rollouts", "moves"], CAMPAIGN)]
     with pytest.raises(LookupError, match="there is no group 'move'; there are brokers, "):
         list(named(["move"], CAMPAIGN))
-    both = [one.name for one in (*TEST, *CAMPAIGN)]
+    both = [one.name for one in (*TEST, *PARTS, *CAMPAIGN)]
     assert len(both) == len(set(both))
 
 
