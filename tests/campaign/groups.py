@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 
-#: Processes of pytest on two processors: with more, what has a time limit is late; with fewer, waiting costs time.
-PROCESSES = "3"
+#: Processes of pytest on two processors. Most tests wait for a broker; with too many, what has a time limit is late.
+PROCESSES = "5"
 
 
 @dataclass(frozen=True, slots=True)

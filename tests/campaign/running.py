@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event
 from time import monotonic
@@ -180,7 +180,8 @@ def _tee(words: Sequence[str], log: Path, environment: Mapping[str, str], *, sto
         except KeyboardInterrupt:
             # pytest removes containers and says what it knows
             process.signal(signal.SIGINT)
-            wait_until(has_ended, within_s=_INTERRUPTED_WITHIN_S, what="the interrupted command ends")
+            with suppress(DeadlineExceeded):
+                wait_until(has_ended, within_s=_INTERRUPTED_WITHIN_S, what="the interrupted command ends")
             raise
         assert process.exit_code is not None
         return process.exit_code

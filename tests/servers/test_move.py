@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections import defaultdict
 from contextlib import closing
@@ -10,6 +9,7 @@ from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from repot.brokers.headers import MAYBE_TWICE_HEADER, MOVE_HEADER, MoveStamp
@@ -119,8 +119,9 @@ def test_a_frozen_mover_cannot_commit_after_another_one_has_taken_over(path: Way
     """Stopped with a window in its hand, and continued when another mover has moved everything."""
     path.fill([task(place) for place in range(120)])
     with start_killed(path, "frozen", lease_s=1) as frozen:
+        process = psutil.Process(frozen.pid)
         try:
-            os.waitid(os.P_PID, frozen.pid, os.WSTOPPED | os.WNOWAIT)
+            wait_until(lambda: process.status() == psutil.STATUS_STOPPED, within_s=60, what="it has stopped")
             wait_until(lambda: attempt(path), within_s=60, what="the lease of the frozen mover has ended", poll_s=0.2)
         finally:
             frozen.send_signal(signal.SIGCONT)
