@@ -57,7 +57,8 @@ def main() -> int:
     if given.test or given.again:
         passed.groups.clear()
     results: dict[str, Result] = {}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a job in the background of a shell ignores Ctrl-C
+        signal.signal(number, signal.default_int_handler)
     try:
         _run(groups, passed, results, repeats=not given.test)
     except KeyboardInterrupt:
