@@ -87,10 +87,10 @@ def _of(name: str, about: str, *needs: str) -> Group:
     return Group(name, about, (_pytest(name, _paths(name)),), tuple(("scripts/setup", one) for one in needs))
 
 
-def _on(name: str, about: str, *paths: str) -> Group:
-    """Return the group of the tests that an environment of `scripts/environment` is for."""
+def _on(name: str, about: str, *paths: str, options: tuple[str, ...] = ()) -> Group:
+    """Return the group of the tests that an environment of `scripts/environment` is for; `options` for unit tests."""
     python = f".tools/{name}/bin/python"
-    unit = _unit(python)
+    unit = Command((*_unit(python).words, *options), python)
     more = Command((python, "-m", "pytest", *paths, "--numprocesses", "2", "--dist", "loadgroup"), python)
     needs = (("scripts/environment", name), ("scripts/celery_tests",))
     return Group(name, about, (unit, more) if paths else (unit,), needs)
@@ -160,7 +160,7 @@ CAMPAIGN = (
     ), (("scripts/setup", "postgresql"),)),
     _on("other-python", "unit tests on another supported Python"),
     _on("oldest", "unit tests, whole projects, Celery's own, on the oldest allowed libraries", *_PROJECTS),
-    _on("newest", "the same on the newest", *_PROJECTS),
+    _on("newest", "the same on the newest, with the floor of the coverage", *_PROJECTS, options=("--cov", "--cov-report=")),
 )  # fmt: skip
 
 
