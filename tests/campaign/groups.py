@@ -130,6 +130,7 @@ TEST = (
 
 #: Of Celery's own tests what a campaign has time for; `make conformance` runs all.
 _CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")
+_COVERAGE = ("--cov", "--cov-report=")
 _PROJECTS = ("tests/apps", "tests/conformance")
 
 #: What `make campaign` runs, in this order.
@@ -150,9 +151,6 @@ CAMPAIGN = (
     _of("wheel", "sdist and wheel, tried in an empty environment"),
     Group("conformance", "Celery's own tests with and without repot", (_CONFORMANCE,), _SUITE),
     Group("mutants", "planted defects, each of which must turn tests red", (_run(PYTHON, "-m", "mutants"),)),
-    Group("coverage", "unit tests with the share of repot that they run, and its floor", (
-        Command((*_UNIT.words, "--cov", "--cov-report="), PYTHON),
-    )),
     Group("storms", "the long experiments at a small size", (
         _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
@@ -160,7 +158,7 @@ CAMPAIGN = (
     ), (("scripts/setup", "postgresql"),)),
     _on("other-python", "unit tests on another supported Python"),
     _on("oldest", "unit tests, whole projects, Celery's own, on the oldest allowed libraries", *_PROJECTS),
-    _on("newest", "the same on the newest, with the floor of the coverage", *_PROJECTS, options=("--cov", "--cov-report=")),
+    _on("newest", "the same on the newest, and the floor of the coverage", *_PROJECTS, options=_COVERAGE),
 )  # fmt: skip
 
 
