@@ -148,7 +148,7 @@ def _short(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _passes_alone(test: str, python: str, log: Path, environment: Mapping[str, str]) -> bool:
-    words = [python, "-m", "pytest", "-p", "no:xdist", *_short(environment), test]
+    words = [python, "-m", "pytest", "--numprocesses", "0", *_short(environment), test]
     return all(not _tee(words, log.with_suffix(".repeat.log"), environment) for _ in range(REPEATS))
 
 

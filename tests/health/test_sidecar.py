@@ -101,6 +101,7 @@ print(*{name.partition(".")[0] for name in sys.modules})
     assert not loaded & {"pydantic", "pydantic_settings", "celery", "kombu", "amqp", "redis", "fastapi", "yaml"}
 
 
+@pytest.mark.real_start
 def test_a_sidecar_is_small_and_stops_at_once(shared: ProbedWorker) -> None:
     """Also in the middle of a question that has no answer."""
     with shared.another_sidecar(HEALTHCHECK_CACHE="0", HEALTHCHECK_PING_TIMEOUT="60"):

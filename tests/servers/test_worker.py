@@ -16,7 +16,7 @@ from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, READY, STA
 from repot.chaos.runner.worker_process import READY_WITHIN_S
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role, celery_config
-from repot.errors import DepthUnknown
+from repot.errors import DeadlineExceeded, DepthUnknown
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 
@@ -54,7 +54,11 @@ class RunningWorker:
             assert self.worker.exit_code is None, self.worker.log_tail(40)
             return len(self.lines(what, task)) >= number
 
-        wait_until(seen, within_s=within_s, what=f"{what} {task}, {number} times")
+        try:
+            wait_until(seen, within_s=within_s, what=f"{what} {task}, {number} times")
+        except DeadlineExceeded as error:
+            error.add_note(self.worker.log_tail(40))
+            raise
 
 
 @pytest.fixture
