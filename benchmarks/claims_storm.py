@@ -222,6 +222,8 @@ class Storm:
         environment = child_environment(settings) | {
             "PYTHONPATH": os.pathsep.join(sys.path),
             "RAN": str(self._folder / "ran"),
+            # a worker that is killed leaves the directory of its pool
+            "TMPDIR": str(self._folder),
         }
         command = [sys.executable, "-m", "celery", "--app", settings.app, "worker", "--hostname", name]
         command += [

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Seconds; a reaper waits for the end of its caller and then for that of its server.
 _GONE_WITHIN_S = 20
 
+#: What pytest keeps of its last runs, and repot of experiments that failed, for people to look at.
+_FOR_PEOPLE = ("pytest", "repot-failed-")
+
 
 class TemporaryFiles:
     """A directory for all temporary files of a group."""
@@ -42,8 +45,7 @@ class TemporaryFiles:
 
     def _found(self) -> list[str]:
         processes = [f"process {one.pid}: {_command(one)}" for one in ours([str(self.path)])]
-        # pytest keeps the directories of its last runs, for people to look at
-        files = [f"file {one}" for one in self.path.iterdir() if not one.name.startswith("pytest")]
+        files = [f"file {one}" for one in self.path.iterdir() if not one.name.startswith(_FOR_PEOPLE)]
         return processes + files
 
 
