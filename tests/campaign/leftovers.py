@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,6 +50,17 @@ class TemporaryFiles:
         return processes + files
 
 
+def _remove_projects(path: Path) -> None:
+    """Remove what Docker Compose runs from files below a directory, with its volumes and networks."""
+    form = '{{.Label "com.docker.compose.project"}} {{.Label "com.docker.compose.project.config_files"}}'
+    if shutil.which("docker") is None:
+        return
+    asked = subprocess.run(["docker", "ps", "--all", "--format", form], capture_output=True, text=True, check=False)
+    for project in {line.split()[0] for line in asked.stdout.splitlines() if f"{path}/" in line}:
+        down = ["docker", "compose", "--project-name", project, "down", "--volumes", "--timeout", "10"]
+        subprocess.run(down, check=False)
+
+
 def _command(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
@@ -65,5 +77,9 @@ def temporary_files() -> Iterator[TemporaryFiles]:
     path.chmod(0o711)
     try:
         yield TemporaryFiles(path)
+    except KeyboardInterrupt:
+        # processes end with those that started them, containers do not
+        _remove_projects(path)
+        raise
     finally:
         shutil.rmtree(path, ignore_errors=True)
