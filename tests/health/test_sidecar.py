@@ -19,6 +19,7 @@ from uuid import uuid4
 import psutil
 import pytest
 from amqp import spec
+from kombu import Connection
 from redis import Redis
 
 from repot.brokers.rabbitmq.management import ManagementApi
@@ -223,10 +224,19 @@ def _require_one_message_a_question(probed: ProbedWorker) -> None:
 
 
 def _unexpected(server: Server) -> list[str]:
-    """The lines in RabbitMQ's log about connections that ended without a word."""
-    lines = [line for path in (server.directory / "log").glob("*.log") for line in path.read_text().splitlines()]
-    assert any("accepting AMQP connection" in line for line in lines)
-    return [line for line in lines if "unexpectedly" in line]
+    """The lines in RabbitMQ's log about connections that ended without a word.
+
+    It writes them in order, some time after the event: once one of our own is there, all before it are.
+    """
+    with Connection(server.url) as connection:
+        connection.connect()
+        peer = f"127.0.0.1:{connection.connection.sock.getsockname()[1]} ->"
+    wait_until(lambda: any(peer in line for line in _log(server)), within_s=30, what="the log has our connection")
+    return [line for line in _log(server) if "unexpectedly" in line]
+
+
+def _log(server: Server) -> list[str]:
+    return [line for path in (server.directory / "log").glob("*.log") for line in path.read_text().splitlines()]
 
 
 @pytest.mark.promise
