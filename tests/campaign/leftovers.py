@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 #: Seconds; a reaper waits for the end of its caller and then for that of its server.
 _GONE_WITHIN_S = 20
 
-#: What pytest keeps of its last runs, and repot of experiments that failed, for people to look at.
-_FOR_PEOPLE = ("pytest", "repot-failed-")
+#: What stays on purpose: pytest's last runs and repot's failed experiments, for people to look at; the directory of a
+#: deployment's status files, for its next worker. And what a process that a test kills cannot remove: its pool's.
+_KEPT = ("pytest", "repot-failed-", f"repot-{os.getuid()}-", "pymp-")
 
 
 class TemporaryFiles:
@@ -46,7 +48,7 @@ class TemporaryFiles:
 
     def _found(self) -> list[str]:
         processes = [f"process {one.pid}: {_command(one)}" for one in ours([str(self.path)])]
-        files = [f"file {one}" for one in self.path.iterdir() if not one.name.startswith(_FOR_PEOPLE)]
+        files = [f"file {one}" for one in self.path.iterdir() if not one.name.startswith(_KEPT)]
         return processes + files
 
 

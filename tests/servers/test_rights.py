@@ -390,7 +390,8 @@ def realm(rabbitmq: Server) -> Realm:
 def worker(settings: WorkerSettings, directory: Path) -> Iterator[ReapedProcess]:
     """A worker as Celery starts it: with events, and with the other workers' company."""
     command = [sys.executable, "-m", "celery", "-A", "support.dead_app", "worker", "-n", "w@rights", "-c", "1", "-E"]
-    environment = child_environment(settings) | {"PYTHONPATH": os.pathsep.join([APPS, *sys.path])}
+    paths = {"PYTHONPATH": os.pathsep.join([APPS, *sys.path]), "TMPDIR": str(directory)}
+    environment = child_environment(settings) | paths
     with ReapedProcess(command, log=directory / "log", environment=environment) as process:
         yield process
 
