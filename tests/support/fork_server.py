@@ -14,6 +14,7 @@ import gc
 import importlib
 import io
 import json
+import linecache
 import os
 import pkgutil
 import runpy
@@ -218,6 +219,8 @@ def run_command(command: list[str]) -> int:
         elif rest[0] == "-c":
             sys.argv = ["-c", *rest[2:]]
             sys.path.insert(0, "")
+            if sys.version_info >= (3, 13):  # whose tracebacks show the code
+                linecache.cache["<string>"] = (len(rest[1]), None, rest[1].splitlines(keepends=True), "<string>")
             exec(compile(rest[1], "<string>", "exec"), _main().__dict__)  # noqa: S102
         else:
             _run_script(rest[0], rest)
