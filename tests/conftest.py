@@ -18,7 +18,7 @@ from repot.testbed import executables, rabbitmq_server, redis_server, toxiproxy_
 from support import groups
 from support.databases import FileDatabase, PrivateDatabase, private_mariadb, private_postgresql
 from support.installed import require
-from support.servers import DEPLOYMENTS, Servers, servers_of
+from support.servers import DISTINCT, Servers, servers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select the tests of `--group`; give those that share a fixture of their module to one process."""
     if wanted := config.getoption("group"):
-        chosen = [item for item in items if groups.group_of(item) == wanted]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-        items[:] = chosen
+        chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            chosen[groups.group_of(item) == wanted].append(item)
+        config.hook.pytest_deselected(items=chosen[False])
+        items[:] = chosen[True]
     for item in items:
         # with `--dist loadgroup` it is set up once
         if not item.get_closest_marker("xdist_group") and (group := _group(item)):
@@ -141,9 +143,9 @@ def toxiproxy() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=DEPLOYMENTS, ids="-".join)
+@pytest.fixture(params=DISTINCT, ids="-".join)
 def servers(request: pytest.FixtureRequest) -> Servers:
-    """The servers of each deployment in turn."""
+    """The servers of two deployments in turn."""
     return servers_of(request)
 
 

@@ -54,9 +54,9 @@ def _run(*words: str) -> Command:
     return Command(words)
 
 
-def _pytest(name: str, paths: Sequence[str], *options: str, python: str = PYTHON) -> Command:
+def _pytest(name: str, paths: Sequence[str]) -> Command:
     spread = ("--numprocesses", PROCESSES, "--dist", "loadgroup")
-    return Command((python, "-m", "pytest", *paths, "--group", name, *spread, *options), python)
+    return Command((PYTHON, "-m", "pytest", *paths, "--group", name, *spread), PYTHON)
 
 
 def _unit(python: str) -> Command:
@@ -66,13 +66,15 @@ def _unit(python: str) -> Command:
 
 def _paths(name: str) -> tuple[str, ...]:
     """Return the files of a group of the campaign, so that no others are imported."""
+    if name in tests.SERVERS_APART:
+        return ("tests/servers",)
     files = (path.relative_to(tests.TESTS) for path in sorted(tests.TESTS.glob("*/test_*.py")))
     return tuple(f"tests/{path}" for path in files if path.parts[0] != "unit" and _is_of(name, path))
 
 
 def _with_promises() -> tuple[str, ...]:
     found = (path for path in sorted(tests.TESTS.glob("*/test_*.py")) if "pytest.mark.promise" in path.read_text())
-    return tuple(f"tests/{path.relative_to(tests.TESTS)}" for path in found) or ("tests/unit",)
+    return tuple(f"tests/{path.relative_to(tests.TESTS)}" for path in found)
 
 
 def _is_of(name: str, path: Path) -> bool:
@@ -149,7 +151,9 @@ CAMPAIGN = (
     _of("browser", "pages in a headless Chromium", "browser"),
     _of("compose", "the compose files, where a Docker engine answers"),
     _of("wheel", "sdist and wheel, tried in an empty environment"),
-    Group("conformance", "Celery's own tests with and without repot", (_CONFORMANCE,), _SUITE),
+    Group("conformance", "Celery's own tests with and without repot", (
+        _pytest("conformance", _paths("conformance")), _CONFORMANCE,
+    ), _SUITE),
     Group("mutants", "planted defects, each of which must turn tests red", (_run(PYTHON, "-m", "mutants"),)),
     Group("storms", "the long experiments at a small size", (
         _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.forked import pytest_configure, pytest_runtest_protocol  # noqa: F401 - workers and commands are forked
-from support.servers import DISTINCT, Servers, servers_of
+from support.servers import DISTINCT, servers_of
 from support.sidecars import ProbedWorker, patient_worker
 
 if TYPE_CHECKING:
@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.testbed import Server
-
-
-@pytest.fixture(params=DISTINCT, ids="-".join)
-def servers(request: pytest.FixtureRequest) -> Servers:
-    """The servers of two deployments in turn: a probe asks the broker alone."""
-    return servers_of(request)
+    from support.servers import Servers
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from redis import Redis
 from repot.testbed import executables, rabbitmq_cluster, rabbitmq_server, redis_server
 from support.forked import pytest_configure, pytest_runtest_protocol  # noqa: F401 - workers and commands are forked
 from support.installed import require
-from support.servers import DISTINCT, Servers, servers_of
+from support.servers import DISTINCT, servers_of
 from support.shop import APPS, Shop
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ def _apps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", APPS)
         yield
-
-
-@pytest.fixture(params=DISTINCT, ids="-".join)
-def servers(request: pytest.FixtureRequest) -> Servers:
-    """The servers of two deployments in turn."""
-    return servers_of(request)
 
 
 @pytest.fixture(scope="module", params=DISTINCT, ids="-".join)

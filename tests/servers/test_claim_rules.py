@@ -13,6 +13,7 @@ from redis import Redis
 from repot.brokers.headers import DEATHS_PROPERTY
 from repot.brokers.message import Message, to_redis
 from repot.brokers.redis.claims import Claim, Claims, ClaimsOfProcess
+from support.claims import KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,15 +37,7 @@ class Place:
         self.own, self.other = (self._claims(server, one) for one in ("own@host", "other@host"))
 
     def _claims(self, server: Server, worker: str) -> Claims:
-        keys = {
-            "global_keyprefix": "",
-            "sep": "\x06\x16",
-            "priority_steps": [0, 3, 6, 9],
-            "unacked_key": "unacked",
-            "unacked_index_key": "unacked_index",
-            "visibility_timeout": 3600,
-        }
-        return Claims(Redis.from_url(server.url).connection_pool, keys, LEASE_S, worker)
+        return Claims(Redis.from_url(server.url).connection_pool, KEYS, LEASE_S, worker)
 
     def now(self) -> float:
         seconds, microseconds = self.client.time()

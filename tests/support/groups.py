@@ -27,7 +27,7 @@ UNIT_PATHS = (
     "tests/servers/test_transaction.py",
 )
 
-#: Groups of the tests that need one of these servers, in whichever file they are.
+#: Groups of the tests that need one of these servers, in whichever file of `tests/servers` they are.
 SERVERS_APART = ("mariadb", "valkey")
 
 #: The files of the other groups, as patterns below `tests/`; the first that matches decides.
@@ -77,9 +77,10 @@ def group_of(item: pytest.Item) -> str:
         return UNIT
     if is_promise(item):
         return PROMISES
-    for name in SERVERS_APART:
-        if name in chosen or name in getattr(item, "fixturenames", ()):
-            return name
+    if path.parts[0] == "servers":
+        for name in SERVERS_APART:
+            if name in {*chosen, *getattr(item, "fixturenames", ())}:
+                return name
     return group_of_file(path)
 
 

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
-#: The fixtures of both; nothing of the last one is a Redis.
-DEPLOYMENTS = [("redis", "redis"), ("rabbitmq", "redis"), ("rabbitmq", "postgresql")]
-
-#: Two without a common server: for what depends on the broker or on the store, and not on the two together.
-DISTINCT = [DEPLOYMENTS[0], DEPLOYMENTS[2]]
+#: The fixtures of two without a common server; nothing of the last one is a Redis.
+DISTINCT = [("redis", "redis"), ("rabbitmq", "postgresql")]
 
 
 class Servers(NamedTuple):
@@ -28,7 +25,7 @@ class Servers(NamedTuple):
 
 
 def servers_of(request: pytest.FixtureRequest) -> Servers:
-    """Return the servers that the parameter of a fixture, one of `DEPLOYMENTS`, names."""
+    """Return the servers that the parameter of a fixture, a pair as in `DISTINCT`, names."""
     get: Callable[[str], Any] = request.getfixturevalue
     broker, store = map(get, request.param)
     return Servers(broker, migrated(store))
