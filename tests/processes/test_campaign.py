@@ -49,6 +49,32 @@ def test_a_test_that_fails_once_is_unstable_and_its_first_log_is_kept(tmp_path: 
     assert found.tests.startswith("1 failed, 1 passed")
 
 
+ERROR_ONCE = (
+    ONCE.replace(
+        "def test_unstable():",
+        """import pytest
+@pytest.fixture
+def once():""",
+    )
+    + """
+def test_unstable(once):
+    pass
+"""
+)
+
+
+def test_an_error_of_a_fixture_is_repeated_as_well(tmp_path: Path) -> None:
+    found = run_pytest(tmp_path, ERROR_ONCE)
+    assert "" == found.problem
+    assert ["test_unstable"] == [name.rpartition("::")[2] for name in found.unstable]
+
+
+def test_a_command_beside_that_fails_fails_its_group(tmp_path: Path) -> None:
+    good, bad = (Command((sys.executable, "-c", f"raise SystemExit({code})")) for code in (0, 3))
+    found = run_group(Group("one", "", (good,), beside=(bad, good)), tmp_path, repeats=True)
+    assert found.problem.startswith(f"failed: {sys.executable} -c")
+
+
 def test_without_repeats_the_first_failure_counts(tmp_path: Path) -> None:
     found = run_pytest(tmp_path, ONCE, repeats=False)
     assert "ended with 1" in found.problem
