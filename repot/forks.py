@@ -4,14 +4,20 @@ A forked process inherits the locks that other threads hold at that instant, and
 them: those of module imports, of `functools.cached_property` before Python 3.12, of kombu's at every access. The first
 task of a pool's process then waits for ever. Celery forks at a worker's start, and again for each process that it adds
 or replaces, while threads of ours run beside it. What such a thread does belongs into `no_fork`.
+
+What a thread logs needs no `no_fork`: a fork waits for the lines that any thread is writing, ours or not. The standard
+library makes new locks for the handlers of a child (https://docs.python.org/3/library/os.html#os.register_at_fork is
+how), but not for the buffered stream below them, whose lock is held while the line is written.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Condition
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,19 +51,56 @@ def no_fork() -> Iterator[None]:
             threads.changed.notify_all()
 
 
+class _Logging:
+    """The locks of everything that logs, while the process forks: a thread that writes a line holds one."""
+
+    def __init__(self) -> None:
+        self._held: list[Any] = []
+
+    def acquire(self, deadline: float) -> None:
+        """Wait until no thread writes a line, or until the deadline."""
+        # this one first, as in `logging.config`: a thread that has it may wait for a handler's
+        if not self._acquire(logging._lock, deadline):  # type: ignore[attr-defined]  # noqa: SLF001 - no other name
+            return
+        for reference in list(logging._handlerList):  # type: ignore[attr-defined]  # noqa: SLF001
+            handler = reference()
+            if handler is not None and handler.lock is not None:
+                self._acquire(handler.lock, deadline)
+
+    def _acquire(self, lock: Any, deadline: float) -> bool:  # noqa: ANN401 - a handler may have any
+        taken = bool(lock.acquire(timeout=max(0.0, deadline - monotonic())))
+        if taken:
+            self._held.append(lock)
+        return taken
+
+    def release(self) -> None:
+        held, self._held = self._held, []
+        for lock in reversed(held):
+            # in a child `logging` has made most of them anew
+            with suppress(RuntimeError):
+                lock.release()
+
+
+_logging = _Logging()
+
+
 def _wait() -> None:
-    """Wait until no thread is inside; none gets in until the process has forked."""
+    """Wait until no thread is inside, or writes a line; none does until the process has forked."""
+    deadline = monotonic() + _LONGEST_S
     _threads.changed.acquire()
     _threads.changed.wait_for(lambda: not _threads.inside, _LONGEST_S)
+    _logging.acquire(deadline)
 
 
 def _go_on() -> None:
+    _logging.release()
     _threads.changed.release()
 
 
 def _begin() -> None:
     """Begin again in a child: it has no other thread."""
     global _threads  # noqa: PLW0603 - one for the process
+    _logging.release()
     _threads = _Threads()
 
 

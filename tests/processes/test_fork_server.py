@@ -36,7 +36,10 @@ print(json.dumps({
     "mask": list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "threads": [threading.current_thread().name, threading.active_count()],
     "place": [time.tzname, locale.setlocale(locale.LC_CTYPE), sys.stdout.encoding],
-    "streams": [(one.errors, one.line_buffering, one.write_through) for one in (sys.stdin, sys.stdout, sys.stderr)],
+    "streams": [
+        (type(one.buffer).__name__, one.errors, one.line_buffering, one.write_through)
+        for one in (sys.stdin, sys.stdout, sys.stderr)
+    ],
     "handlers": len(logging.root.handlers),
     "process": multiprocessing.current_process().name,
 }, indent=1))
@@ -58,6 +61,7 @@ threading.Thread(target=lambda: print("thread")).start()
 
 PROGRAMS = {
     "settings": ["-c", SETTINGS, "one", "two words"],
+    "unbuffered": ["-c", SETTINGS],
     "celery": ["-c", CELERY],
     "error": ["-c", "def fail():\n    1 / 0\nprint('out')\nfail()"],
     "exit with a number": ["-c", "import sys; sys.exit(7)"],
@@ -116,6 +120,8 @@ def test_it_runs_as_an_interpreter_of_its_own(program: list[str], tmp_path: Path
     command = [sys.executable, *program]
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "TZ": "Asia/Tokyo"}
     environment["PYTHONPATH"] = f"{tmp_path}:/no"
+    if program is PROGRAMS["unbuffered"]:
+        environment["PYTHONUNBUFFERED"] = "1"
     started = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
     assert is_forked(command, environment, tmp_path)
     done = forked.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)

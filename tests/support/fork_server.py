@@ -276,14 +276,15 @@ def _locale() -> str:
 def _stream(descriptor: int, name: str, mode: str) -> io.TextIOWrapper:
     raw = io.FileIO(descriptor, mode, closefd=False)
     raw.name = f"<{name}>"  # type: ignore[misc]
-    binary: Any = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    binary: Any = io.BufferedReader(raw) if mode == "r" else raw if unbuffered else io.BufferedWriter(raw)
     found = io.TextIOWrapper(
         binary,
         encoding="utf-8",
         errors="backslashreplace" if name == "stderr" else "surrogateescape" if _locale() in _LENIENT else "strict",
         newline=None if mode == "r" else "\n",
-        line_buffering=name == "stderr" or raw.isatty(),
-        write_through=mode == "w" and bool(os.environ.get("PYTHONUNBUFFERED")),
+        line_buffering=not unbuffered and (name == "stderr" or raw.isatty()),
+        write_through=unbuffered,
     )
     found.mode = mode  # type: ignore[misc]
     return found

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import multiprocessing
 import os
 from contextlib import contextmanager
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from repot.config import WorkerSettings
 from repot.forks import no_fork
@@ -16,8 +21,8 @@ from repot.worker.rollout_store import RedisRolloutStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import pytest
 
+log = logging.getLogger(__name__)
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -72,6 +77,74 @@ def test_a_fork_does_not_wait_for_ever() -> None:
         held.wait()
         assert 0 == exit_code_of_a_child(lambda: None)
         ended.set()
+
+
+class Slow(io.RawIOBase):
+    """A terminal or pipe that takes its time for each line of its first process."""
+
+    def __init__(self) -> None:
+        self.parent = os.getpid()
+        self.writing, self.ended = Event(), Event()
+        self.seconds = 0.2
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if os.getpid() == self.parent:
+            self.writing.set()
+            self.ended.wait(self.seconds)
+        return len(data)
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    """Where the lines of a logger go, by a buffered stream as standard error is."""
+    found = Slow()
+    handler = logging.StreamHandler(io.TextIOWrapper(io.BufferedWriter(found), line_buffering=True))
+    log.addHandler(handler)
+    yield found
+    found.ended.set()
+    log.removeHandler(handler)
+
+
+def test_a_fork_waits_for_a_line_that_a_thread_logs(slow: Slow) -> None:
+    """`logging` makes new locks for a child, the stream below has its own."""
+    with thread(lambda: log.warning("a line")):
+        assert slow.writing.wait(10)
+        assert 0 == exit_code_of_a_child(lambda: log.warning("a line of the child"))
+    # the parent and its later children log on
+    assert 0 == exit_code_of_a_child(lambda: log.warning("another"))
+    with thread(lambda: log.warning("the last")):
+        pass
+    assert not logging._lock._is_owned()  # type: ignore[attr-defined]
+
+
+def test_a_fork_does_not_wait_for_ever_for_a_line(slow: Slow) -> None:
+    slow.seconds = 10
+    with thread(lambda: log.warning("a line")):
+        assert slow.writing.wait(10)
+        began = monotonic()
+        assert 0 == exit_code_of_a_child(lambda: None)
+        assert monotonic() - began < 5
+        slow.ended.set()
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_fork_does_not_wait_for_who_configures_the_logs() -> None:
+    """That thread has the lock of the module, and wants those of the handlers: as `logging.config` does."""
+    configuring, forked = Event(), Event()
+
+    def configure() -> None:
+        with logging._lock:  # type: ignore[attr-defined]
+            configuring.set()
+            forked.wait(0.2)
+            with log.handlers[0].lock:  # type: ignore[union-attr]
+                pass
+
+    with thread(configure):
+        configuring.wait()
+        assert 0 == exit_code_of_a_child(lambda: log.warning("a line of the child"))
 
 
 def test_a_child_forks_as_well() -> None:
