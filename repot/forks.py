@@ -5,19 +5,19 @@ them: those of module imports, of `functools.cached_property` before Python 3.12
 task of a pool's process then waits for ever. Celery forks at a worker's start, and again for each process that it adds
 or replaces, while threads of ours run beside it. What such a thread does belongs into `no_fork`.
 
-What a thread logs needs no `no_fork`: a fork waits for the lines that any thread is writing, ours or not. The standard
-library makes new locks for the handlers of a child (https://docs.python.org/3/library/os.html#os.register_at_fork is
-how), but not for the buffered stream below them, whose lock is held while the line is written.
+What a thread logs needs no `no_fork`: a fork waits for the lines that any thread is writing, ours or not
+(`repot/upstream/log_locks.py`).
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import contextmanager, suppress
 from threading import Condition
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+from repot.upstream.log_locks import log_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,24 +59,17 @@ class _Logging:
 
     def acquire(self, deadline: float) -> None:
         """Wait until no thread writes a line, or until the deadline."""
-        # this one first, as in `logging.config`: a thread that has it may wait for a handler's
-        if not self._acquire(logging._lock, deadline):  # type: ignore[attr-defined]  # noqa: SLF001 - no other name
-            return
-        for reference in list(logging._handlerList):  # type: ignore[attr-defined]  # noqa: SLF001
-            handler = reference()
-            if handler is not None and handler.lock is not None:
-                self._acquire(handler.lock, deadline)
-
-    def _acquire(self, lock: Any, deadline: float) -> bool:  # noqa: ANN401 - a handler may have any
-        taken = bool(lock.acquire(timeout=max(0.0, deadline - monotonic())))
-        if taken:
-            self._held.append(lock)
-        return taken
+        for number, lock in enumerate(log_locks()):
+            if lock.acquire(timeout=max(0.0, deadline - monotonic())):
+                self._held.append(lock)
+            elif not number:
+                # who has the first may wait for the others
+                return
 
     def release(self) -> None:
         held, self._held = self._held, []
         for lock in reversed(held):
-            # in a child `logging` has made most of them anew
+            # in a child `logging` has replaced most of them
             with suppress(RuntimeError):
                 lock.release()
 

@@ -4,7 +4,8 @@
     make campaign GROUPS="moves effects" some of them
     make test                            what proves each promise once
 
-A group that has passed is not run again while no file of the checkout has changed; `--again` runs it. A test of the
+Groups run in two lanes beside each other, and what they print has their names before it. A group that has passed is not
+run again while no file of the checkout has changed; `--again` runs it. A test of the
 campaign that fails is repeated three times alone. If it passes each time, it is unstable: the run says so, keeps the
 log of the failure, and does not fail. The next change explains it in tests/UNSTABLE.md. `make test` repeats nothing.
 
@@ -16,14 +17,16 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Column, Table
 
-from campaign.groups import CAMPAIGN, PARTS, ROOT, TEST, named
+from campaign.groups import CAMPAIGN, PARTS, PYTHON, ROOT, TEST, named
+from campaign.lanes import Lanes
 from campaign.running import Result, prepare, run_group
-from campaign.state import Passed
+from campaign.state import Results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +44,7 @@ def main() -> int:
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="run these groups; all without")
     parser.add_argument("--test", action="store_true", help="the groups of `make test` in place of the campaign's")
     parser.add_argument("--again", action="store_true", help="also run the groups that have passed")
+    parser.add_argument("--in-lane", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true", help="print the groups")
     given = parser.parse_args()
     of_kind = TEST if given.test else CAMPAIGN
@@ -53,59 +57,65 @@ def main() -> int:
             print(f"{group.name:13} {group.about}")
         return 0
     LOGS.mkdir(exist_ok=True)
-    passed = Passed(LOGS / ("test.json" if given.test else "campaign.json"))
-    if given.test or given.again:
-        passed.groups.clear()
-    results: dict[str, Result] = {}
     for number in (signal.SIGINT, signal.SIGTERM):  # a job in the background of a shell ignores Ctrl-C
         signal.signal(number, signal.default_int_handler)
+    results = Results(LOGS)
+    if given.in_lane:
+        return _run_one(groups[0], results, repeats=not given.test)
+    before = (
+        {} if given.test or given.again else {one.name: found for one in groups if (found := results.passed(one.name))}
+    )
+    missing = [one for one in groups if one.name not in before]
+    for group in missing:
+        results.forget(group.name)
+    program = [PYTHON, "-m", "campaign", "--in-lane", *(["--test"] if given.test else [])]
+    begun = monotonic()
     try:
-        _run(groups, passed, results, repeats=not given.test)
+        Lanes(missing, results, LOGS, program).run()
     except KeyboardInterrupt:
-        _print(groups, results, passed.groups)
+        _print(groups, results, before, monotonic() - begun)
         print("interrupted; the same command goes on with the groups that have not passed", file=sys.stderr)
         return 130
-    _print(groups, results, passed.groups)
-    return int(any(one.problem for one in results.values()))
+    _print(groups, results, before, monotonic() - begun)
+    return int(any(found.problem for one in missing if (found := results.last(one.name))))
 
 
-def _run(groups: Sequence[Group], passed: Passed, results: dict[str, Result], *, repeats: bool) -> None:
-    for group in groups:
-        if group.name in passed.groups:
-            continue
-        print(f"\n== {group.name}: {group.about}", flush=True)
-        if problem := prepare(group):
-            results[group.name] = Result(problem)
-            continue
-        results[group.name] = run_group(group, LOGS, repeats=repeats)
-        if not results[group.name].problem:
-            passed.add(group.name, results[group.name])
+def _run_one(group: Group, results: Results, *, repeats: bool) -> int:
+    print(f"== {group.name}: {group.about}", flush=True)
+    problem = prepare(group, LOGS)
+    try:
+        result = Result(problem) if problem else run_group(group, LOGS, repeats=repeats)
+    except KeyboardInterrupt:
+        return 130
+    results.add(group.name, result)
+    print(f"== {group.name}: {result.problem or 'passed'}, {result.wall_s:.0f} s", flush=True)
+    return int(bool(result.problem))
 
 
-def _print(groups: Sequence[Group], results: Mapping[str, Result], before: Mapping[str, Result]) -> None:
+def _print(groups: Sequence[Group], results: Results, before: Mapping[str, Result], wall_s: float) -> None:
     table = Table(
         "group", "result", *(Column(name, justify="right") for name in ("wall s", "processor s")), "tests", box=None
     )
+    found = {one.name: result for one in groups if (result := results.last(one.name))}
     for group in groups:
-        if result := results.get(group.name) or before.get(group.name):
+        if result := found.get(group.name):
             outcome = "FAILED" if result.problem else "skipped" if result.skipped else "passed"
-            outcome += "" if group.name in results else ", before"
+            outcome += ", before" if group.name in before else ""
             table.add_row(
                 group.name, outcome, f"{result.wall_s:.0f}", f"{result.processor_s:.0f}", result.skipped or result.tests
             )
         else:
             table.add_row(group.name, "not run", "", "", "")
-    found = [one for group in groups if (one := results.get(group.name) or before.get(group.name))]
-    total = (sum(one.wall_s for one in found), sum(one.processor_s for one in found))
-    table.add_row("all", "", *(f"{one:.0f}" for one in total), "")
+    table.add_row("all", "", f"{wall_s:.0f}", f"{sum(one.processor_s for one in found.values()):.0f}", "")
     print()
     Console(width=160, highlight=False).print(table)
-    for group in groups:
-        if result := results.get(group.name):
-            for test, log in result.unstable.items():
-                print(f"unstable: {test}: failed once and passed when repeated; the log is {log}")
-            if result.problem:
-                print(f"FAILED: {group.name}: {result.problem}; the log is {LOGS / group.name}.log")
+    for name, result in found.items():
+        if name in before:
+            continue
+        for test, log in result.unstable.items():
+            print(f"unstable: {test}: failed once and passed when repeated; the log is {log}")
+        if result.problem:
+            print(f"FAILED: {name}: {result.problem}; the log is {LOGS / name}.log")
 
 
 if __name__ == "__main__":

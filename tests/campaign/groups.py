@@ -41,6 +41,7 @@ class Group:
         about: what they test, for `--list`.
         beside: commands that run meanwhile, also one after another; each uses one processor.
         needs: scripts that install what is missing; each takes moments if nothing is.
+        lane: groups of one lane run one after another, those of two lanes beside each other.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Group:
     commands: tuple[Command, ...]
     needs: tuple[tuple[str, ...], ...] = ()
     beside: tuple[Command, ...] = ()
+    lane: str = "servers"
 
 
 def _run(*words: str) -> Command:
@@ -84,9 +86,9 @@ def _is_of(name: str, path: Path) -> bool:
         return False
 
 
-def _of(name: str, about: str, *needs: str) -> Group:
+def _of(name: str, about: str, *needs: str, lane: str = "servers") -> Group:
     """Return the group of tests with servers of this name; `needs` are parts of `scripts/setup`."""
-    return Group(name, about, (_pytest(name, _paths(name)),), tuple(("scripts/setup", one) for one in needs))
+    return Group(name, about, (_pytest(name, _paths(name)),), tuple(("scripts/setup", one) for one in needs), lane=lane)
 
 
 def _on(name: str, about: str, *paths: str, options: tuple[str, ...] = ()) -> Group:
@@ -95,8 +97,11 @@ def _on(name: str, about: str, *paths: str, options: tuple[str, ...] = ()) -> Gr
     unit = Command((*_unit(python).words, *options), python)
     more = Command((python, "-m", "pytest", *paths, "--numprocesses", "2", "--dist", "loadgroup"), python)
     needs = (("scripts/environment", name), ("scripts/celery_tests",))
-    return Group(name, about, (unit, more) if paths else (unit,), needs)
+    return Group(name, about, (unit, more) if paths else (unit,), needs, lane=_OTHER)
 
+
+#: The lane of what mostly waits for containers and for Celery's own tests, or uses one or two processes.
+_OTHER = "other"
 
 _UNIT = _unit(PYTHON)
 _SUITE = (("scripts/celery_tests",),)
@@ -135,9 +140,11 @@ _CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")
 _COVERAGE = ("--cov", "--cov-report=")
 _PROJECTS = ("tests/apps", "tests/conformance")
 
-#: What `make campaign` runs, in this order.
+#: What `make campaign` runs, in this order; the two lanes take about as long.
 CAMPAIGN = (
-    Group("site", "the docs site: every page in its place, no broken link", (_run("mkdocs", "build", "--strict"),)),
+    Group("site", "the docs site: every page in its place, no broken link", (
+        _run("mkdocs", "build", "--strict"),
+    ), lane=_OTHER),
     _of("doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql"),
     _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
     _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
@@ -149,17 +156,19 @@ CAMPAIGN = (
     _of("valkey", "the stores on Valkey, where one is installed"),
     _of("pages", "every command of every page, typed", "postgresql"),
     _of("browser", "pages in a headless Chromium", "browser"),
-    _of("compose", "the compose files, where a Docker engine answers"),
-    _of("wheel", "sdist and wheel, tried in an empty environment"),
+    _of("compose", "the compose files, where a Docker engine answers", lane=_OTHER),
+    _of("wheel", "sdist and wheel, tried in an empty environment", lane=_OTHER),
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,
-    ), _SUITE),
-    Group("mutants", "planted defects, each of which must turn tests red", (_run(PYTHON, "-m", "mutants"),)),
+    ), _SUITE, lane=_OTHER),
+    Group("mutants", "planted defects, each of which must turn tests red", (
+        _run(PYTHON, "-m", "mutants"),
+    ), lane=_OTHER),
     Group("storms", "the long experiments at a small size", (
         _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
-    ), (("scripts/setup", "postgresql"),)),
+    ), (("scripts/setup", "postgresql"),), lane=_OTHER),
     _on("other-python", "unit tests on another supported Python"),
     _on("oldest", "unit tests, whole projects, Celery's own, on the oldest allowed libraries", *_PROJECTS),
     _on("newest", "the same on the newest, and the floor of the coverage", *_PROJECTS, options=_COVERAGE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import resource
@@ -18,12 +19,12 @@ from typing import TYPE_CHECKING
 from campaign.groups import BIN, ROOT
 from campaign.leftovers import temporary_files
 from repot.config import inherited_environment
-from repot.errors import DeadlineExceeded
+from repot.errors import DeadlineExceeded, Interrupted
 from repot.testbed import ReapedProcess
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -67,7 +68,7 @@ def run_group(group: Group, logs: Path, *, repeats: bool) -> Result:
     begun, before = monotonic(), _processor_s()
     result = Result()
     with temporary_files() as files:
-        environment = _environment() | {"TMPDIR": str(files.path)}
+        environment = child_environment() | {"TMPDIR": str(files.path)}
         log = logs / f"{group.name}.log"
         log.write_text("")
         with _beside(group.beside, log.with_suffix(".beside.log"), environment) as beside:
@@ -87,12 +88,15 @@ def run_group(group: Group, logs: Path, *, repeats: bool) -> Result:
     return result
 
 
-def prepare(group: Group) -> str:
-    """Install what a group needs; return the problem, or nothing."""
-    for need in group.needs:
-        done = subprocess.run([str(ROOT / need[0]), *need[1:]], cwd=ROOT, env=_environment(), stdout=2, check=False)
-        if done.returncode:
-            return f"{' '.join(need)} ended with {done.returncode}"
+def prepare(group: Group, logs: Path) -> str:
+    """Install what a group needs; return the problem, or nothing. Two lanes install one after the other."""
+    with (logs / "prepare.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for need in group.needs:
+            words = [str(ROOT / need[0]), *need[1:]]
+            done = subprocess.run(words, cwd=ROOT, env=child_environment(), stdout=2, check=False)
+            if done.returncode:
+                return f"{' '.join(need)} ended with {done.returncode}"
     return ""
 
 
@@ -103,7 +107,7 @@ def _beside(commands: Sequence[Command], log: Path, environment: Mapping[str, st
     stop = Event()
 
     def run() -> str:
-        codes = [_tee(command.words, log, environment, stop=stop) for command in commands]
+        codes = [tee(command.words, log, environment, show=None, stop=stop) for command in commands]
         sys.stdout.write(log.read_text())
         failed = [" ".join(one.words[:4]) for one, code in zip(commands, codes, strict=True) if code]
         return f"failed: {', '.join(failed)}" if failed else ""
@@ -123,7 +127,7 @@ def _run(command: Command, log: Path, environment: Mapping[str, str], repeated: 
     if command.python:
         words += ["-p", "campaign.failed_tests", "--failed-to", str(failed), *_short(environment)]
     try:
-        code = _tee(words, log, environment)
+        code = tee(words, log, environment)
     except DeadlineExceeded as error:
         return str(error)
     if not code:
@@ -149,13 +153,24 @@ def _short(environment: Mapping[str, str]) -> tuple[str, str]:
 
 def _passes_alone(test: str, python: str, log: Path, environment: Mapping[str, str]) -> bool:
     words = [python, "-m", "pytest", "--numprocesses", "0", *_short(environment), test]
-    return all(not _tee(words, log.with_suffix(".repeat.log"), environment) for _ in range(REPEATS))
+    return all(not tee(words, log.with_suffix(".repeat.log"), environment) for _ in range(REPEATS))
 
 
-def _tee(words: Sequence[str], log: Path, environment: Mapping[str, str], *, stop: Event | None = None) -> int:
-    """Run a command, its output in a log; return its exit code. What it started ends with it.
+def _to_terminal(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
-    Without `stop` the output is also on the terminal.
+
+def tee(
+    words: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    *,
+    show: Callable[[str], None] | None = _to_terminal,
+    stop: Event | None = None,
+    interrupted_within_s: float = _INTERRUPTED_WITHIN_S,
+) -> int:
+    """Run a command, its output in a log and shown; return its exit code. What it started ends with it.
 
     Raises:
         DeadlineExceeded: it has not ended within an hour.
@@ -170,24 +185,24 @@ def _tee(words: Sequence[str], log: Path, environment: Mapping[str, str], *, sto
 
         def has_ended() -> bool:
             code = process.exit_code  # before what it printed, which is then all
-            if stop is None:
-                sys.stdout.write(output.read())
-                sys.stdout.flush()
+            if show:
+                show(output.read())
             return code is not None
 
         try:
             wait_until(has_ended, within_s=_LONGEST_S, what=f"{words[0]} ends", poll_s=0.2, stop=stop)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Interrupted):
             # pytest removes containers and says what it knows
             process.signal(signal.SIGINT)
             with suppress(DeadlineExceeded):
-                wait_until(has_ended, within_s=_INTERRUPTED_WITHIN_S, what="the interrupted command ends")
+                wait_until(has_ended, within_s=interrupted_within_s, what="the interrupted command ends")
             raise
         assert process.exit_code is not None
         return process.exit_code
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
+    """Return the environment of what a campaign starts."""
     found = inherited_environment(without=("PYTHONDONTWRITEBYTECODE",))
     return found | {"PATH": os.pathsep.join((str(BIN), found.get("PATH", ""))), "PYTHONPATH": str(ROOT / "tests")}
 

@@ -1,4 +1,4 @@
-"""Which groups have passed on the files as they are, so that a campaign that was interrupted goes on."""
+"""The results of groups, kept so that a campaign that was interrupted goes on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import subprocess
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from campaign.groups import ROOT
 from campaign.running import Result
@@ -15,23 +15,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Passed:
-    """The results of the groups that passed, kept in a file; those on other files are forgotten."""
+class Results:
+    """The last result of each group, in a file of its own, with a hash of the checkout that it is about."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the file, if there is one."""
-        self._path, self._files = path, _fingerprint()
-        found = json.loads(path.read_text()) if path.exists() else {}
-        kept = found.get("groups", {}) if found.get("files") == self._files else {}
-        self.groups = {name: Result(**each) for name, each in kept.items()}
+    def __init__(self, directory: Path) -> None:
+        """Take the directory of the files, which exists."""
+        self._directory, self._checkout = directory, _fingerprint()
 
     def add(self, name: str, result: Result) -> None:
-        """Keep the result of a group that passed."""
-        self.groups[name] = result
-        text = json.dumps({"files": self._files, "groups": {one: asdict(each) for one, each in self.groups.items()}})
-        new = self._path.with_suffix(".new")
-        new.write_text(text)
-        new.replace(self._path)
+        """Keep a result."""
+        new = self._path(name).with_suffix(".new")
+        new.write_text(json.dumps({"checkout": self._checkout, "result": asdict(result)}))
+        new.replace(self._path(name))
+
+    def last(self, name: str) -> Result | None:
+        """Return a group's last result, on whatever files."""
+        found = self._read(name)
+        return Result(**found["result"]) if found else None
+
+    def passed(self, name: str) -> Result | None:
+        """Return the result of a group that passed on the files as they are; None if it did not."""
+        found = self._read(name)
+        if found is None or found["checkout"] != self._checkout or found["result"]["problem"]:
+            return None
+        return Result(**found["result"])
+
+    def forget(self, name: str) -> None:
+        """Remove a group's result."""
+        self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.json"
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self._path(name)
+        return json.loads(path.read_text()) if path.exists() else None  # type: ignore[no-any-return] # as `add` wrote it
 
 
 def _fingerprint() -> str:

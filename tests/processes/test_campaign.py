@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Thread
 
 import psutil
+import pytest
 
 from campaign.groups import ROOT, Command, Group
-from campaign.running import REPEATS, run_group
-from campaign.state import Passed
+from campaign.lanes import Lanes
+from campaign.running import REPEATS, Result, run_group
+from campaign.state import Results
 from repot.waiting import wait_until
-
-if TYPE_CHECKING:
-    import pytest
-
-    from campaign.running import Result
 
 
 def run_pytest(tmp_path: Path, text: str, *, repeats: bool = True) -> Result:
@@ -106,12 +105,83 @@ def test_what_a_group_leaves_behind_fails_it(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_group_that_passed_is_remembered_until_a_file_changes(tmp_path: Path) -> None:
-    passed = Passed(tmp_path / "state.json")
-    passed.add("one", run_group(Group("one", "", (Command((sys.executable, "-c", "")),)), tmp_path, repeats=True))
-    assert {"one"} == set(Passed(tmp_path / "state.json").groups)
+    results = Results(tmp_path)
+    results.add("one", run_group(Group("one", "", (Command((sys.executable, "-c", "")),)), tmp_path, repeats=True))
+    results.add("two", Result("it failed"))
+    assert Results(tmp_path).passed("one")
+    assert None is Results(tmp_path).passed("two")
     new = ROOT / "tests" / "campaign" / "new-file"
     new.touch()
     try:
-        assert {} == Passed(tmp_path / "state.json").groups
+        assert None is Results(tmp_path).passed("one")
+        assert Results(tmp_path).last("one")
     finally:
         new.unlink()
+
+
+#: Runs a group by its name: it waits for the other one, dies, or waits to be interrupted.
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from campaign.lanes import Lanes
+from campaign.running import Result
+from campaign.state import Results
+directory, name = Path(sys.argv[1]), sys.argv[2]
+print("begins")
+(directory / f"begun-{name}").touch()
+try:
+    if name == "dies":
+        sys.exit(7)
+    while name == "waits" or not (directory / "begun-one").exists() or not (directory / "begun-two").exists():
+        time.sleep(0.02)
+except KeyboardInterrupt:
+    (directory / f"interrupted-{name}").touch()
+    raise
+Results(directory).add(name, Result())
+"""
+
+
+def lanes(tmp_path: Path, *groups: Group) -> tuple[Lanes, Results]:
+    """Prepare to run groups by that program."""
+    results = Results(tmp_path)
+    return Lanes(groups, results, tmp_path, [sys.executable, "-c", PROGRAM, str(tmp_path)]), results
+
+
+def test_two_lanes_run_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    running, results = lanes(tmp_path, Group("one", "", ()), Group("two", "", (), lane="other"))
+    running.run()
+    assert results.passed("one")
+    assert results.passed("two")
+    assert ["one          | begins", "two          | begins"] == sorted(capsys.readouterr().out.splitlines())
+
+
+def test_a_group_whose_program_dies_has_failed_and_the_next_one_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "begun-two").touch()
+    running, results = lanes(tmp_path, Group("dies", "", ()), Group("one", "", ()))
+    results.add("dies", Result())
+    running.run()
+    assert Result("its program ended with 7") == results.last("dies")
+    assert results.passed("one")
+    # one lane has no prefix
+    assert "begins\nbegins\n" == capsys.readouterr().out
+
+
+def test_an_interrupt_reaches_each_lane_and_ends_it(tmp_path: Path) -> None:
+    """The main thread has it; no group begins afterwards."""
+    groups = [Group("waits", "", (), lane="other"), Group("one", "", (), lane="other"), Group("two", "", ())]
+    running, results = lanes(tmp_path, *groups)
+
+    def interrupt() -> None:
+        wait_until((tmp_path / "begun-waits").exists, within_s=20, what="it has begun")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    sending = Thread(target=interrupt)
+    sending.start()
+    with pytest.raises(KeyboardInterrupt):
+        running.run()
+    sending.join()
+    assert (tmp_path / "interrupted-waits").exists()
+    assert not (tmp_path / "begun-one").exists()
+    assert None is results.last("waits")
