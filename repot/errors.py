@@ -40,6 +40,7 @@
     ├── DeliveryLimitReached      exit 1   a message was delivered too often to workers that died with it
     ├── DeadLetterNotFound        exit 1   there is no such dead letter
     ├── Unroutable                exit 1   a message has no queue to go to, or its queue is full
+    ├── ReturnUnrecognised        exit 1   RabbitMQ returned a message that is not one of those that were sent
     ├── ReservationLost           exit 5   a reservation of messages has ended
     ├── AlreadyMoving             exit 5   another mover holds the queue or the move
     ├── MoveNotFound              exit 1   there is no journal of a move with this name
@@ -313,6 +314,18 @@ class DeadLetterNotFound(RepotError):
 
 class Unroutable(RepotError):
     """A message has no queue to go to, or its queue is full."""
+
+
+class ReturnUnrecognised(RepotError):
+    """RabbitMQ returned a message that is not one of those that were sent, so which of them it has is unknown."""
+
+    @classmethod
+    def to(cls, key: str) -> ReturnUnrecognised:
+        """Return the error for a message with this routing key."""
+        message = f"RabbitMQ returned a message for {key!r} that is not one of those that were sent"
+        return cls(
+            message, hint="Something between here and the queue changes messages; nothing was removed from the source."
+        )
 
 
 class ReservationLost(RepotError):

@@ -9,13 +9,20 @@ from uuid import uuid4
 
 import pytest
 import redis as redis_py
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from kombu import Connection, Queue
 
 from repot.brokers import open_broker
+from repot.brokers.headers import MOVE_HEADER
 from repot.brokers.message import Message
+from repot.brokers.moving import MoveTarget, Outgoing
 from repot.brokers.publishing import CONFIRMED, PublishOutcome
+from repot.brokers.rabbitmq import publish
 from repot.config import BrokerUrl
+from repot.errors import ReturnUnrecognised
 from repot.testbed import standalone_rabbitmq, standalone_redis
+from repot.upstream import raw_frames
 from support.moves import declare, places, scan
 
 if TYPE_CHECKING:
@@ -41,7 +48,11 @@ def queue(server: Server) -> str:
 
 def message(place: int, *, size: int = 0, **properties: Any) -> Message:
     return Message(
-        f"{place}".encode().ljust(size), "text/plain", "utf-8", {"place": place}, {"delivery_mode": 2} | properties
+        f"{place}".encode().ljust(size),
+        "text/plain",
+        "utf-8",
+        {"place": place, "id": f"id-{place}"},
+        {"delivery_mode": 2} | properties,
     )
 
 
@@ -99,7 +110,6 @@ def test_a_full_queue_refuses_the_rest(rabbitmq: Server) -> None:
 
 
 def test_more_messages_than_are_confirmed_at_once(rabbitmq: Server) -> None:
-    """Some queues vanish: what comes back is refused, each by its own body."""
     queue = f"many-{uuid4()}"
     declare(rabbitmq, queue)
     with closing(rabbitmq.open()) as broker:
@@ -107,6 +117,66 @@ def test_more_messages_than_are_confirmed_at_once(rabbitmq: Server) -> None:
         assert list(range(1200)) == places(scan(broker, queue))
         refused = broker.publish(f"gone-{uuid4()}", [message(place) for place in range(700)])
         assert {PublishOutcome.REFUSED} == set(outcomes(refused))
+
+
+#: Bodies that tasks share, and some that py-amqp decodes to something else.
+BODIES = [
+    (b"[[], {}, {}]", "utf-8"),
+    (b"[[], {}, {}]", "utf-16"),
+    (b"\xff\xfe", "utf-8"),
+    (b"", "binary"),
+    (b"a", None),
+]
+
+
+@pytest.mark.promise
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.sampled_from(BODIES), st.sampled_from(["stamp", "id", ""])), min_size=1, max_size=40
+    )
+)
+def test_what_comes_back_is_refused_and_nothing_else(
+    rabbitmq: Server, returning: Broker, sent: list[tuple[bool, tuple[bytes, str | None], str]]
+) -> None:
+    """Whatever bodies the messages share, and whether anything distinguishes them at all."""
+    there = f"there-{uuid4()}"
+    declare(rabbitmq, there)
+    outgoing = []
+    for place, (arrives, (body, encoding), mark) in enumerate(sent):
+        marks = {"stamp": {MOVE_HEADER: f"m:{place}", "id": "one"}, "id": {"id": f"{place}"}, "": {}}[mark]
+        one = Message(body, "application/json", encoding, {"place": place} | marks, {"delivery_mode": 2})
+        outgoing.append(Outgoing(there if arrives else f"no-{there}", one))
+    assert isinstance(returning, MoveTarget)
+    receipts = returning.deliver(outgoing)
+    expected = [place for place, (arrives, _, _) in enumerate(sent) if arrives]
+    assert expected == [place for place, one in enumerate(receipts) if one.is_confirmed]
+    assert expected == places(scan(returning, there))
+    assert all("there is no queue" in one.reason for one in receipts if not one.is_confirmed)
+
+
+@pytest.fixture(scope="module")
+def returning(rabbitmq: Server) -> Iterator[Broker]:
+    with closing(rabbitmq.open()) as found:
+        yield found
+
+
+def test_a_return_of_something_that_was_not_sent_ends_the_batch(
+    returning: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the bytes are changed on their way."""
+    write = raw_frames.write_frames
+
+    def change(connection: Any, frames: list[bytes]) -> None:
+        frames[:] = [one.replace(b"the-id", b"an-id!") for one in frames]
+        write(connection, frames)
+
+    one = Message(b"", "text/plain", "utf-8", {"id": "the-id"}, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, "write_frames", change)
+        with pytest.raises(ReturnUnrecognised, match="RabbitMQ returned a message for 'no' that is not one of those"):
+            returning.publish("no", [one])
+    assert [PublishOutcome.REFUSED] == outcomes(returning.publish("no", [one]))
 
 
 def test_a_redis_without_memory_refuses_all(private_redis: Any) -> None:

@@ -26,7 +26,7 @@ from repot.brokers.rabbitmq.requeue import is_declared
 from repot.config.delays import EXIT, LEVELS, delayed_pattern
 from repot.config.endpoints import endpoints
 from repot.config.queues import DeadLetterQueue
-from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown, ManagementUnreachable
+from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown, ManagementUnreachable, ReturnUnrecognised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -138,9 +138,13 @@ class RabbitBroker:
         on_sent: Callable[[], None] = lambda: None,
     ) -> tuple[Receipt, ...]:
         """Publish in the same way to several queues, some of it delayed."""
-        receipts = self._on_kept(
-            lambda connection: publish.publish(connection, outgoing, self._timeout_s, on_wait, on_sent)
-        )
+        try:
+            receipts = self._on_kept(
+                lambda connection: publish.publish(connection, outgoing, self._timeout_s, on_wait, on_sent)
+            )
+        except ReturnUnrecognised:
+            self._drop()
+            raise
         if any(one.outcome is PublishOutcome.UNKNOWN for one in receipts):
             self._drop()
         return receipts

@@ -2,6 +2,10 @@
 
 py-amqp waits for each confirm before it publishes the next message; here up to `_WINDOW` messages wait for theirs. The
 tag of the n-th message on a channel is n. Messages that AMQP cannot express are refused, and have no tag.
+
+A message that RabbitMQ returns has no tag either, and its confirm follows. It is recognised by its address and its
+mark: its number in a move, else its task's id. Its body says nothing: tasks without arguments share one. While a
+message with the same mark waits for its confirm, the next one is not sent.
 """
 
 from __future__ import annotations
@@ -9,18 +13,20 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import amqp
 
+from repot.brokers.headers import MOVE_HEADER
 from repot.brokers.publishing import CONFIRMED, Receipt, refused, unknown
 from repot.brokers.rabbitmq.frames import FrameWriter
 from repot.config.delays import ENTRY, delayed_key
+from repot.errors import ReturnUnrecognised
 from repot.upstream.confirming_channel import open_confirming_channel, publish_unconfirmed, report_close_at_once
 from repot.upstream.raw_frames import write_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from repot.brokers.moving import Outgoing
 
@@ -31,6 +37,9 @@ _WRITTEN_BYTES = 64 << 10
 _MAX_SIZE = re.compile(r"larger than (?:configured )?max size (\d+)")
 #: Seconds between two calls of `on_wait`.
 _SLICE_S = 1.0
+
+#: Exchange, routing key, number in a move, and id of the task.
+_Mark: TypeAlias = "tuple[str, str, str, str]"
 
 
 def publish(
@@ -48,6 +57,7 @@ def publish(
 
     Raises:
         amqp.AMQPError, OSError: the connection failed before anything was sent.
+        ReturnUnrecognised: RabbitMQ returned a message that was not sent here; which of them have arrived is unknown.
     """
     batch = _Batch(connection, outgoing, timeout_s, on_wait)
     reason = batch.send(on_sent)
@@ -71,8 +81,8 @@ class _Batch:
         #: The number of each message that was published, in order.
         self._numbers: list[int] = []
         self._receipts: dict[int, Receipt] = {}
-        #: Returned messages come in the order in which they were sent: the search goes on from the last one.
-        self._last_returned = -1
+        #: The number of each message that the broker has not answered for, by its mark.
+        self._marks: dict[_Mark, int] = {}
         self._channel = open_confirming_channel(connection, publish_unconfirmed, self)
         report_close_at_once(self._channel)
         self._writer = FrameWriter(self._channel.channel_id, connection.frame_max)
@@ -102,13 +112,20 @@ class _Batch:
         frames: list[bytes] = []
         size = 0
         for number, one in enumerate(outgoing, start):
+            exchange, key = address_of(one)
+            mark = _mark(exchange, key, one.message.headers)
+            if (same := self._marks.get(mark)) is not None:
+                write_frames(self._connection, frames)
+                size = 0
+                self._wait_while(lambda same=same: same in self._pending)  # type: ignore[misc] # one for this message
             self._sent = number + 1
             try:
-                frames.append(self._writer.publish(one.message, *address_of(one)))
+                frames.append(self._writer.publish(one.message, exchange, key))
             except ValueError as error:
                 self._receipts[number] = refused(str(error), is_too_large=True)
                 continue
             self._pending[number] = None
+            self._marks[mark] = number
             self._numbers.append(number)
             size += len(frames[-1])
             if size >= _WRITTEN_BYTES:
@@ -132,8 +149,12 @@ class _Batch:
         return tuple(self._receipts[number] for number in range(len(self._outgoing)))
 
     def _wait(self, most: int) -> None:
+        self._wait_while(lambda: len(self._pending) > most)
+
+    def _wait_while(self, goes_on: Callable[[], bool]) -> None:
         silent_s = 0.0
-        while (waiting := len(self._pending)) > most:
+        while goes_on():
+            waiting = len(self._pending)
             try:
                 self._connection.drain_events(timeout=_SLICE_S)
             except TimeoutError:
@@ -165,13 +186,11 @@ class _Batch:
 
     def returned(self, error: BaseException, exchange: str, key: str, message: Any) -> None:  # noqa: ANN401
         """Find the message that came back; its confirm follows."""
-        del error, exchange, key
-        body = message.body if isinstance(message.body, bytes) else str(message.body).encode()
-        for number in range(self._last_returned + 1, self._sent):
-            if number in self._pending and self._outgoing[number].message.body == body:
-                self._receipts[number] = refused(f"there is no queue {self._outgoing[number].queue!r}")
-                self._last_returned = number
-                return
+        del error
+        number = self._marks.get(_mark(exchange, key, message.headers or {}))
+        if number is None:
+            raise ReturnUnrecognised.to(key)
+        self._receipts[number] = refused(f"there is no queue {self._outgoing[number].queue!r}")
 
     def _settled(self, tag: int, multiple: bool) -> list[int]:  # noqa: FBT001
         """Return the numbers that a confirm is about; RabbitMQ confirms many at once, and 0 means all."""
@@ -180,7 +199,13 @@ class _Batch:
         found = [one for one in meant if one in self._pending]
         for one in found:
             del self._pending[one]
+            outgoing = self._outgoing[one]
+            del self._marks[_mark(*address_of(outgoing), outgoing.message.headers)]
         return found
+
+
+def _mark(exchange: str, key: str, headers: Mapping[str, Any]) -> _Mark:
+    return exchange, key, str(headers.get(MOVE_HEADER)), str(headers.get("id"))
 
 
 def address_of(one: Outgoing) -> tuple[str, str]:
