@@ -97,7 +97,7 @@ def ready(server: Server, queue: str) -> int:
 
 
 def celery_message() -> Message:
-    """Return a task's message as Celery sends it, with a body of 1 KB."""
+    """Return a task's message as a Celery producer of its own sends it, with a body of 1 KB."""
     id_ = str(uuid4())
     args = (
         "x" * (_BODY_BYTES - len('[[""], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]')),
@@ -105,7 +105,8 @@ def celery_message() -> Message:
     headers, properties, body, _ = _APP.amqp.as_task_v2(id_, "shop.charge", args, {}, root_id=id_)
     body = json.dumps(body).encode()
     assert len(body) == _BODY_BYTES
-    fields = {**properties, "delivery_mode": 2, "priority": 0}
+    headers["origin"] = f"gen{id_[:6]}@{id_[-12:]}"
+    fields = {**properties, "reply_to": str(uuid4()), "delivery_mode": 2, "priority": 0}
     return Message(body, "application/json", "utf-8", headers, fields)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
 from click.testing import CliRunner
-from kombu import Queue
+from kombu import Connection, Queue
 
 from repot.cli.main import main
 from repot.errors import MoveRefused
@@ -64,6 +65,17 @@ def test_an_awaited_result_is_refused_as_long_as_its_reply_queue_exists(back: Wa
     wait_until(lambda: not plan_problems(back), within_s=60, what="the reply queue has gone", poll_s=1)
     assert 0 == start(back, tmp_path).exit_code
     assert 3 == len(back.arrived())
+
+
+def test_one_awaited_result_is_found_among_those_of_many_senders(back: Way) -> None:
+    """Every producer process has a reply queue of its own: they are looked up together."""
+    reply = f"reply-{uuid4()}"
+    with Connection(back.source.url) as connection:
+        channel: Any = connection.default_channel
+        channel.queue_declare(reply, durable=False, auto_delete=True)
+        back.fill([*(task(place, reply_to=str(uuid4())) for place in range(200)), task(200, reply_to=reply)])
+        (problem,) = plan(back, code=4)["problems"]
+    assert problem.startswith("1 of the messages looked at expect an rpc:// result")
 
 
 def plan_problems(path: Way) -> int:

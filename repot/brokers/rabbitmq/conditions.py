@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Fact = TypeVar("Fact")
 
 _NOT_COUNTED = Unknown("RabbitMQ has not counted this yet", "Its statistics appear some seconds after the queue.")
+#: A queue takes one to two milliseconds; the names of 2,000 queues 20 to 60.
+_ASKED_SINGLY = 8
 #: The management API shows no value of rabbitmq.conf.
 _CONFIGURED_TIMEOUT = Unknown("consumer_timeout of rabbitmq.conf is not shown; its default is 30 minutes")
 
@@ -98,9 +100,12 @@ class RabbitConditions:
         return self._queue_fact(queue, read)
 
     def existing(self, queues: Iterable[str]) -> tuple[Sequence[str], Unknown | None]:
-        """Look up each queue by its name."""
-        path = f"/api/queues/{segment(self._vhost)}"
-        return [one for one in queues if self._api.get(f"{path}/{segment(one)}") is not None], None
+        """Look up a few queues by their names, and many in the list of all."""
+        path, names = f"/api/queues/{segment(self._vhost)}", list(queues)
+        if len(names) <= _ASKED_SINGLY:
+            return [one for one in names if self._api.get(f"{path}/{segment(one)}") is not None], None
+        there = {one["name"] for one in self._api.get(f"{path}?columns=name&disable_stats=true") or ()}
+        return [one for one in names if one in there], None
 
     def _queue_fact(self, queue: str, read: Callable[[Mapping[str, Any]], Fact | Unknown]) -> Fact | Unknown:
         return self._fact(f"/api/queues/{segment(self._vhost)}/{segment(queue)}", read)
