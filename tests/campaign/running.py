@@ -40,7 +40,7 @@ MOST_REPEATED = 5
 _LONGEST_S, _INTERRUPTED_WITHIN_S = 3600, 60
 
 #: pytest's last line, but for the time.
-_COUNTS = re.compile(r"^=+ (.*\b(?:passed|failed|error).*) in [\d.]+s.*=+$", re.MULTILINE)
+_COUNTS = re.compile(r"^=+ (.*\b(?:passed|failed|error|skipped).*) in [\d.]+s.*=+$", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -84,6 +84,8 @@ def run_group(group: Group, logs: Path, *, repeats: bool) -> Result:
             problems.append("left behind: " + ", ".join(left))
         result.problem = "; ".join(filter(None, problems))
     result.tests = ", ".join(_COUNTS.findall(log.read_text()))
+    if result.tests and not re.search("passed|failed|error", result.tests):
+        result.skipped = result.tests
     result.wall_s, result.processor_s = monotonic() - begun, _processor_s() - before
     return result
 

@@ -34,11 +34,12 @@ class Results:
         return Result(**found["result"]) if found else None
 
     def passed(self, name: str) -> Result | None:
-        """Return the result of a group that passed on the files as they are; None if it did not."""
+        """Return the result of a group that passed on the files as they are; None if it did not, or was skipped."""
         found = self._read(name)
-        if found is None or found["checkout"] != self._checkout or found["result"]["problem"]:
+        if found is None or found["checkout"] != self._checkout:
             return None
-        return Result(**found["result"])
+        result = Result(**found["result"])
+        return None if result.problem or result.skipped else result
 
     def forget(self, name: str) -> None:
         """Remove a group's result."""

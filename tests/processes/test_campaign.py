@@ -80,6 +80,15 @@ def test_without_repeats_the_first_failure_counts(tmp_path: Path) -> None:
     assert {} == found.unstable
 
 
+def test_a_group_of_which_all_is_skipped_has_not_passed(tmp_path: Path) -> None:
+    """It runs again once there is what it needs."""
+    found = run_pytest(tmp_path, "import pytest\ndef test_on_docker():\n    pytest.skip('no Docker engine')\n")
+    assert ("", "1 skipped") == (found.problem, found.skipped)
+    results = Results(tmp_path)
+    results.add("one", found)
+    assert None is results.passed("one")
+
+
 def test_a_test_that_fails_again_is_named(tmp_path: Path) -> None:
     found = run_pytest(tmp_path, "def test_broken():\n    assert False\n")
     assert re.fullmatch(r"failed again when repeated: \S*test_it\.py::test_broken", found.problem)
