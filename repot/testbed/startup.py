@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ _CLUSTER_BUS = 10_000
 #: Both below the ports of outgoing connections on Linux, which would take one between its choice and its use.
 _PORTS = range(10_000, 32_768 - _CLUSTER_BUS)
 _PORT_ATTEMPTS = 100
+#: One for each port that this process was given; they end with it.
+_reservations: list[socket.socket] = []
 #: For a server that hangs: RabbitMQ needs five seconds of a processor, and several may start together.
 _START_WITHIN_S = 120
 
@@ -48,7 +51,8 @@ class Launched:
 def free_port() -> int:
     """Return a loopback port that is free at this moment, and that no outgoing connection takes.
 
-    The port 10,000 above, on which a node of a Redis Cluster listens too, is free as well.
+    On Linux no other call gets it while this process lives, whichever process calls: a server may bind it seconds
+    later. The port 10,000 above, on which a node of a Redis Cluster listens too, is free as well.
 
     Raises:
         ServerFailed: none was found.
@@ -58,9 +62,23 @@ def free_port() -> int:
         with socket.socket() as probe, socket.socket() as above, suppress(OSError):
             probe.bind((LOOPBACK, port))
             above.bind((LOOPBACK, port + _CLUSTER_BUS))
+            _reserve(port)
             return port
     message = f"no port of {LOOPBACK} from {_PORTS[0]} to {_PORTS[-1]} is free"
     raise ServerFailed(message)
+
+
+def _reserve(port: int) -> None:
+    """Reserve a port by a name that one process of the machine can have; raises OSError if another has it."""
+    if sys.platform == "linux":
+        # of the abstract namespace: no file, and it ends with the process (unix(7))
+        reservation = socket.socket(socket.AF_UNIX)
+        try:
+            reservation.bind(f"\0repot-port-{port}")
+        except OSError:
+            reservation.close()
+            raise
+        _reservations.append(reservation)
 
 
 def start(
