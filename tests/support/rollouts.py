@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import amqp
 from celery import Celery
 from kombu import Connection
 
@@ -150,15 +151,25 @@ class Rollout:
     def waiting(self, side: Side, queue: str = "") -> list[Any]:
         """Take the messages of a queue."""
         found: list[Any] = []
+        wait_until(lambda: self._take(side, queue or self.queue, found), within_s=30, what="the queue is declared")
+        return found
+
+    def _take(self, side: Side, queue: str, found: list[Any]) -> bool:
+        """Take all messages; return False in the moment in which RabbitMQ knows a quorum queue that has no process yet.
+
+        It makes the record of the queue first (`rabbit_quorum_queue:declare`), and answers 541, `noproc`, meanwhile.
+        """
         with Connection(self.addresses[side]) as connection:
             channel: Any = connection.default_channel
             while True:
                 try:
-                    message = channel.basic_get(queue or self.queue, no_ack=True)
+                    message = channel.basic_get(queue, no_ack=True)
+                except amqp.InternalError:
+                    return False
                 except connection.channel_errors:
-                    return found  # there is no such queue
+                    return True  # there is no such queue
                 if message is None:
-                    return found
+                    return True
                 found.append(message)
 
     def ids(self, side: Side, queue: str = "") -> list[str]:
