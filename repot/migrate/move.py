@@ -246,11 +246,15 @@ class Move:
     def _route(self, leg: Leg) -> Route:
         route = Route(self.order.name, leg.read, self.source, self.translation(leg), leg.queue)
         if self.order.direction is Direction.FORTH:
-            return replace(route, origin=leg.queue, check=self._check())
+            results = self.rpc_results()
+
+            def look(entries: Sequence[Entry]) -> None:
+                results.look_up(entry.taken.message for entry in entries)
+
+            return replace(route, origin=leg.queue, check=self._check(results), look=look)
         return replace(route, moved=MovedBy(self.order.name, origin(leg.queue, leg.read)))
 
-    def _check(self) -> Callable[[Sequence[Entry]], None]:
-        results = self.rpc_results()
+    def _check(self, results: RpcResults) -> Callable[[Sequence[Entry]], None]:
         routed = RoutedQueues(self.target, self.journal, partial(prepare_dead_letters, self.target, self.order))
         usual = {"", *self.order.goals}
 

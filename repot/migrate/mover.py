@@ -51,7 +51,7 @@ class QueueMover:
         self._journal = placement.journal
         self._reader: QueueReader | None = None
         control.alive, control.let_go = self._keep_alive, self._leave
-        self._ahead = ReadAhead(route.translation)
+        self._ahead = ReadAhead(route.translation, route.look)
         self._writer = WindowWriter(route, placement, control, step=self._step, apply=self._apply, wait=self._wait)
         self._window = self._number = 0
         #: What is still read when the queue is empty.

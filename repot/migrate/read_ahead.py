@@ -16,6 +16,8 @@ from repot.migrate.identity import identity_of
 from repot.migrate.window import Entry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from repot.brokers.moving import QueueReader
     from repot.brokers.reservation import Reservation
     from repot.migrate.translate import Translation
@@ -36,9 +38,9 @@ class Batch:
 class ReadAhead:
     """Holds at most one batch ahead."""
 
-    def __init__(self, translation: Translation) -> None:
-        """Translate what is reserved."""
-        self._translation = translation
+    def __init__(self, translation: Translation, look: Callable[[Sequence[Entry]], None]) -> None:
+        """Translate what is reserved, and `look` at it; what that raises does not count."""
+        self._translation, self._look = translation, look
         self._batch: Batch | None = None
         self._error: RepotError | None = None
 
@@ -68,6 +70,8 @@ class ReadAhead:
         except RepotError as error:
             self._error = error
             return
+        with suppress(RepotError):
+            self._look(batch.entries)
         # an empty queue is looked at again: more may have come
         self._batch = batch if batch.entries else None
 

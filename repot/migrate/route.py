@@ -40,3 +40,5 @@ class Route:
     origin: str = ""
     #: Raises MoveRefused where one of these messages must not be moved, or cannot be.
     check: Callable[[Sequence[Entry]], None] = lambda _: None
+    #: Asks what `check` will need, while the target confirms the window before; nothing is decided by it.
+    look: Callable[[Sequence[Entry]], None] = lambda _: None

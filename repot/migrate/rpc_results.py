@@ -61,15 +61,27 @@ class RpcResults:
         self._look_up({name for _, name in asking if name not in self._looked_up})
         return [one for one, name in asking if self._looked_up.get(name)]
 
+    def look_up(self, messages: Iterable[Message]) -> None:
+        """Ask now what the next `check` of these messages needs to know.
+
+        Raises:
+            BrokerUnreachable: a broker did not answer.
+        """
+        if not self.allowed:
+            self.awaited(messages)
+
     def check(self, messages: Iterable[Message]) -> None:
-        """Check that no result of these messages is awaited.
+        """Check that no result of these messages is awaited, and forget what was looked up: queues come and go.
 
         Raises:
             MoveRefused: some are.
             BrokerUnreachable: a broker did not answer.
         """
-        if not self.allowed and (found := self.awaited(messages)):
-            raise MoveRefused(described(found), hint=WAY_OUT)
+        if not self.allowed:
+            found = self.awaited(messages)
+            self._looked_up.clear()
+            if found:
+                raise MoveRefused(described(found), hint=WAY_OUT)
 
     def _look_up(self, names: set[str]) -> None:
         if not names:

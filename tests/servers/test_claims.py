@@ -399,7 +399,7 @@ def test_takers_that_wait_for_their_turn_keep_their_links(redis: Server, queue: 
     ):
 
         def links_after(for_s: float) -> tuple[set[str], float]:
-            """Return the takers' links after they were served for so long, and the longest pause of theirs or Redis's."""
+            """Return the takers' links after they were served for so long, and the longest pause, also of Redis."""
             until, longest_s = monotonic() + for_s, 0.0
             while (began := monotonic()) < until:
                 first.serve(0.1)
