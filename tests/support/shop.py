@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Seconds; long, so that the lease of a held task outlives a pause of a busy machine.
 LEASE_S = 10.0
+#: Seconds that a test itself waits for a server at least.
+PATIENCE_S = 20.0
 
 #: For what a test sees expire.
 SHORT_LEASE_S = 1.5
@@ -70,8 +72,10 @@ class Shop:
         }
         self.settings: WorkerSettings = ExplicitSettings(**{**defaults, **changes})
         self.journal = Journal(self.settings.journal or directory)
-        # a third of a lease is the longest wait for the store: the test's own is long where the workers' is short
-        patient = self.settings.replace(lease=max(self.settings.lease, LEASE_S))
+        # the test's own waits are long where the workers' are short, so that a busy server is not one that is away; a
+        # third of a lease is the longest wait for the store
+        patience = {} if "socket_timeout" in changes else {"socket_timeout": PATIENCE_S}
+        patient = self.settings.replace(lease=max(self.settings.lease, LEASE_S), **patience)
         # the test looks at the store itself, whatever becomes of the worker's link
         self.store = open_store(patient.replace(lease_store=(leases or results).url))
         self.client = Celery("test", set_as_current=False)
