@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from repot.brokers.journal import Direction
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from repot.brokers.journal import Journal, JournalStep
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
-    from repot.brokers.reservation import Reservation
+    from repot.brokers.reservation import Reservation, TakenMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,17 @@ class QueueTraits:
     limits_headers: bool = False
 
 
+class Release(Enum):
+    """What becomes of a staged message if the move ends before it is moved."""
+
+    #: It goes back into the queue.
+    BACK = auto()
+    #: The same, with the mark `repot_maybe_twice`: another copy may be elsewhere.
+    MARKED = auto()
+    #: It is removed: the target has it.
+    GONE = auto()
+
+
 #: A window takes no further message beyond so many bytes: a mover holds two windows, and some copies of one.
 WINDOW_BYTES = 32 << 20
 
@@ -70,6 +82,9 @@ class QueueReader(ABC):
         the last `commit` or `keep_alive`, or earlier with the connection; its messages are then in the queue again,
         none lost. What was committed before is confirmed.
 
+        On RabbitMQ any consumer of the queue is given what comes back. While there are others, messages are therefore
+        staged first, and come back to the next reader alone, which says `may_run` of them.
+
         Raises:
             FactUnknown: the name does not belong to a queue.
             BrokerUnreachable: the broker did not answer; what it may have reserved comes back.
@@ -84,6 +99,15 @@ class QueueReader(ABC):
 
         Raises:
             BrokerUnreachable: the broker did not answer.
+        """
+
+    def unstage(self, decide: Callable[[TakenMessage], Release]) -> None:  # noqa: B027 - only some brokers need it
+        """Put into the queue again, for its other consumers, what `take` has staged; no reservation may be open.
+
+        `decide` says what becomes of each message. By default nothing is staged.
+
+        Raises:
+            BrokerUnreachable, ReservationLost: the rest stays staged for the next reader, as after a death.
         """
 
     def left(self, prefix: str) -> tuple[str, ...]:  # noqa: ARG002 - only some brokers keep them

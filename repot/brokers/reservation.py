@@ -21,11 +21,13 @@ class TakenMessage:
     Attributes:
         id: names it within its reservation.
         is_redelivered: the broker marks it as delivered before; neither value proves anything about a run.
+        may_run: another consumer of the queue may have been given it as well.
     """
 
     id: str
     message: Message
     is_redelivered: bool = False
+    may_run: bool = False
 
 
 class Reservation(ABC):

@@ -15,8 +15,9 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from repot.brokers.moving import HoldsDelayed
-from repot.errors import BrokerUnreachable, MoveStopped, ReservationLost
+from repot.brokers.moving import HoldsDelayed, Release
+from repot.config.masking import masked
+from repot.errors import AlreadyMoving, BrokerUnreachable, LeaseLost, MoveStopped, RepotError, ReservationLost
 from repot.migrate.identity import identity_of, task_id
 from repot.migrate.read_ahead import ReadAhead
 from repot.migrate.window import Window, abandoned, counted, marked, nothing, recognised
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from repot.brokers.journal import Identities, JournalStep, Lines
     from repot.brokers.moving import QueueReader
-    from repot.brokers.reservation import Reservation
+    from repot.brokers.reservation import Reservation, TakenMessage
     from repot.migrate.control import Control
     from repot.migrate.placement import Placement
     from repot.migrate.route import Route
@@ -50,10 +51,12 @@ class QueueMover:
         self._route, self._placement, self._token, self._control = route, placement, token, control
         self._journal = placement.journal
         self._reader: QueueReader | None = None
-        control.alive, control.let_go = self._keep_alive, self._leave
+        control.alive, control.let_go = self._keep_alive, self._let_go
         self._ahead = ReadAhead(route.translation, route.look)
         self._writer = WindowWriter(route, placement, control, step=self._step, apply=self._apply, wait=self._wait)
         self._window = self._number = 0
+        #: Whether a window is in the journal and not settled.
+        self._is_open = False
         #: What is still read when the queue is empty.
         self._phases: list[str] = []
         #: Identities of messages that were delivered and may come back, and of those that may have been sent.
@@ -70,6 +73,13 @@ class QueueMover:
         try:
             while not self._has_ended():
                 pass
+            self._unstage()
+        except (LeaseLost, AlreadyMoving):
+            # what is staged is the other mover's
+            raise
+        except RepotError:
+            self._unstage()
+            raise
         finally:
             self._leave()
 
@@ -84,6 +94,8 @@ class QueueMover:
         """
         try:
             self._recover()
+            assert self._reader is not None
+            self._reader.unstage(self._release_of)
         finally:
             self._leave()
 
@@ -105,6 +117,30 @@ class QueueMover:
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
+
+    def _let_go(self) -> None:
+        """Hold nothing for a while."""
+        self._unstage()
+        self._leave()
+
+    def _unstage(self) -> None:
+        """Let the queue's other consumers have what is staged, unless the target may have it."""
+        self._ahead.give_back()
+        if self._reader is None or self._is_open:
+            return
+        try:
+            self._reader.unstage(self._release_of)
+        except DISTURBANCES as error:
+            text = f"what is staged waits for the next start of the move: {masked(error.message)}"
+            log.warning(text, extra={"action": "move_interrupted"})
+
+    def _release_of(self, taken: TakenMessage) -> Release:
+        """Return what becomes of a staged message that is not moved."""
+        identity = identity_of(taken.message)
+        if self._written[identity] > 0:
+            self._written[identity] -= 1
+            return Release.GONE
+        return Release.MARKED if taken.may_run or identity in self._maybe else Release.BACK
 
     def _turn(self) -> bool:
         """Go on with what is not due yet, then with what has become due; return False at the end."""
@@ -131,7 +167,7 @@ class QueueMover:
         assert self._reader is not None
         batch = self._ahead.take(self._reader, self._control.window_size(), self._next_name)
         reservation = batch.reservation
-        known = self._recognised(batch.entries) if self._written else set()
+        known = self._recognised(batch.entries)
         if known:
             reservation.commit(known)
             self._apply(recognised(self._route.account, len(known)))
@@ -154,11 +190,15 @@ class QueueMover:
             if self._written[entry.identity] > 0 and (entry.taken.is_redelivered or task_id(entry.taken.message)):
                 self._written[entry.identity] -= 1
                 found.add(entry.taken.id)
+            elif entry.taken.may_run:
+                # if the source still has the original, it comes as another copy
+                self._written[entry.identity] += 1
         return found
 
     def _open(self, reservation: Reservation, entries: list[Entry]) -> Window:
         certain = [entry.identity for entry in entries if self._number_it(entry)]
         window = Window(self._route.account, self._window, reservation, entries)
+        self._is_open = True
         self._apply(window.opened(self._number, certain))
         return window
 
@@ -170,7 +210,7 @@ class QueueMover:
         numbers = self._maybe.get(entry.identity)
         if not numbers:
             self._number += 1
-            entry.number = self._number
+            entry.number, entry.maybe_twice = self._number, entry.taken.may_run
             return False
         entry.number, entry.maybe_twice = numbers.pop(0), True
         if numbers:
@@ -188,6 +228,9 @@ class QueueMover:
         try:
             self._writer.write(window, lambda: meanwhile(window))
         except MoveStopped:
+            if not self._placement.is_certain and any(entry.maybe_twice for entry in window.pending):
+                # the target may have it: as after a death, the next mover sends it with its number and the mark
+                raise
             self._settle(window)
             window.reservation.give_back()
             raise
@@ -195,6 +238,7 @@ class QueueMover:
 
     def _settle(self, window: Window) -> None:
         self._placement.finish(window, self._step)
+        self._is_open = False
         self._control.moved(window)
 
     # -- what an earlier mover left
@@ -215,6 +259,7 @@ class QueueMover:
                 open_now = {}
         if open_now:
             self._apply(abandoned(queue, open_now, may_be_written=not self._placement.is_certain))
+        self._is_open = False
         self._written = counted(self._journal.identities(queue, "written"))
         self._maybe = self._journal.identities(queue, "maybe")
 

@@ -64,20 +64,21 @@ class WindowWriter:
                 entry.translated = translation.quarantine(message, Reason.TOO_LARGE, receipt.reason)
             elif not receipt.is_confirmed:
                 refusals.append(receipt.reason)
-        self._mark(window, _unknown(pending, receipts))
+        again = self._mark(_unknown(pending, receipts))
         if refusals:
             self._control.target_refuses(refusals[0], self._wait)
+        if again:
+            self._apply(marked(window.queue, again))
 
-    def _mark(self, window: Window, entries: Sequence[Entry]) -> None:
-        """Mark messages that are sent again although the first copy may have arrived."""
+    def _mark(self, entries: Sequence[Entry]) -> int:
+        """Mark messages that are to be sent again although the first copy may have arrived; return how many are new."""
         if entries and self._placement.is_certain:
             message = "the target did not answer; its journal says what it has"
             raise BrokerUnreachable(message)
         again = [entry for entry in entries if not entry.maybe_twice]
         for entry in again:
             entry.maybe_twice = True
-        if again:
-            self._apply(marked(window.queue, len(again)))
+        return len(again)
 
     def _write_to_source(self, window: Window, entries: Sequence[Entry]) -> None:
         """Quarantine on the source what the target cannot hold."""

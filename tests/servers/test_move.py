@@ -14,7 +14,7 @@ import pytest
 
 from repot.brokers.headers import MAYBE_TWICE_HEADER, MOVE_HEADER, MoveStamp
 from repot.brokers.moving import KeepsJournals
-from repot.errors import AlreadyMoving
+from repot.errors import AlreadyMoving, MoveStopped
 from repot.migrate.identity import digest_of, identity_of, sums_of
 from repot.migrate.move import open_move
 from repot.migrate.status import find_record
@@ -29,6 +29,7 @@ from support.moves import (
     killed_at,
     places,
     start_killed,
+    stopped_without_confirms,
     task,
     way_of,
 )
@@ -131,6 +132,19 @@ def test_a_frozen_mover_cannot_commit_after_another_one_has_taken_over(path: Way
     assert (True, 120, 0) == (found["closes"], found["delivered"], found["still_reserved"])
     arrived = path.arrived()
     assert set(range(120)) == set(places(arrived))
+    check_copies(path, arrived, found)
+
+
+@pytest.mark.parametrize("path", ["redis-rabbitmq", "rabbitmq-rabbitmq"], indirect=True)
+def test_a_move_that_is_stopped_while_the_target_does_not_answer_marks_what_it_sends_again(path: Way) -> None:
+    """The target has the window, and its confirms were lost."""
+    path.fill([task(place) for place in range(120)])
+    with pytest.raises(MoveStopped), open_move(path.order(), path.settings) as move:
+        move.run(stopped_without_confirms(move))
+    found = path.move()
+    assert (True, 120, 0, []) == (found["closes"], found["delivered"], found["still_reserved"], path.left())
+    arrived = path.arrived()
+    assert 170 == len(arrived)
     check_copies(path, arrived, found)
 
 

@@ -20,6 +20,7 @@ from repot.brokers.moving import MoveSource
 from repot.cli.main import main
 from repot.config import BrokerUrl
 from repot.testbed import redis_server
+from support.live_consumer import LiveConsumer
 from support.moves import scan, task
 from support.realm import Realm
 
@@ -148,6 +149,25 @@ def test_giving_back_without_a_right_is_refused_and_loses_nothing(
     # without the right to end a reservation they are back on the source already
     there = source if missing == "zrem" else target
     assert [0, 1, 2, 3] == sorted(one.headers["place"] for one in messages(there))
+
+
+def test_the_rights_of_the_page_are_enough_while_workers_consume(
+    side: Callable[..., Side], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mover declares the queue where it stages what it takes, and removes it."""
+    source, target = side("rabbitmq", "source"), side("redis", "target")
+    with closing(source.open()) as broker:
+        assert all(one.is_confirmed for one in broker.publish("orders", [task(place) for place in range(4)]))
+    monkeypatch.setenv("WORKER_MOVE_FROM", source.mover)
+    monkeypatch.setenv("WORKER_MOVE_TO", target.mover)
+    monkeypatch.setenv("WORKER_MOVE_DIR", str(tmp_path))
+    words = ["--name", f"m-{uuid4()}", "--queue", "orders", "--execute", "--from-management", source.management]
+    with LiveConsumer(source.url, "orders") as worker:
+        worker.wait_for_one()
+        assert 3 == json.loads(run("start", "--json", *words))["delivered"]
+        worker.free()
+    with closing(source.open()) as broker:
+        assert ("orders.repot-staging",) == broker.missing(["orders.repot-staging"])
 
 
 def messages(side: Side) -> list[Message]:

@@ -3,7 +3,8 @@
 `reserved`: not in the journal yet. `opened`: nothing is written. `half`: half of the window is written. `written`: all
 of it, and not settled unless that is one step. `settled`: not committed on the source. `committed`: before the next
 one. `ahead`: the next window is reserved, while this one is not confirmed yet. `frozen`: stopped (SIGSTOP) where
-`written` is.
+`written` is. Where the source queue has other consumers: `copied`: a window is in the staging queue, and not
+acknowledged; `staged`: it is. `unstaging`: the move is stopped, and what is staged is in the queue again as well.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from threading import Event
 from typing import Any
 
 from repot.brokers.journal import Direction
+from repot.brokers.rabbitmq.staging import StagingReader
 from repot.brokers.reservation import Reservation
 from repot.config import BrokerUrl, ExplicitSettings
 from repot.errors import RepotError
@@ -81,7 +83,7 @@ def _halved(target: Any, count: _Counter) -> None:
     target.deliver = deliver
 
 
-def _arm(move: Move, instant: str, window: int) -> None:
+def _arm(move: Move, instant: str, window: int, stop: Event) -> None:
     count = _Counter(window, _stand_still if instant == "frozen" else _die)
     places: dict[str, tuple[Any, str]] = {
         "reserved": (QueueMover, "_open"),
@@ -90,11 +92,17 @@ def _arm(move: Move, instant: str, window: int) -> None:
         "frozen": (QueueMover, "_settle"),
         "settled": (Reservation, "commit"),
         "committed": (Control, "moved"),
+        "copied": (StagingReader, "_acknowledge"),
     }
     if instant == "half":
         _halved(move.target, count)
     elif instant == "ahead":
         _after(ReadAhead, "prepare", count)
+    elif instant == "staged":
+        _after(StagingReader, "_stage", count)
+    elif instant == "unstaging":
+        _after(ReadAhead, "prepare", _Counter(window, stop.set))
+        _before(StagingReader, "unstage", _Counter(1, lambda: _after(StagingReader, "_publish", _Counter(1, _die))))
     else:
         _before(*places[instant], count)
 
@@ -110,9 +118,10 @@ def main(found: dict[str, Any]) -> int:
     routed = tuple(routes.values()) if routes and way is Direction.BACK else ()
     order = Order(found["name"], Addresses(*sides), queues, rules, limits, way, routed=routed)
     with open_move(order, ExplicitSettings(lease_store=found["store"], socket_timeout=5)) as move:
-        _arm(move, found["instant"], found["window"])
+        stop = Event()
+        _arm(move, found["instant"], found["window"], stop)
         try:
-            move.run(Event())
+            move.run(stop)
         except RepotError as error:
             sys.stdout.write(type(error).__name__)
             return error.exit_code

@@ -15,6 +15,7 @@ from kombu import Connection, Queue
 from repot.brokers.journal import Direction
 from repot.brokers.message import Message
 from repot.brokers.moving import MoveSource
+from repot.brokers.publishing import Receipt, unknown
 from repot.config import BrokerUrl, ExplicitSettings, inherited_environment
 from repot.migrate.addresses import Address, Addresses
 from repot.migrate.control import Limits
@@ -178,6 +179,20 @@ def task(place: int, *, size: int = 0, headers: dict[str, Any] | None = None, **
 def places(messages: list[Message]) -> list[int]:
     """Their places."""
     return [one.headers["place"] for one in messages]
+
+
+def stopped_without_confirms(move: Move) -> Event:
+    """Lose the confirms of a move's first window, and return what then stops the move."""
+    deliver: Any = move.target.deliver
+    stop = Event()
+
+    def lose(*given: Any) -> tuple[Receipt, ...]:
+        receipts = deliver(*given)
+        stop.set()
+        return (unknown("its confirm was lost"),) * len(receipts)
+
+    move.target.deliver = lose  # type: ignore[method-assign,assignment]
+    return stop
 
 
 def _address(server: Server) -> Address:

@@ -23,6 +23,7 @@ from repot.brokers.rabbitmq.delayed import delayed_for
 from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
 from repot.brokers.rabbitmq.reader import FilteredReader, RabbitHold, RabbitReader, brought_by, is_for
 from repot.brokers.rabbitmq.requeue import is_declared
+from repot.brokers.rabbitmq.staging import StagedReader, StagingReader, staging_name
 from repot.config.delays import EXIT, LEVELS, delayed_pattern
 from repot.config.endpoints import endpoints
 from repot.config.queues import DeadLetterQueue
@@ -46,6 +47,8 @@ DEFAULT_DEPTH_LAG_S = 10.0
 
 #: Since 4.0 quorum queues drop a message that was returned more than 20 times.
 _DEFAULT_RETURN_LIMIT, _LIMITED_SINCE = 20, 4
+#: A reader of delayed messages has no window of its own, and stages no larger ones.
+_MAX_WINDOW = 5000
 #: A scan's reader may wait so long for the next message that it takes.
 _SCAN_LEASE_S = 120
 #: The default of `max_message_size`, which the management API does not show: since 4.0, and before.
@@ -111,11 +114,16 @@ class RabbitBroker:
             # classic queues only; 0 or absent for a message without a timestamp
             oldest = found.get("head_message_timestamp") if found["messages_ready"] else None
             # a dead-lettered message of a quorum queue is still the queue's until the dead-letter target has it
-            unacked = found["messages_unacknowledged"] + found.get("messages_dlx", 0)
+            unacked = found["messages_unacknowledged"] + found.get("messages_dlx", 0) + self._staged_count(queue)
             return Depth(found["messages_ready"], unacked, float(oldest) if oldest else None, delayed)
         except KeyError as error:
             message = f"RabbitMQ has not counted the messages of {queue!r} yet"
             raise DepthUnknown(message, hint="Its statistics appear some seconds after the queue.") from error
+
+    def _staged_count(self, queue: str) -> int:
+        """Return how many of a queue's messages a mover has staged."""
+        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(staging_name(queue))}")
+        return int(found["messages_ready"] + found["messages_unacknowledged"]) if found else 0
 
     def browse(self, queue: str, decide: Decide) -> Browsed:
         """Take each message, and give back what is kept; the queue's delivery limit is read first."""
@@ -149,12 +157,18 @@ class RabbitBroker:
             self._drop()
         return receipts
 
-    def reader(self, queue: str, *, window: int, lease_s: float, moved: MovedBy | None = None) -> RabbitReader:
+    def reader(self, queue: str, *, window: int, lease_s: float, moved: MovedBy | None = None) -> StagingReader:
         """Return a reader whose connection's heartbeat is the lease; the queue's limits and sizes are read first."""
-        connect, limit = self._reading(lease_s), self._return_limit(queue)
+        connect, limit, size = self._reading(lease_s), self._return_limit(queue), min(window, self._fitting(queue))
+        reader = RabbitReader(connect, queue, size, limit, self._errors)
         if moved is not None:
-            return FilteredReader(connect, (queue,), brought_by(moved), limit, self._errors)
-        return RabbitReader(connect, queue, min(window, self._fitting(queue)), limit, self._errors)
+            reader = FilteredReader(connect, (queue,), brought_by(moved), limit, self._errors)
+        return self._staging(queue, reader, size, lease_s)
+
+    def _staging(self, queue: str, reader: RabbitReader, window: int, lease_s: float) -> StagingReader:
+        name = staging_name(queue)
+        staged = StagedReader(self._reading(lease_s), name, window, self._return_limit(name), self._errors)
+        return StagingReader(queue, reader, staged, self._timeout_s, self._errors, delays=self._is_delayed(queue))
 
     def _fitting(self, queue: str) -> int:
         """Return how many messages of a queue have `WINDOW_BYTES`, by their average; many if that is not known yet."""
@@ -162,9 +176,10 @@ class RabbitBroker:
         average = int(found.get("message_bytes", 0)) // max(1, int(found.get("messages", 0)))
         return max(1, WINDOW_BYTES // max(1, average))
 
-    def delayed_reader(self, queue: str, *, lease_s: float, moved: MovedBy | None = None) -> RabbitReader:
+    def delayed_reader(self, queue: str, *, lease_s: float, moved: MovedBy | None = None) -> StagingReader:
         """Return a reader of the delayed messages for a queue."""
-        return FilteredReader(self._reading(lease_s), LEVELS, is_for(queue, moved), None, self._errors)
+        reader = FilteredReader(self._reading(lease_s), LEVELS, is_for(queue, moved), None, self._errors)
+        return self._staging(queue, reader, min(_MAX_WINDOW, self._fitting(queue)), lease_s)
 
     def _reading(self, lease_s: float) -> Callable[[], Connection]:
         return partial(self._connect, confirm_publish=True, heartbeat_s=max(1, round(lease_s)))

@@ -58,13 +58,8 @@ class RabbitReader(QueueReader):
         `return_limit` is the number of returns after which the queue drops a message; None without a limit.
         """
         self._queues: tuple[str, ...] = (queue,)
-        self._connect, self._queue, self._window, self._limit, self._errors = (
-            connect,
-            queue,
-            window,
-            return_limit,
-            errors,
-        )
+        self._connect, self._queue, self._limit, self._errors = connect, queue, return_limit, errors
+        self.window = window
         self._connection: Connection | None = None
         self._channel: Any = None
         #: By their numbers.
@@ -74,11 +69,37 @@ class RabbitReader(QueueReader):
         self._held = 0
         self._has_acknowledged = False
 
+    def open(self) -> amqp.Connection:
+        """Subscribe unless that is done; return the connection, which is dead once RabbitMQ hears nothing for a lease.
+
+        Raises:
+            BrokerUnreachable: RabbitMQ did not answer.
+        """
+        with self._errors():
+            if self._connection is None:
+                self._subscribe()
+            assert self._connection is not None
+            established: amqp.Connection = self._connection.connection
+            return established
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it has subscribed; what it held when it closed is in the queue again."""
+        return self._connection is not None
+
+    def consumers_of(self, queue: str) -> int:
+        """Return how many consumers of a queue are its own."""
+        return len(self._channels) if queue in self._queues else 0
+
+    def taken(self, name: str, delivery: Delivery) -> TakenMessage:
+        """Return a delivery as a message of a reservation."""
+        return TakenMessage(name, without_counts(delivery.message), delivery.is_redelivered)
+
     def take(self, limit: int, name: str) -> Reservation:
         """Wait until a window has arrived, or no message waits."""
         del name
         # the prefetch is two windows: with more RabbitMQ sends no further one
-        limit = min(limit, self._window or limit)
+        limit = min(limit, self.window or limit)
         with self._errors():
             if self._connection is None:
                 self._subscribe()
@@ -146,7 +167,7 @@ class RabbitReader(QueueReader):
         # an answer on the same channel: RabbitMQ has read what was sent before
         self._has_acknowledged = False
         for channel in self._channels.values():
-            channel.basic_qos(0, 2 * self._window or _MAX_PREFETCH, False)
+            channel.basic_qos(0, 2 * self.window or _MAX_PREFETCH, False)
 
     def _subscribe(self) -> None:
         self._connection = self._connect()
@@ -275,10 +296,7 @@ class _Window(Reservation):
 
     def __init__(self, reader: RabbitReader, channels: Mapping[int, Any], deliveries: list[Delivery]) -> None:
         self._deliveries = {f"{one.channel}.{one.tag}": one for one in deliveries}
-        super().__init__(
-            TakenMessage(name, without_counts(one.message), one.is_redelivered)
-            for name, one in self._deliveries.items()
-        )
+        super().__init__(reader.taken(name, one) for name, one in self._deliveries.items())
         self._reader, self._channels = reader, channels
 
     def _commit(self, ids: list[str]) -> None:

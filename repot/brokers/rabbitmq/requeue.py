@@ -104,6 +104,21 @@ def count_waiting(connection: amqp.Connection, queue: str) -> int | None:
     return counted
 
 
+def consumer_count(connection: amqp.Connection, queue: str) -> int | None:
+    """Return how many consumers a queue has; None if it is not declared, 0 also while its leader is silent.
+
+    Raises:
+        amqp.AMQPError, OSError: there was no answer.
+    """
+    own: Any = connection.channel()
+    try:
+        counted = own.queue_declare(queue, passive=True).consumer_count
+    except amqp.NotFound:
+        return None
+    own.close()
+    return int(counted)
+
+
 def declared_count(connection: amqp.Connection, queue: str) -> int | None:
     """Return the same, and touch no message; 0 also for a quorum queue whose leader is silent."""
     own: Any = connection.channel()
