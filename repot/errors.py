@@ -375,6 +375,11 @@ class MoveRefused(RepotError):
 class MoveStopped(RepotError):
     """A move ended before its queues were empty; what is left waits on the source broker."""
 
+    @classmethod
+    def on_request(cls) -> MoveStopped:
+        """Return the error of a move that a signal ended."""
+        return cls("the move was interrupted; nothing is lost", hint="`repot move resume` goes on from here.")
+
 
 class HoldersUnknown(RepotError):
     """A worker may be alive that did not say what it holds, so its messages cannot be given back."""

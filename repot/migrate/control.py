@@ -234,10 +234,9 @@ class Control:
         return now
 
     def _check_end(self) -> None:
-        hint = "`repot move resume` goes on from here."
         if self.stop.is_set():
-            message = "the move was interrupted; nothing is lost"
-            raise MoveStopped(message, hint=hint)
+            raise MoveStopped.on_request()
+        hint = "`repot move resume` goes on from here."
         if self._requested is Request.STOP:
             message = "the move was stopped by an operator"
             raise MoveStopped(message, hint=hint)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from repot.errors import AlreadyMoving
-from repot.worker.holder import described, has_ended
+from repot.worker.holder import described, doing, has_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from repot.brokers.journal import Journal
     from repot.brokers.moving import MoveSource, QueueHold
+    from repot.migrate.control import Limits
 
 
 def acquire(journal: Journal, holder: str, lease_s: float) -> str:
@@ -26,14 +28,26 @@ def acquire(journal: Journal, holder: str, lease_s: float) -> str:
         return journal.acquire(holder, lease_s, owner if has_ended(owner) else "")
 
 
-def hold_queue(source: MoveSource, queue: str, holder: str, lease_s: float) -> QueueHold:
+def hold_queue(
+    source: MoveSource, queue: str, holder: str, limits: Limits, wait: Callable[[AlreadyMoving], None]
+) -> QueueHold:
     """Hold a queue, also one whose mover is known to have ended.
+
+    A mover of the same move has lost that one's lease to this one, and changes nothing any more: it ends with its next
+    step, or its hold does with its lease. If this one ended here, neither would go on. `wait` is called about once a
+    second meanwhile, and for `patience_s` at the most.
 
     Raises:
         AlreadyMoving: another mover is at work.
     """
-    with _described():
-        return source.hold(queue, holder, lease_s, has_ended)
+    deadline = monotonic() + limits.patience_s
+    while True:
+        try:
+            return source.hold(queue, holder, limits.lease_s, has_ended)
+        except AlreadyMoving as error:
+            if doing(error.holder) != doing(holder) or monotonic() >= deadline:
+                raise _in_words(error) from error
+            wait(error)
 
 
 @contextmanager
@@ -42,4 +56,8 @@ def _described() -> Iterator[None]:
     try:
         yield
     except AlreadyMoving as error:
-        raise AlreadyMoving(error.message.replace(error.holder, described(error.holder)), hint=error.hint) from error
+        raise _in_words(error) from error
+
+
+def _in_words(error: AlreadyMoving) -> AlreadyMoving:
+    return AlreadyMoving(error.message.replace(error.holder, described(error.holder)), hint=error.hint)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from repot.brokers.headers import MovedBy, origin
 from repot.brokers.journal import Direction
 from repot.brokers.moving import MoveSource, MoveTarget
-from repot.errors import BrokerUnreachable, ConfigInvalid, MoveConflict, MoveRefused
+from repot.errors import BrokerUnreachable, ConfigInvalid, MoveConflict, MoveRefused, MoveStopped
 from repot.migrate.account import total
 from repot.migrate.control import Control, Limits, Request, Until
 from repot.migrate.identity import identity_of, task_id
@@ -30,8 +30,8 @@ from repot.migrate.rpc_results import RpcResults
 from repot.migrate.run import Run
 from repot.migrate.status import audit_line, find_record, routed_queues
 from repot.migrate.translate import Rules, Translation
-from repot.migrate.window import counted, turned
-from repot.worker.holder import this_process
+from repot.migrate.window import counted, nothing, turned
+from repot.worker.holder import described, this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from repot.brokers import Broker
     from repot.brokers.journal import Identities, Journal
     from repot.config import WorkerSettings
+    from repot.errors import AlreadyMoving
     from repot.migrate.account import Account
     from repot.migrate.addresses import Addresses
     from repot.migrate.orphans import Selection
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from repot.migrate.run import Show
     from repot.migrate.window import Entry
 
+#: Seconds between two looks whether a queue is held.
+_LOOK_S = 1.0
 #: States of a move in its journal.
 MOVING, DONE, ENDED = "moving", "done", "ended"
 
@@ -219,7 +222,7 @@ class Move:
     @contextmanager
     def queue_mover(self, leg: Leg, run: Run) -> Iterator[QueueMover]:
         """Hold the queue that is read, and return what moves its messages."""
-        hold = hold_queue(self.source, leg.read, run.holder, self.order.limits.lease_s)
+        hold = hold_queue(self.source, leg.read, run.holder, self.order.limits, partial(self._wait_for_hold, leg, run))
         control = Control(
             self.order.limits,
             run.spent,
@@ -233,6 +236,13 @@ class Move:
             yield QueueMover(self._route(leg), self.placement, run.token, control)
         finally:
             hold.release()
+
+    def _wait_for_hold(self, leg: Leg, run: Run, error: AlreadyMoving) -> None:
+        """Keep the lease of the move while another mover of it, which has lost that, has not given up its queue."""
+        run.progress(leg.read, f"waiting for {described(error.holder)}, which has lost its lease", 0)
+        if run.stop.wait(_LOOK_S):
+            raise MoveStopped.on_request()
+        self.journal.apply(self.journal.step(run.token, nothing(leg.queue)), self.order.limits.lease_s)
 
     def _written_by(self, leg: Leg) -> set[str]:
         """Return the queues that a leg writes to: with the application's routing, all that the move has used so far."""

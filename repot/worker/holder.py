@@ -41,6 +41,14 @@ def described(holder: str) -> str:
         return holder or "an unknown process"
 
 
+def doing(holder: str) -> str:
+    """Return what the process of a text does; the text if it does not say that."""
+    try:
+        return str(json.loads(holder)["doing"])
+    except (ValueError, KeyError, TypeError):
+        return holder
+
+
 def _machine() -> str:
     """Return what this boot and these process ids belong to."""
     return f"{boot_id()} {pid_namespace()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from threading import Event
@@ -133,6 +134,27 @@ def test_a_frozen_mover_cannot_commit_after_another_one_has_taken_over(path: Way
     arrived = path.arrived()
     assert set(range(120)) == set(places(arrived))
     check_copies(path, arrived, found)
+
+
+@pytest.mark.parametrize("path", [*BOTH, "rabbitmq-rabbitmq"], indirect=True)
+def test_of_a_frozen_mover_and_the_one_that_takes_over_one_goes_on(path: Way) -> None:
+    """The lease of the move is over, and that of the queue is not: the other one waits until the first has ended."""
+    path.fill([task(place) for place in range(120)])
+    with start_killed(path, "frozen") as frozen, ThreadPoolExecutor(1) as pool:
+        process = psutil.Process(frozen.pid)
+        try:
+            wait_until(lambda: process.status() == psutil.STATUS_STOPPED, within_s=60, what="it has stopped")
+            with open_move(path.order(), path.settings) as move:
+                move.journal.ask({"lease_until": "0"}, "")
+            other = pool.submit(path.move)
+            wait_until(lambda: path.status()["fencing_token"] > 1, within_s=60, what="the other one has taken over")
+        finally:
+            frozen.send_signal(signal.SIGCONT)
+        said, _ = frozen.communicate(timeout=60)
+        found = other.result(timeout=120)
+    assert ("LeaseLost", 5) == (said, frozen.returncode)
+    assert (True, 120, 0, []) == (found["closes"], found["delivered"], found["still_reserved"], path.left())
+    check_copies(path, path.arrived(), found)
 
 
 @pytest.mark.parametrize("path", ["redis-rabbitmq", "rabbitmq-rabbitmq"], indirect=True)

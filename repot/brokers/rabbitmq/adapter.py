@@ -203,8 +203,8 @@ class RabbitBroker:
         return found.acquire(is_gone, 3 * lease_s)
 
     def _holder_of(self, lock: str) -> str:
-        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(lock)}") or {}
-        return str((found.get("arguments") or {}).get("x-repot-holder", "an unknown mover"))
+        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(lock)}")
+        return "" if found is None else str((found.get("arguments") or {}).get("x-repot-holder", "an unknown mover"))
 
     def prepare(self, queues: Iterable[str]) -> None:
         """Declare dead-letter queues that are missing; existing ones stay as they are."""

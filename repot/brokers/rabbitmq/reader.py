@@ -339,7 +339,8 @@ class RabbitHold(QueueHold):
             try:
                 self.renew()
             except AlreadyMoving as error:
-                if not is_gone(error.holder):
+                # without a holder it has been given up meanwhile
+                if error.holder and not is_gone(error.holder):
                     raise
                 return False
             return True
