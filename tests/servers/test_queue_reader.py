@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 import redis as redis_py
+from kombu import Connection
 
 from repot.brokers.headers import MOVE_HEADER, MovedBy
 from repot.brokers.moving import MoveSource
@@ -283,6 +284,22 @@ def test_only_what_a_move_brought_is_taken(server: Server, queue: str) -> None:
         window.commit(one.id for one in window.messages)
         assert () == reader.take(10, "window").messages
     assert [0, 2, 3] == places(read(server, queue))
+
+
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+def test_what_was_scanned_is_ready_again_when_the_scan_returns(rabbitmq: Server, kind: str) -> None:
+    """A count right after it is right; RabbitMQ answers the end of the connection long before."""
+    queue = f"scanned-{uuid4()}"
+    declare(rabbitmq, queue, **{"x-queue-type": kind})
+    fill(rabbitmq, queue, 20_000)
+    with Connection(rabbitmq.url) as connection, closing(source(rabbitmq)) as broker:
+        for limit in (None, 700):
+            looked = list(broker.scan(queue, limit))
+            channel: Any = connection.default_channel
+            assert (limit or 20_000, 20_000) == (
+                len(looked),
+                channel.queue_declare(queue, passive=True).message_count,
+            )
 
 
 def test_a_scan_leaves_the_messages_where_they_are(server: Server, queue: str) -> None:

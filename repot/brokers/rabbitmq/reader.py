@@ -15,7 +15,7 @@ import amqp
 from repot.brokers.closing import leave
 from repot.brokers.moving import QueueHold, QueueReader
 from repot.brokers.rabbitmq.deliveries import Delivery, of_py_amqp, read_deliveries
-from repot.brokers.rabbitmq.requeue import count_waiting, is_declared, move, returns_in, without_counts
+from repot.brokers.rabbitmq.requeue import await_ready, count_waiting, is_declared, move, returns_in, without_counts
 from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config.delays import delayed_queue_of
 from repot.errors import AlreadyMoving, MessagesWithheld, ReservationLost, Unroutable
@@ -110,7 +110,11 @@ class RabbitReader(QueueReader):
         return _Window(self, self._channels, taken)
 
     def scan(self) -> Iterator[Message]:
-        """Yield all messages, hold them, and give them back at the end; a window of 0 is no limit of the prefetch."""
+        """Yield all messages, hold them, and give them back at the end; a window of 0 is no limit of the prefetch.
+
+        The queue has them back when this ends.
+        """
+        looked = 0
         try:
             with self._errors():
                 self._subscribe()
@@ -125,9 +129,10 @@ class RabbitReader(QueueReader):
                     return
                 while self._arrived:
                     self._held += 1
+                    looked += 1
                     yield without_counts(self._arrived.popleft().message)
         finally:
-            self.close()
+            self._close(looked + len(self._arrived))
 
     def keep_alive(self) -> None:
         """Ask for an answer, which shows RabbitMQ that the connection lives."""
@@ -137,6 +142,10 @@ class RabbitReader(QueueReader):
 
     def close(self) -> None:
         """Give back everything at once, in one step."""
+        self._close(0)
+
+    def _close(self, awaited: int) -> None:
+        """Close, and wait until so many messages are in the queue again."""
         connection, self._connection = self._connection, None
         channels, self._channels = self._channels, {}
         self._arrived.clear()
@@ -148,6 +157,8 @@ class RabbitReader(QueueReader):
                     channel.basic_cancel(f"mover.{queue}")
                 nack_all(channel)
                 channel.basic_qos(0, 0, False)
+            if awaited:
+                await_ready(connection.connection, self._queue, awaited)
         leave(connection, _ARRIVE_WITHIN_S)
 
     def acknowledge(self, channels: Mapping[int, Any], deliveries: Sequence[Delivery], *, in_order: bool) -> None:

@@ -8,15 +8,19 @@ of 0, long before it reaches the limit.
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import amqp
 
 from repot.brokers.message import Message, from_amqp, publish
+from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+#: A queue that takes messages back has more of them within this time.
+_GROWS_WITHIN_S = 10
 #: RabbitMQ's counts of returns; of a delivery, not of the message.
 _COUNTS = ("x-delivery-count", "x-acquired-count")
 
@@ -117,6 +121,28 @@ def consumer_count(connection: amqp.Connection, queue: str) -> int | None:
         return None
     own.close()
     return int(counted)
+
+
+def await_ready(connection: amqp.Connection, queue: str, count: int) -> None:
+    """Wait until so many messages of a queue are ready; RabbitMQ answers before a queue has taken back what was held.
+
+    Consumers may take them at once, and a message may expire: then this ends without them.
+
+    Raises:
+        amqp.AMQPError, OSError: there was no answer.
+    """
+    own: Any = connection.channel()
+    most, grown_at = -1, monotonic()
+
+    def is_over() -> bool:
+        nonlocal most, grown_at
+        found = own.queue_declare(queue, passive=True)
+        if found.message_count > most:
+            most, grown_at = found.message_count, monotonic()
+        return most >= count or found.consumer_count > 0 or monotonic() - grown_at > _GROWS_WITHIN_S
+
+    wait_until(is_over, within_s=float("inf"), what="the messages are ready again")
+    own.close()
 
 
 def declared_count(connection: amqp.Connection, queue: str) -> int | None:
