@@ -91,6 +91,21 @@ class Traffic:
     of_any_queue: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class QueueUse:
+    """What a broker has counted of a queue since it began to count, which may be later than its first message.
+
+    Attributes:
+        arrived: messages that were put into it.
+        taken: messages that consumers have removed.
+        held: messages that consumers hold now.
+    """
+
+    arrived: int
+    taken: int
+    held: int = 0
+
+
 class Conditions(Protocol):
     """Reads the conditions on one broker.
 
@@ -107,6 +122,10 @@ class Conditions(Protocol):
 
     def traffic(self, queues: Sequence[str]) -> Mapping[str, Traffic]:
         """Return who uses each queue; this may take a second, whatever their number."""
+        ...
+
+    def use(self, queue: str) -> QueueUse | Unknown:
+        """Return what has come to a queue and was taken from it; the counts may be as old as its depth."""
         ...
 
     def by_priority(self, queue: str) -> Mapping[str, int] | Unknown:

@@ -164,12 +164,16 @@ def resume(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
 @move.command()
 @click.argument("name")
 @broker_options
+@click.option(
+    "-v", "--verbose", "is_verbose", is_flag=True, help="Print all counts, the digests and the ids that differ."
+)
 @JSON
-def verify(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+def verify(*, name: str, is_verbose: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     """Compare the account of a move with its brokers; exit with 4 if it does not close.
 
     The messages in the target queues are read and stay there. What was delivered and is
     not there any more was consumed, or is lost: run it before workers consume to tell.
+    A RabbitMQ that no consumer has taken anything from has dropped it: exit code 4.
     """
     from repot.migrate.status import find_record
     from repot.migrate.verify import verify as compare
@@ -178,7 +182,7 @@ def verify(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     with _opened(name, given, settings) as found:
         record = find_record(found.journal, name)
         checks = compare(found, record, json.loads(record["queues"]))
-    print_checks(checks, as_json=as_json)
+    print_checks(checks, as_json=as_json, is_verbose=is_verbose)
 
 
 @move.command()

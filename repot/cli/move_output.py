@@ -51,8 +51,38 @@ def print_revert(checks: list[QueueCheck], *, as_json: bool) -> None:
         )
 
 
-def print_checks(checks: list[QueueCheck], *, as_json: bool) -> None:
-    """Print what was found about each queue.
+def _verdict(checks: list[QueueCheck]) -> str:
+    """Return the sentence that says whether the account closes."""
+    count = sum(len(one.problems) for one in checks)
+    if count:
+        return f"the account does not close: {count} {'problem' if count == 1 else 'problems'}"
+    open_, gone = (sum(found) for found in zip(*((one.account.open, one.gone) for one in checks), strict=True))
+    if open_:
+        return f"the account closes, and {open_} messages are on their way: the move runs, or has to be resumed"
+    if gone > 0:
+        return f"the account closes; {gone} delivered messages are not in the target any more: consumed, or lost"
+    return "the account closes: each message that left the source is in the target, or quarantined"
+
+
+def _check_line(check: QueueCheck) -> str:
+    account, back = check.account, check.given_back
+    counts = {
+        "delivered": account.delivered,
+        "quarantined": account.quarantined,
+        "still reserved": account.open,
+        "given back": back.delivered,
+        "in the target": check.present,
+        "marked copies": check.copies - check.unmarked_copies,
+        "unmarked copies": check.unmarked_copies,
+        "gone": max(0, check.gone),
+    }
+    always = ("delivered", "in the target")
+    found = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name in always)
+    return f"{check.queue} -> {check.to}: {found}" + "".join(f"; {one}" for one in check.problems)
+
+
+def print_checks(checks: list[QueueCheck], *, as_json: bool, is_verbose: bool) -> None:
+    """Print whether the account closes, and a line for each queue; all that was found as JSON, or if asked for.
 
     Raises:
         AccountOpen: an account does not close.
@@ -63,8 +93,11 @@ def print_checks(checks: list[QueueCheck], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown, indent=2))
     else:
-        for one in shown:
-            print_status(one)
+        click.echo(_verdict(checks))
+        for check, fields in zip(checks, shown, strict=True):
+            click.echo(sanitize(_check_line(check)))
+            if is_verbose:
+                print_status(fields)
     problems = [f"{one.queue}: {problem}" for one in checks for problem in one.problems]
     if problems:
         message = f"the account does not close: {problems[0]}"

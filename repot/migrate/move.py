@@ -15,6 +15,7 @@ from repot.brokers.journal import Direction
 from repot.brokers.moving import MoveSource, MoveTarget
 from repot.errors import BrokerUnreachable, ConfigInvalid, MoveConflict, MoveRefused, MoveStopped
 from repot.migrate.account import total
+from repot.migrate.consumption import uses_of
 from repot.migrate.control import Control, Limits, Request, Until
 from repot.migrate.identity import identity_of, task_id
 from repot.migrate.jobs import do_in_jobs
@@ -163,7 +164,7 @@ class Move:
         run = Run(holder, token, stop, progress)
         state = ENDED
         try:
-            self.journal.ask({"wanted": Request.RUN, "state": MOVING}, audit_line("started"))
+            self.journal.ask({"wanted": Request.RUN, "state": MOVING} | self._uses(), audit_line("started"))
             self._turn(run)
             if self.order.orphans is not None:
                 text = take_back(self.source, self.order.orphans)
@@ -176,6 +177,11 @@ class Move:
         finally:
             self._end(token, state)
         return total(self.journal.read(), self.order.queues, self.order.direction)
+
+    def _uses(self) -> dict[str, str]:
+        """Return what consumers had taken of the target queues before the move delivers to them."""
+        is_forth = self.order.direction is Direction.FORTH
+        return uses_of(self.target, self.order.goals, self.journal.read()) if is_forth else {}
 
     def _carry_all(self, run: Run) -> None:
         """Move all queues, in as many jobs as the limits name."""

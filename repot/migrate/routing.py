@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kombu import Queue
 
 from repot.errors import AppUnusable, MoveRefused
+from repot.migrate.consumption import uses_of
 from repot.migrate.status import ROUTED, audit_line, routed_queues
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class RoutedQueues:
         self._prepare(new)
         self._known.update(new)
         line = audit_line(f"also sends to {', '.join(new)}")
-        self._journal.ask({f"{ROUTED}{queue}": "1" for queue in new}, line)
+        self._journal.ask({f"{ROUTED}{queue}": "1" for queue in new} | uses_of(self._target, new, {}), line)
 
 
 def refuse_missing(target: MoveTarget, queues: Collection[str]) -> None:

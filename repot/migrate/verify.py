@@ -2,18 +2,24 @@
 
 Messages in the target queue state in `repot_move` that this move sent them, and with which number. Workers of the
 target take messages meanwhile: one that was delivered and is not there was run, or is in a worker's hands, or is lost;
-nothing tells which.
+nothing tells which, unless the target says that no consumer has taken anything (`consumption.py`): then it has
+dropped them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
+from repot.brokers.conditions import HasConditions, Overflow, QueueLimits
 from repot.brokers.headers import MAYBE_TWICE_HEADER, MovedBy, MoveStamp, origin
 from repot.brokers.journal import Direction
+from repot.brokers.moving import HoldsDelayed
 from repot.migrate.account import Account, account_of, digests
+from repot.migrate.consumption import use_since
 from repot.migrate.identity import digest_of, identity_of, sums_of, task_id
 from repot.migrate.status import routed_queues
 
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
     from repot.brokers.message import Message
     from repot.migrate.move import Move
 
+#: Delayed messages that are received together, and for how long they may be held, in seconds.
+_TOGETHER, _LEASE_S = 500, 120
 #: Ids in a report.
 _LISTED = 100
 
@@ -32,10 +40,11 @@ class QueueCheck:
     """What was found about one queue.
 
     Attributes:
-        present: messages of the move in the target queue, each number once.
+        present: messages of the move in the target queue, or held for it until they are due, each number once.
         given_back: taken out of the target queue again by `revert`.
         gone: delivered and not in the target queue any more: consumed, or lost; or not given back because the source
             still had it.
+        is_dropped: whether what is gone was dropped by the target, since no consumer has taken anything there.
         copies: further messages with the same number; `unmarked_copies` of them lack the mark.
         source_digest: of what left the source, by the journal; `target_digest` of what is in the target queue.
         differing: ids whose message differs from the one with the same number, or that appear twice unmarked.
@@ -48,6 +57,7 @@ class QueueCheck:
     given_back: Account
     present: int = 0
     gone: int = 0
+    is_dropped: bool = False
     copies: int = 0
     unmarked_copies: int = 0
     source_digest: str = ""
@@ -66,7 +76,44 @@ def verify(move: Move, record: Mapping[str, str], queues: Mapping[str, str]) -> 
     Raises:
         BrokerUnreachable: a broker did not answer.
     """
-    return [_check(move, record, queue, goal) for queue, goal in queues.items()]
+    checks = [_check(move, record, queue, goal) for queue, goal in queues.items()]
+    if not any(_may_be_dropped(move, record, one, is_settled=False) for one in checks):
+        return checks
+    # what consumers have just taken is counted some seconds later, and what has become due is on its way
+    target: Any = move.target
+    Event().wait(target.depth_lag_s)
+    checks = [_check(move, record, queue, goal) for queue, goal in queues.items()]
+    for one in checks:
+        if _may_be_dropped(move, record, one, is_settled=True):
+            one.is_dropped = True
+            one.problems.append(
+                f"{one.gone} messages that were delivered are not in the target any more, and no consumer has taken "
+                f"any since the move began: the target dropped them{_limits(move, one.to)}"
+            )
+    return checks
+
+
+def _may_be_dropped(move: Move, record: Mapping[str, str], check: QueueCheck, *, is_settled: bool) -> bool:
+    """Return whether messages are gone that no consumer has taken; what was given back, the mover itself has taken.
+
+    Once the counts are settled, consumers hold none, and each message that was delivered is among the arrivals.
+    """
+    if check.gone <= 0 or _taken_out(check.given_back):
+        return False
+    use = use_since(move.target, record, dict.fromkeys((check.to, *routed_queues(record))))
+    if use is None or use.taken:
+        return False
+    return not is_settled or (not use.held and use.arrived >= check.account.delivered)
+
+
+def _limits(move: Move, queue: str) -> str:
+    """Return for which reason a target queue drops messages, if it still has one."""
+    found = move.target.conditions().limits(queue) if isinstance(move.target, HasConditions) else None
+    if not isinstance(found, QueueLimits) or found.overflow is not Overflow.DROP_HEAD:
+        return ""
+    limits = (("max-length", found.max_messages), ("max-length-bytes", found.max_bytes), ("message-ttl", found.ttl_s))
+    stated = [f"{name} {value:g}" for name, value in limits if value is not None]
+    return f" ({', '.join(stated)}, drop-head)" if stated else ""
 
 
 def _check(move: Move, record: Mapping[str, str], queue: str, goal: str) -> QueueCheck:
@@ -100,10 +147,21 @@ def _check(move: Move, record: Mapping[str, str], queue: str, goal: str) -> Queu
 
 
 def _present(move: Move, record: Mapping[str, str], queue: str, goal: str) -> Iterator[Message]:
-    """Yield what the move brought from a queue and is in the target."""
+    """Yield what the move brought from a queue and is in the target, or is held there until it is due."""
     for one in dict.fromkeys((goal, *routed_queues(record))):
         moved = MovedBy(move.order.name, origin(queue, one))
-        yield from (message for message in move.target.scan(one) if moved.has(message.headers))
+        with ExitStack() as stack:
+            # held to the end, so none of them becomes due and is met in the queue as well
+            yield from _delayed(move, one, moved, stack)
+            yield from (message for message in move.target.scan(one) if moved.has(message.headers))
+
+
+def _delayed(move: Move, queue: str, moved: MovedBy, stack: ExitStack) -> Iterator[Message]:
+    if not isinstance(move.target, HoldsDelayed):
+        return
+    reader = stack.enter_context(closing(move.target.delayed_reader(queue, lease_s=_LEASE_S, moved=moved)))
+    while (found := reader.take(_TOGETHER, "verify")).messages:
+        yield from (one.message for one in found.messages)
 
 
 def _taken_out(back: Account) -> int:

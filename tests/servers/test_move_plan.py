@@ -16,7 +16,7 @@ from kombu import Connection
 from repot.cli.main import main
 from repot.testbed import redis_server
 from repot.waiting import wait_until
-from support.move_plans import brokers, environment, plan, text
+from support.move_plans import brokers, environment, plan, policy, text
 from support.moves import Way, declare, task, way
 
 if TYPE_CHECKING:
@@ -90,19 +90,6 @@ def test_a_limit_of_a_policy_counts(path: Way) -> None:
 def plan_limit(path: Way) -> Any:
     result = CliRunner().invoke(main, ["move", "plan", "--json", *brokers(path)], env=environment(path))
     return json.loads(result.stdout)["goals"][0]["limits"]["max_messages"]
-
-
-@contextmanager
-def policy(path: Way, definition: dict[str, Any]) -> Iterator[None]:
-    url = f"{path.target.management_url}/api/policies/%2F/{path.name}"
-    with requests.Session() as management:
-        management.trust_env, management.auth = False, ("guest", "guest")
-        body: dict[str, Any] = {"pattern": f"^{path.goal}$", "definition": definition, "apply-to": "queues"}
-        management.put(url, json=body, timeout=30).raise_for_status()
-        try:
-            yield
-        finally:
-            management.delete(url, timeout=30).raise_for_status()
 
 
 @pytest.mark.promise("message-ttl")

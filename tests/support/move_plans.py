@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import requests
 from click.testing import CliRunner
 
 from repot.cli.main import main
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from click.testing import Result
 
     from support.moves import Way
@@ -48,3 +52,17 @@ def brokers(path: Way) -> list[str]:
     for side, server in (("from", path.source), ("to", path.target)):
         words += [f"--{side}-management", server.management_url] if server.management_url else []
     return [*words, "--queue", path.queue]
+
+
+@contextmanager
+def policy(path: Way, definition: dict[str, Any]) -> Iterator[None]:
+    """Set a policy for the target queue."""
+    url = f"{path.target.management_url}/api/policies/%2F/{path.name}"
+    with requests.Session() as management:
+        management.trust_env, management.auth = False, ("guest", "guest")
+        body: dict[str, Any] = {"pattern": f"^{path.goal}$", "definition": definition, "apply-to": "queues"}
+        management.put(url, json=body, timeout=30).raise_for_status()
+        try:
+            yield
+        finally:
+            management.delete(url, timeout=30).raise_for_status()

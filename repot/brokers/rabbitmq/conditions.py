@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from repot.brokers.conditions import Overflow, QueueLimits, Room, Traffic
+from repot.brokers.conditions import Overflow, QueueLimits, QueueUse, Room, Traffic
 from repot.brokers.facts import Unknown
 from repot.brokers.rabbitmq.management import segment
 from repot.errors import BrokerUnreachable
@@ -88,6 +88,10 @@ class RabbitConditions:
             return Traffic(consumers, reason, reason)
         return Traffic(consumers, self._queue_fact(queue, _sent_per_s), self._queue_fact(queue, _growth_per_s))
 
+    def use(self, queue: str) -> QueueUse | Unknown:
+        """Read the counters of arrivals and acknowledgements."""
+        return self._queue_fact(queue, _use)
+
     def by_priority(self, queue: str) -> Mapping[str, int] | Unknown:
         """Read the lengths by level, the highest first, which only classic queues with levels state."""
 
@@ -164,6 +168,13 @@ def _sent_per_s(found: Mapping[str, Any]) -> float | Unknown:
     # absent while nothing was sent since the node's start, or for long
     stats = found.get("message_stats") or {}
     return float((stats.get("publish_details") or {}).get("rate", 0))
+
+
+def _use(found: Mapping[str, Any]) -> QueueUse:
+    # absent while nothing has happened since the node's start; then no count of a move is covered by them
+    stats = found.get("message_stats") or {}
+    taken = sum(int(stats.get(name, 0)) for name in ("ack", "deliver_no_ack", "get_no_ack"))
+    return QueueUse(int(stats.get("publish", 0)), taken, int(found.get("messages_unacknowledged", 0)))
 
 
 def _growth_per_s(found: Mapping[str, Any]) -> float | Unknown:

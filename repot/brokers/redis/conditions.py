@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from repot.brokers.conditions import QueueLimits, Room, Traffic
+from repot.brokers.conditions import QueueLimits, QueueUse, Room, Traffic
 from repot.brokers.facts import Unknown
 from repot.brokers.redis.clients import consumes
 from repot.brokers.redis.lists import lists_of
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _SENT = Unknown("Redis does not count what is sent to a list")
+_TAKEN = Unknown("Redis does not count what is taken from a list")
 _EMPTY = Unknown("Redis has no key for an empty list, so nothing shows who waits for one")
 #: Seconds between two counts.
 _APART_S = 1.0
@@ -62,6 +63,11 @@ class RedisConditions:
             queue: Traffic(consumers, _SENT, _growth(first, self._length(queue), passed_s), of_any_queue=True)
             for queue, first in zip(queues, before, strict=True)
         }
+
+    def use(self, queue: str) -> QueueUse | Unknown:
+        """Say that Redis does not count it."""
+        del queue
+        return _TAKEN
 
     def by_priority(self, queue: str) -> Mapping[str, int] | Unknown:
         """Count each of the queue's lists, those with the lowest number first."""

@@ -1,0 +1,118 @@
+"""What `repot move verify` says of messages that are gone, and of the account."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from kombu import Connection
+from kombu.transport.native_delayed_delivery import declare_native_delayed_delivery_exchanges_and_queues
+
+from repot.brokers.moving import HoldsDelayed
+from repot.cli.main import main
+from repot.config.delays import EXIT, delayed_pattern
+from repot.waiting import wait_until
+from support.move_plans import brokers, policy
+from support.moves import Way, consume, task, way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from repot.testbed import Server
+
+
+@pytest.fixture
+def path(redis: Server, rabbitmq: Server) -> Way:
+    return way(redis, rabbitmq, redis)
+
+
+@pytest.fixture
+def repot(path: Way, tmp_path: Path) -> Callable[..., Result]:
+    environment = {"WORKER_LEASE_STORE": path.store.url, "WORKER_MOVE_DIR": str(tmp_path)}
+    return lambda *words: CliRunner().invoke(main, ["move", *words], env=environment)
+
+
+def moved(path: Way, repot: Callable[..., Result], number: int) -> None:
+    path.fill([task(place) for place in range(number)])
+    result = repot("start", "--name", path.name, "--execute", *brokers(path))
+    assert 0 == result.exit_code, result.output
+
+
+def ready(path: Way) -> int:
+    with Connection(path.target.url) as connection:
+        channel: Any = connection.default_channel
+        return int(channel.queue_declare(path.goal, passive=True).message_count)
+
+
+@pytest.mark.promise
+def test_what_a_queue_dropped_is_not_consumed(path: Way, repot: Callable[..., Result]) -> None:
+    """A policy came while the move ran, or after it; no consumer ever was there."""
+    moved(path, repot, 60)
+    with policy(path, {"max-length": 10}):
+        wait_until(lambda: ready(path) == 10, within_s=60, what="the queue has dropped its oldest messages")
+        said = repot("verify", path.name)
+        assert 4 == said.exit_code, said.output
+        assert said.stdout.startswith("the account does not close: 1 problem\n")
+        assert "50 messages that were delivered are not in the target any more, and no consumer has taken any" in (
+            said.stderr
+        )
+        assert "(max-length 10, drop-head)" in said.stderr
+    (check,) = json.loads(repot("verify", path.name, "--json").stdout)
+    assert (10, 50, True) == (check["present"], check["gone"], check["is_dropped"])
+
+
+def test_what_may_have_been_consumed_is_not_called_lost(path: Way, repot: Callable[..., Result]) -> None:
+    """Acknowledged a moment ago, when RabbitMQ has not counted it; or held by a worker."""
+    moved(path, repot, 30)
+    with closing(path.target.open()) as broker:
+        assert 5 == len(consume(broker, path.goal, 5))
+    said = repot("verify", path.name)
+    assert 0 == said.exit_code, said.output
+    first, second = said.stdout.splitlines()
+    assert "the account closes; 5 delivered messages are not in the target any more: consumed, or lost" == first
+    assert f"{path.queue} -> {path.goal}: 30 delivered, 25 in the target, 5 gone" == second
+
+
+def test_what_a_worker_holds_is_not_called_lost(path: Way, repot: Callable[..., Result]) -> None:
+    moved(path, repot, 30)
+    with Connection(path.target.url) as connection:
+        channel: Any = connection.default_channel
+        held = [channel.basic_get(path.goal) for _ in range(5)]
+        assert None not in held
+        said = repot("verify", path.name)
+        assert 0 == said.exit_code, said.output
+        assert "5 delivered messages are not in the target any more: consumed, or lost" in said.stdout
+
+
+def test_what_the_target_holds_until_it_is_due_is_there(path: Way, repot: Callable[..., Result]) -> None:
+    with Connection(path.target.url) as connection:
+        declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum")
+        channel: Any = connection.default_channel
+        channel.queue_bind(path.goal, EXIT, delayed_pattern(path.goal))
+    path.fill([task(place, headers={"eta": "2099-01-01T00:00:00+00:00"}) for place in range(3)])
+    moved(path, repot, 2)
+    with closing(path.target.open()) as broker:
+        assert isinstance(broker, HoldsDelayed)
+        wait_until(lambda: broker.depth(path.goal).delayed == 3, within_s=60, what="they are held", poll_s=0.5)
+    said = repot("verify", path.name)
+    assert 0 == said.exit_code, said.output
+    assert f"{path.queue} -> {path.goal}: 5 delivered, 5 in the target\n" in said.stdout
+    with closing(path.target.open()) as broker:
+        wait_until(lambda: broker.depth(path.goal).delayed == 3, within_s=60, what="they are held again", poll_s=0.5)
+
+
+def test_the_first_line_says_whether_the_account_closes(path: Way, repot: Callable[..., Result]) -> None:
+    """Digests and lists of ids are for programs, and for those who ask."""
+    moved(path, repot, 4)
+    said = repot("verify", path.name)
+    assert [
+        "the account closes: each message that left the source is in the target, or quarantined",
+        f"{path.queue} -> {path.goal}: 4 delivered, 4 in the target",
+    ] == said.stdout.splitlines()
+    assert "source_digest" in repot("verify", path.name, "-v").stdout
