@@ -13,6 +13,7 @@ from repot.cli.move_options import (
     ORPHANS,
     REVOKED,
     SAMPLE,
+    WAIT,
     addresses_of,
     broker_options,
     directory_of,
@@ -64,6 +65,7 @@ def plan(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's opti
 @broker_options
 @order_options
 @ORPHANS
+@WAIT
 @REVOKED
 @SAMPLE
 @EXECUTE
@@ -133,6 +135,7 @@ def stop(*, name: str, **given: Any) -> None:  # noqa: ANN401
 @broker_options
 @order_options
 @ORPHANS
+@WAIT
 @REVOKED
 @EXECUTE
 @JSON
@@ -249,5 +252,8 @@ def _run(order: Order, settings: WorkerSettings, *, as_json: bool) -> None:
     stopping = Event()
     with open_move(order, settings) as found, stop_on_signal(stopping):
         account = found.run(stopping, Progress(found, as_json=as_json))
+        left = found.left_in_hand()
     shown = counts(account)
     click.echo(json.dumps(shown) if as_json else "  ".join(f"{name} {count}" for name, count in shown.items()))
+    if left:
+        click.echo(left, err=True)

@@ -30,6 +30,12 @@ ORPHANS = click.option(
     is_flag=True,
     help="Redis: first give back what no living worker holds, as `repot inflight requeue --orphans`.",
 )
+WAIT = click.option(
+    "--wait",
+    "waits",
+    is_flag=True,
+    help="With --orphans: wait for what a claim or its age still keeps in hand; --deadline ends that earlier.",
+)
 REVOKED = click.option(
     "--revoked",
     is_flag=True,
@@ -209,6 +215,9 @@ def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: W
     from repot.migrate.move import Order
     from repot.migrate.orphans import Selection
 
+    if given.get("waits") and not given.get("orphans"):
+        message = "--wait waits for orphans: add --orphans"
+        raise click.UsageError(message)
     app = _app(given)
     mapping = dict(_pair(one) for one in given["mapped"])
     queues = {queue: mapping.get(queue, queue) for queue in (given["queues"] or (*mapping, *settings.queue_names))}
@@ -219,6 +228,7 @@ def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: W
         _rules(queues, given, settings, app),
         _limits(given),
         orphans=Selection(queues=tuple(queues)) if given.get("orphans") else None,
+        waits_for_orphans=given.get("waits", False),
         revoked=given.get("revoked", False),
         uses_rpc=None if app is None else _uses_rpc(app),
         allow_rpc=given["allow_rpc"],

@@ -22,7 +22,8 @@ from repot.migrate.jobs import do_in_jobs
 from repot.migrate.journal_store import journal_in_store
 from repot.migrate.leases import acquire, hold_queue
 from repot.migrate.mover import QueueMover
-from repot.migrate.orphans import take_back
+from repot.migrate.orphan_wait import OrphanMove, left_in_hand
+from repot.migrate.orphans import Selection, returns_by_itself
 from repot.migrate.placement import place
 from repot.migrate.revoked import carry_revoked
 from repot.migrate.route import Route
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from repot.errors import AlreadyMoving
     from repot.migrate.account import Account
     from repot.migrate.addresses import Addresses
-    from repot.migrate.orphans import Selection
     from repot.migrate.placement import Placement
     from repot.migrate.run import Show
     from repot.migrate.window import Entry
@@ -78,6 +78,8 @@ class Order:
     direction: Direction = Direction.FORTH
     #: Give back what no living worker of the source holds before it is moved.
     orphans: Selection | None = None
+    #: Wait for those that cannot be given back yet.
+    waits_for_orphans: bool = False
     #: Tell the target's workers which tasks were revoked on the source.
     revoked: bool = False
     #: Whether the application uses `rpc://`; None if it is not known.
@@ -166,13 +168,10 @@ class Move:
         try:
             self.journal.ask({"wanted": Request.RUN, "state": MOVING} | self._uses(), audit_line("started"))
             self._turn(run)
-            if self.order.orphans is not None:
-                text = take_back(self.source, self.order.orphans)
-                self.journal.ask({"in_hand": text}, audit_line(text))
             if self.order.revoked:
                 text = carry_revoked(self.order.addresses, self.settings)
                 self.journal.ask({"revoked": text}, audit_line(text))
-            self._carry_all(run)
+            self._carry_with_orphans(run)
             state = DONE
         finally:
             self._end(token, state)
@@ -182,6 +181,24 @@ class Move:
         """Return what consumers had taken of the target queues before the move delivers to them."""
         is_forth = self.order.direction is Direction.FORTH
         return uses_of(self.target, self.order.goals, self.journal.read()) if is_forth else {}
+
+    def _carry_with_orphans(self, run: Run) -> None:
+        selection, limits = self.order.orphans, self.order.limits
+        if selection is None or returns_by_itself(self.source):
+            self._carry_all(run)
+            return
+        OrphanMove(
+            self.source, self.journal, selection, limits, run, self._carry_all, waits=self.order.waits_for_orphans
+        ).move()
+
+    def left_in_hand(self) -> str:
+        """Return a sentence about what workers of the source still hold; empty for nothing, and on the way back.
+
+        Raises:
+            BrokerUnreachable: the source did not answer.
+        """
+        selection = self.order.orphans or Selection(tuple(self.order.queues))
+        return left_in_hand(self.source, selection, self.order.name) if self.order.direction is Direction.FORTH else ""
 
     def _carry_all(self, run: Run) -> None:
         """Move all queues, in as many jobs as the limits name."""

@@ -89,14 +89,32 @@ def find_orphans(broker: Broker, selection: Selection) -> list[Finding]:
     if not isinstance(asked, KeepsDeliveries) or not isinstance(asked, AsksWorkers):
         message = f"the adapter for {broker.product} cannot give back what workers hold"
         raise ConfigInvalid(message)
-    now = time()
-    deliveries = sorted(asked.deliveries(), key=lambda one: one.delivered_at or 0)
-    found = [Finding(one, _own_reason(one, selection, now)) for one in deliveries if _is_selected(one, selection)]
+    found = selected(asked, selection)
     for pause_s in (0.0, _LOOKS_APART_S):
         if any(one.is_orphan for one in found):
             Event().wait(pause_s)
             found = _look(asked, found, selection)
     return found
+
+
+def selected(broker: Any, selection: Selection) -> list[Finding]:  # noqa: ANN401 - KeepsDeliveries
+    """Return what is in hand, the oldest delivery first, with the reason that it states itself; workers are not asked.
+
+    Raises:
+        BrokerUnreachable: the broker did not answer.
+    """
+    now = time()
+    deliveries = sorted(broker.deliveries(), key=lambda one: one.delivered_at or 0)
+    return [Finding(one, _own_reason(one, selection, now)) for one in deliveries if _is_selected(one, selection)]
+
+
+def ready_at(finding: Finding, selection: Selection) -> float | None:
+    """Return when a delivery can be given back that cannot be yet; None if no time is known."""
+    delivery = finding.delivery
+    if delivery.delivered_at is None or finding.reason not in (GiveBack.LIVES.value, _young(selection)):
+        return None
+    old_at = delivery.delivered_at + selection.older_than_s
+    return max(old_at, delivery.again_at or 0) if delivery.lives else old_at
 
 
 def give_back(broker: Broker, found: Iterable[Finding]) -> Iterator[Finding]:
@@ -159,10 +177,14 @@ def _own_reason(delivery: Delivery, selection: Selection, now: float) -> str:
         (len(delivery.queues) > 1, f"it may belong to several queues: {', '.join(delivery.queues)}"),
         (
             now - (delivery.delivered_at or 0) < selection.older_than_s,
-            f"it was delivered less than {selection.older_than_s:g} s ago",
+            _young(selection),
         ),
     )
     return next((reason for applies, reason in reasons if applies), "")
+
+
+def _young(selection: Selection) -> str:
+    return f"it was delivered less than {selection.older_than_s:g} s ago"
 
 
 def _look(broker: Any, found: Collection[Finding], selection: Selection) -> list[Finding]:  # noqa: ANN401 - both protocols

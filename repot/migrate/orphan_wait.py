@@ -1,0 +1,152 @@
+"""Give back the orphans of a move, move them, and wait for those that cannot be given back yet.
+
+A claim is left until its lease is over, and a young delivery until it has its age; a worker that may be alive and did
+not answer makes all of them wait. The wait ends with what was known when it began: the claim of a living worker is
+renewed again and again, and is not waited for.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+
+from repot.brokers.in_hand import KeepsDeliveries
+from repot.errors import HoldersUnknown, MoveStopped
+from repot.migrate.control import Request
+from repot.migrate.orphans import Finding, Selection, ready_at, selected, take_back
+from repot.migrate.status import audit_line
+from repot.migrate.window import nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from repot.brokers import Broker
+    from repot.brokers.journal import Journal
+    from repot.migrate.control import Limits
+    from repot.migrate.run import Run
+
+#: The lease of the journal is renewed in between, and an operator's request is read.
+_SLICE_S = 1.0
+#: Between two attempts while a worker may be alive that does not answer.
+_AGAIN_S = 10.0
+#: A claim ends by the clock of its broker.
+_SLACK_S = 2.0
+
+
+@dataclass(slots=True)
+class OrphanMove:
+    """Gives back and moves the orphans of a move; `carry` moves what is in the queues.
+
+    Attributes:
+        waits: go on until what was in hand can be given back.
+    """
+
+    source: Broker
+    journal: Journal
+    selection: Selection
+    limits: Limits
+    run: Run
+    carry: Callable[[Run], None]
+    waits: bool = False
+    _until: float | None = None
+
+    def move(self) -> None:
+        """Give back, move, and wait, until nothing is left that could be given back in time.
+
+        Raises:
+            HoldersUnknown: a worker may be alive that did not say what it holds, to the end of the wait.
+            MoveStopped: an operator, a signal or the deadline ends it.
+            LeaseLost: another mover has taken over.
+        """
+        while True:
+            unknown = self._take_back()
+            self.carry(self.run)
+            if not self.waits or (again_at := self._again_at(may_live=unknown is not None)) is None:
+                break
+            self._rest(again_at)
+        if unknown is not None:
+            raise unknown
+
+    def _take_back(self) -> HoldersUnknown | None:
+        """Give back what can be; return why nothing could."""
+        try:
+            text = take_back(self.source, self.selection)
+        except HoldersUnknown as error:
+            if not self.waits:
+                raise
+            self.journal.ask({"in_hand": error.message}, audit_line(error.message))
+            return error
+        self.journal.ask({"in_hand": text}, audit_line(text))
+        return None
+
+    def _again_at(self, *, may_live: bool) -> float | None:
+        """Return when to try again; None if no time is known, or those that were known at first are over."""
+        held = selected(self.source, self.selection)
+        times = [at for one in held if (at := ready_at(one, self.selection)) is not None]
+        if may_live:
+            times += [one.delivery.again_at for one in held if one.delivery.again_at is not None]
+        if self._until is None:
+            self._until = max(times, default=0) + _SLACK_S
+        now = time()
+        coming = [at for at in times if at <= self._until]
+        if not coming or now > self._until:
+            return None
+        return min(*coming, now + _AGAIN_S) if may_live else min(coming)
+
+    def _rest(self, until_at: float) -> None:
+        queue = self.selection.queues[0] if self.selection.queues else ""
+        count = len(selected(self.source, self.selection))
+        doing = f"waiting for {count} messages in workers' hands, the next ones until {_clock(until_at)}"
+        self.run.progress(queue, doing, self.run.spent.moved_count)
+        while True:
+            found = self.journal.apply(self.journal.step(self.run.token, nothing(queue)), self.limits.lease_s)
+            self._check_end(found.get("wanted", ""))
+            if self.run.stop.wait(_SLICE_S):
+                continue
+            if time() >= until_at and found.get("wanted") != Request.PAUSE:
+                return
+
+    def _check_end(self, wanted: str) -> None:
+        deadline_s = self.limits.deadline_s
+        reasons = {
+            "the move was interrupted; nothing is lost": self.run.stop.is_set(),
+            "the move was stopped by an operator": wanted == Request.STOP,
+            f"the deadline of {deadline_s or 0:g} s is over": deadline_s is not None
+            and monotonic() - self.run.spent.begun_at > deadline_s,
+        }
+        for message, applies in reasons.items():
+            if applies:
+                raise MoveStopped(message, hint="`repot move resume --orphans` goes on from here.")
+
+
+def left_in_hand(broker: object, selection: Selection, name: str) -> str:
+    """Return a sentence about what workers of a source still hold, and when to come again; empty for nothing.
+
+    It is empty also for a broker that gives back by itself.
+
+    Raises:
+        BrokerUnreachable: the broker did not answer.
+    """
+    if not isinstance(broker, KeepsDeliveries):
+        return ""
+    keeper: Any = broker
+    held: Sequence[Finding] = selected(keeper, selection)
+    if not held:
+        return ""
+    what = "1 message is" if len(held) == 1 else f"{len(held)} messages are"
+    text = f"{what} still in workers' hands on the source"
+    times = [at for one in held if (at := ready_at(one, selection)) is not None]
+    if not times:
+        return f"{text}, and may be running; `repot inflight list` shows them"
+    wait_s = max(0, min(times) - time())
+    again = f"`repot move resume {name} --orphans --execute` then, or with --wait now"
+    return f"{text}; the first can be given back in {wait_s:.0f} s (at {_clock(min(times))}): {again}"
+
+
+def _clock(at: float) -> str:
+    with suppress(OverflowError, ValueError):
+        return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S UTC")
+    return "an unknown time"

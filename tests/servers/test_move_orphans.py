@@ -1,0 +1,166 @@
+"""What workers still hold when a move ends, and a move that waits for it."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from dataclasses import replace
+from threading import Event, Thread
+from time import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from kombu import Connection, Queue
+from redis import Redis
+
+from repot.cli.main import main
+from repot.errors import MoveStopped
+from repot.migrate import orphans
+from repot.migrate.move import open_move
+from repot.migrate.orphans import Selection
+from support.moves import Way, places, task, way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from repot.testbed import Server
+
+
+@pytest.fixture
+def path(own: Server, redis: Server, monkeypatch: pytest.MonkeyPatch) -> Way:
+    # no worker is there that could take or settle a message between two looks
+    monkeypatch.setattr(orphans, "_LOOKS_APART_S", 0.1)
+    return way(own, redis, redis)
+
+
+@pytest.fixture
+def hold(path: Way) -> Iterator[Callable[..., None]]:
+    """Receive messages as a worker does, and do nothing with them."""
+    with Connection(path.source.url) as connection:
+
+        def receive(*held: int) -> None:
+            path.fill([task(place) for place in held])
+            queue = Queue(path.queue)(connection.default_channel)
+            for _ in held:
+                assert queue.get() is not None
+
+        yield receive
+
+
+def claimed(client: Any, lease_s: float) -> list[str]:
+    """Make each delivery a claim of two minutes ago that was renewed now; return the tags."""
+    tags = []
+    for number, tag in enumerate(client.zrange("unacked_index", 0, -1)):
+        claim = f"repot/{lease_s:g}/{round((time() - 120) * 1000)}/abcdef-{number}/celery@gone"
+        client.hset("unacked", claim, client.hget("unacked", tag))
+        client.zadd("unacked_index", {claim: time()})
+        client.hdel("unacked", tag)
+        client.zrem("unacked_index", tag)
+        tags.append(claim)
+    return tags
+
+
+@pytest.fixture
+def client(own: Server) -> Iterator[Any]:
+    with closing(Redis.from_url(own.url, decode_responses=True)) as found:
+        yield found
+
+
+def command(path: Way, *words: str) -> Any:
+    sides = ["--from", path.source.url, "--to", path.target.url, "--queue", path.queue]
+    start = ["move", "start", "--name", path.name, *sides, "--map", f"{path.queue}={path.goal}", "--execute"]
+    return CliRunner().invoke(main, [*start, *words])
+
+
+def test_the_last_line_says_what_is_still_in_hand_and_when_to_come_again(
+    path: Way, client: Any, hold: Callable[..., None]
+) -> None:
+    hold(0, 1)
+    claimed(client, 600)
+    path.fill([task(2)])
+    result = command(path, "--orphans")
+    assert 0 == result.exit_code, result.output
+    assert re.fullmatch(
+        r"2 messages are still in workers' hands on the source; the first can be given back in (59\d|600) s "
+        rf"\(at \d\d:\d\d:\d\d UTC\): `repot move resume {path.name} --orphans --execute` then, or with --wait now",
+        result.stderr.splitlines()[-1],
+    )
+    assert [2] == places(path.arrived())
+
+
+def test_a_move_without_orphans_says_it_as_well(path: Way, hold: Callable[..., None]) -> None:
+    hold(0)
+    last = command(path).stderr.splitlines()[-1]
+    assert last.startswith("1 message is still in workers' hands on the source; the first can be given back in ")
+
+
+@pytest.mark.promise
+def test_a_move_waits_for_claims_whose_workers_died(path: Way, client: Any, hold: Callable[..., None]) -> None:
+    """What waits in the queue is moved first."""
+    hold(0, 1)
+    claimed(client, 3)
+    path.fill([task(2)])
+    result = command(path, "--orphans", "--wait")
+    assert 0 == result.exit_code, result.output
+    assert "waiting for 2 messages in workers' hands, the next ones until " in result.stderr
+    assert "still in workers' hands" not in result.stderr
+    arrived = places(path.arrived())
+    assert (2, {0, 1}) == (arrived[0], set(arrived[1:]))
+    assert "2 orphans given back" == path.status()["in_hand"]
+
+
+def test_a_move_waits_until_a_delivery_is_old_enough(path: Way, hold: Callable[..., None]) -> None:
+    hold(0)
+    order = replace(path.order(), orphans=Selection((path.queue,), older_than_s=3), waits_for_orphans=True)
+    with open_move(order, path.settings) as move:
+        assert 1 == move.run(Event()).delivered
+        assert "" == move.left_in_hand()
+
+
+def test_the_claim_of_a_worker_that_lives_is_not_waited_for(path: Way, client: Any, hold: Callable[..., None]) -> None:
+    hold(0)
+    (tag,) = claimed(client, 2)
+    ended = Event()
+
+    def renew() -> None:
+        while not ended.wait(0.1):
+            client.zadd("unacked_index", {tag: time()}, xx=True)
+
+    renewing = Thread(target=renew)
+    renewing.start()
+    try:
+        result = command(path, "--orphans", "--wait")
+    finally:
+        ended.set()
+        renewing.join()
+    assert 0 == result.exit_code, result.output
+    assert "1 message is still in workers' hands" in result.stderr.splitlines()[-1]
+    assert [] == path.arrived()
+
+
+@pytest.mark.parametrize("by", ["a signal", "the deadline", "an operator"])
+def test_a_wait_can_be_ended(path: Way, client: Any, hold: Callable[..., None], by: str) -> None:
+    hold(0)
+    claimed(client, 600)
+    stop = Event()
+    order = replace(path.order(), orphans=Selection((path.queue,)), waits_for_orphans=True)
+    if by == "the deadline":
+        order = replace(order, limits=replace(order.limits, deadline_s=1))
+    with open_move(order, path.settings) as move:
+
+        def watch(_queue: str, doing: str, _moved: int) -> None:
+            if doing.startswith("waiting for") and by == "a signal":
+                stop.set()
+            if doing.startswith("waiting for") and by == "an operator":
+                move.journal.ask({"wanted": "stop"}, "{}")
+
+        with pytest.raises(MoveStopped):
+            move.run(stop, watch)
+    assert 1 == client.hlen("unacked")
+
+
+def test_a_wait_needs_orphans(path: Way) -> None:
+    result = command(path, "--wait")
+    assert 2 == result.exit_code
+    assert "add --orphans" in result.stderr
