@@ -8,13 +8,12 @@ revert it, no application is needed.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kombu import Queue
-
-from repot.errors import AppUnusable, MoveRefused
+from repot.errors import MoveRefused
 from repot.migrate.consumption import uses_of
 from repot.migrate.status import ROUTED, audit_line, routed_queues
+from repot.queues import routed_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -37,24 +36,9 @@ def routing_of(app: Celery) -> Callable[[str], str]:
     @cache
     def queue_of(task: str) -> str:
         # protocol 1 has the name in the body
-        return _routed(app, task) if task else ""
+        return routed_queue(app, task) if task else ""
 
     return queue_of
-
-
-def _routed(app: Celery, task: str) -> str:
-    kind: Any = app.tasks.get(task)
-    router: Any = app.amqp.router
-    try:
-        route = getattr(kind, "queue", None) or router.lookup_route(task, (), {}, {}, kind)
-        # it takes the queue out of a dictionary, and Celery keeps one of its own
-        found = router.expand_destination(dict(route) if isinstance(route, dict) else route) if route else {}
-    except Exception as error:
-        # a router is the user's own code
-        message = f"the application's routing fails for the task {task!r}: {type(error).__name__}: {error}"
-        raise AppUnusable(message, hint="Move without --reroute, or name the queues with --map.") from error
-    queue = found.get("queue")
-    return str(queue.name if isinstance(queue, Queue) else queue or "")
 
 
 class RoutedQueues:

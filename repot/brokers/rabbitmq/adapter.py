@@ -20,9 +20,10 @@ from repot.brokers.rabbitmq import browse, publish
 from repot.brokers.rabbitmq.conditions import RabbitConditions
 from repot.brokers.rabbitmq.consumers import ask, consumers, mailboxes
 from repot.brokers.rabbitmq.delayed import delayed_for
+from repot.brokers.rabbitmq.held import held
 from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
 from repot.brokers.rabbitmq.reader import FilteredReader, RabbitHold, RabbitReader, brought_by, is_for
-from repot.brokers.rabbitmq.requeue import is_declared
+from repot.brokers.rabbitmq.requeue import declared_count, is_declared
 from repot.brokers.rabbitmq.staging import StagedReader, StagingReader, staging_name
 from repot.config.delays import EXIT, LEVELS, delayed_pattern
 from repot.config.endpoints import endpoints
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from repot.brokers.browse import Browsed, Decide
     from repot.brokers.headers import MovedBy
+    from repot.brokers.held import Held
     from repot.brokers.in_hand import Answers, QueueConsumer
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
@@ -225,6 +227,14 @@ class RabbitBroker:
     def consumers(self, queues: Collection[str]) -> tuple[QueueConsumer, ...]:
         """Return who consumes, by the management API."""
         return consumers(self._api, self._vhost, queues)
+
+    def held(self) -> Held:
+        """Return the virtual host's task queues."""
+
+        def count(queues: list[str]) -> dict[str, int | None]:
+            return self._on_kept(lambda connection: {one: declared_count(connection, one) for one in queues})
+
+        return held(self._api, self._vhost, count)
 
     def traits(self, queue: str) -> QueueTraits:
         """Read a queue's type, its arguments, and whether the delays' exit leads to it."""

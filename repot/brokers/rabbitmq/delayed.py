@@ -12,6 +12,8 @@ from repot.brokers.rabbitmq.management import segment
 from repot.errors import DepthUnknown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from repot.brokers.rabbitmq.management import ManagementApi
 
 #: A prefix may precede it.
@@ -30,7 +32,21 @@ def delayed_for(api: ManagementApi, vhost: str, queue: str) -> int:
         BrokerUnreachable: it did not answer.
     """
     total = _total(api, vhost)
-    return total if total and _can_reach(api, vhost, queue) else 0
+    return total if total and _can_reach(_bindings(api, vhost), queue) else 0
+
+
+def delayed_by_queue(api: ManagementApi, vhost: str, queues: Iterable[str]) -> dict[str, int]:
+    """Count the same for many queues; those that none of them can reach are left out.
+
+    Raises:
+        DepthUnknown: RabbitMQ has not counted them yet.
+        BrokerUnreachable: it did not answer.
+    """
+    total = _total(api, vhost)
+    if not total:
+        return {}
+    bindings = _bindings(api, vhost)
+    return {queue: total for queue in queues if _can_reach(bindings, queue)}
 
 
 def _total(api: ManagementApi, vhost: str) -> int:
@@ -48,9 +64,12 @@ def _messages(queue: dict[str, Any]) -> int:
     return int(queue["messages_ready"] + queue["messages_unacknowledged"] + queue.get("messages_dlx", 0))
 
 
-def _can_reach(api: ManagementApi, vhost: str, queue: str) -> bool:
+def _bindings(api: ManagementApi, vhost: str) -> list[dict[str, Any]]:
+    return api.get(f"/api/bindings/{segment(vhost)}") or []
+
+
+def _can_reach(bindings: list[dict[str, Any]], queue: str) -> bool:
     """Return whether due messages reach the queue, directly or by an exchange that it is bound to."""
-    exchanges = api.get(f"/api/bindings/{segment(vhost)}") or []
-    due = {one["destination"] for one in exchanges if one["source"].endswith(_EXCHANGE)}
-    bound = {one["source"] for one in exchanges if (one["destination_type"], one["destination"]) == ("queue", queue)}
+    due = {one["destination"] for one in bindings if one["source"].endswith(_EXCHANGE)}
+    bound = {one["source"] for one in bindings if (one["destination_type"], one["destination"]) == ("queue", queue)}
     return queue in due or bool(due & bound)

@@ -16,6 +16,7 @@ from repot.brokers.port import Depth
 from repot.brokers.redis import browse, publish
 from repot.brokers.redis.client import open_client
 from repot.brokers.redis.conditions import RedisConditions
+from repot.brokers.redis.held import HeldQueues
 from repot.brokers.redis.in_flight import InFlight
 from repot.brokers.redis.in_hand import InHand
 from repot.brokers.redis.journal import RedisJournal
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from repot.brokers.browse import Browsed, Decide
     from repot.brokers.headers import MovedBy
+    from repot.brokers.held import Held
     from repot.brokers.in_hand import Answers, BrokerClient, Delivery, GiveBack
     from repot.brokers.journal import JournalStep
     from repot.brokers.message import Message
@@ -179,6 +181,10 @@ class RedisBroker:
     def give_back(self, delivery: Delivery) -> GiveBack:
         """Move a delivery back by one script, if it is still the same."""
         return self._in_hand.give_back(delivery)
+
+    def held(self) -> Held:
+        """Return the task queues of the database, and kombu's messages that other transport options would reach."""
+        return HeldQueues(self._client, self._keys, self._endpoint.user or "", self._ask).find(self.deliveries)
 
     def traits(self, queue: str) -> QueueTraits:
         """Return what all queues on Redis have in common."""

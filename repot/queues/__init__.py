@@ -1,0 +1,9 @@
+"""One answer to the question which queues a deployment has."""
+
+from __future__ import annotations
+
+from repot.queues.application import queues_of, routed_queue
+from repot.queues.deployment import DeploymentQueues, KnownQueue
+from repot.queues.find import find_queues
+
+__all__ = ["DeploymentQueues", "KnownQueue", "find_queues", "queues_of", "routed_queue"]
