@@ -202,7 +202,8 @@ def _apply(
             printed_at = monotonic()
             click.echo(f"{so_far.acted} {done_label}", err=True)
 
-    with open_queues(given) as (_, dlqs), stop_on_signal(stop):
+    # what is changed may be another application's unless a person names it
+    with open_queues(given, all_found=bool(query.ids)) as (_, dlqs), stop_on_signal(stop):
         try:
             apply_decisions(
                 dlqs,

@@ -9,9 +9,12 @@ import click
 
 from repot.cli.durations import seconds
 from repot.deadletter.reason import Reason
+from repot.sanitize import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from celery import Celery
 
     from repot.config import WorkerSettings
     from repot.deadletter.query import DeadLetterQuery, DlqHandle
@@ -46,7 +49,7 @@ def queue_options(command: F) -> F:
             "queues",
             multiple=True,
             callback=refuse_blank,
-            help="The dead-letter queue of this queue.  [default: WORKER_QUEUE_NAMES]",
+            help="The dead-letter queue of this queue.  [default: those of all queues]",
         ),
     ):
         command = option(command)
@@ -80,28 +83,32 @@ def filters(command: F) -> F:
 
 
 @contextmanager
-def open_queues(given: dict[str, Any]) -> Iterator[tuple[WorkerSettings, list[DlqHandle]]]:
-    """Open the selected dead-letter queues on their brokers."""
+def open_queues(given: dict[str, Any], *, all_found: bool = True) -> Iterator[tuple[WorkerSettings, list[DlqHandle]]]:
+    """Open the selected dead-letter queues on their brokers: without a selection all, or those with a named queue."""
     from repot.config import load
-    from repot.deadletter.query import dlq_names, open_dlqs
+    from repot.deadletter.query import Others, dlq_names, open_dlqs
 
     settings = load()
-    queues = given["queues"] or (() if given["dead_queues"] else settings.queue_names)
-    names = dlq_names(settings, queues, given["dead_queues"])
+    is_named = bool(given["queues"] or given["dead_queues"])
+    names = dlq_names(settings, given["queues"] if is_named else settings.queue_names, given["dead_queues"])
     if not names:
         message = "there are no dead-letter queues: WORKER_DEAD_LETTER_QUEUE is empty"
         raise click.UsageError(message)
-    with open_dlqs(settings, names, _options(settings)) as found:
+    with open_dlqs(settings, names, _app(settings), None if is_named else Others(_note, all_found)) as found:
         yield settings, found
 
 
-def _options(settings: WorkerSettings) -> dict[str, Any] | None:
-    """Return the application's transport options, if WORKER_APP names one: on Redis they may set the key prefix."""
+def _note(text: str) -> None:
+    click.echo(f"note: {sanitize(text)}", err=True)
+
+
+def _app(settings: WorkerSettings) -> Celery | None:
+    """Return the application, if WORKER_APP names one."""
     if "app" not in settings.model_fields_set:
         return None
     from repot.worker.app_loader import load_app
 
-    return dict(load_app(settings.app).conf.broker_transport_options or {})
+    return load_app(settings.app)
 
 
 def query_of(given: dict[str, Any]) -> DeadLetterQuery:

@@ -202,6 +202,8 @@ def _data(found: InHandReport) -> dict[str, Any]:
         "silent": list(found.answers.silent),
         "tasks": [asdict(one) for one in found.tasks],
         "consumers": [asdict(one) for one in found.consumers],
+        "counts": dict(found.counts),
+        "notes": list(found.notes),
     }
 
 
@@ -212,6 +214,10 @@ def _print(found: InHandReport) -> None:
     if found.consumers:
         rows = [_consumer(one, now) for one in found.consumers]
         click.echo("\n".join(["", *columns(rows, _CONSUMER_HEADS)]))
+    for queue, count in sorted(found.counts.items()):
+        click.echo(f"in hand of {sanitize(queue)}: {count}", err=True)
+    for text in found.notes:
+        click.echo(f"note: {sanitize(text)}", err=True)
     if not found.tasks:
         click.echo("no worker that answered holds a task", err=True)
     answers = found.answers

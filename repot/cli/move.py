@@ -19,13 +19,14 @@ from repot.cli.move_options import (
     directory_of,
     given_addresses,
     limit_options,
+    order_again,
     order_back,
     order_of,
     order_options,
     settings_of,
 )
 from repot.cli.move_output import print_checks, print_revert, print_status
-from repot.cli.plan_output import refuse_losses, show_plan
+from repot.cli.plan_output import note_choice, refuse_losses, show_plan
 
 if TYPE_CHECKING:
     from repot.config import WorkerSettings
@@ -87,6 +88,7 @@ def start(*, name: str, execute: bool, force: bool, as_json: bool, **given: Any)
         click.echo("nothing was changed; add --execute", err=True)
         return
     remember(directory_of(settings), name, addresses)
+    note_choice(order)
     if not force:
         refuse_losses(order, settings, given["sample"])
     _run(order, settings, as_json=as_json)
@@ -158,10 +160,8 @@ def resume(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
     if routed_queues(record) and not given["reroute"]:
         message = f"the move {name!r} routes by its application: add -A APP --reroute"
         raise click.UsageError(message)
-    if not given["queues"] and not given["mapped"]:
-        queues = json.loads(record["queues"])
-        given |= {"queues": tuple(queues), "mapped": tuple(f"{old}={new}" for old, new in queues.items())}
-    _run(order_of(name, addresses, given, settings), settings, as_json=as_json)
+    order = order_again(name, addresses, given, settings, json.loads(record["queues"]))
+    _run(order, settings, as_json=as_json)
 
 
 @move.command()

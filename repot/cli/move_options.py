@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
     from repot.migrate.addresses import Address, Addresses
+    from repot.migrate.choice import QueueChoice
     from repot.migrate.control import Limits
     from repot.migrate.move import Order
     from repot.migrate.translate import Rules
@@ -87,7 +88,7 @@ def order_options(command: F) -> F:
             "queues",
             multiple=True,
             callback=refuse_blank,
-            help="Move this queue; may be repeated.  [default: WORKER_QUEUE_NAMES]",
+            help="Move this queue and no others; may be repeated.  [default: all of the deployment]",
         ),
         click.option(
             "--map", "mapped", multiple=True, metavar="OLD=NEW", help="Send the messages of queue OLD to queue NEW."
@@ -104,7 +105,7 @@ def order_options(command: F) -> F:
             "--app",
             metavar="APP",
             callback=_unless_blank,
-            help="The Celery application; its result backend says whether results go by rpc://.",
+            help="The Celery application: its queues, its transport options, and whether results go by rpc://.",
         ),
         click.option(
             "--reroute",
@@ -171,11 +172,15 @@ def given_addresses(given: dict[str, Any], settings: WorkerSettings) -> Addresse
     Raises:
         ConfigInvalid: one is not an address.
     """
-    from repot.migrate.addresses import Addresses
+    from repot.migrate.addresses import Addresses, with_options_of
+    from repot.worker.app_loader import load_app
 
     source = _address(given, "source", "from", settings.move_from)
     target = _address(given, "target", "to", settings.move_to)
-    return Addresses(source, target) if source and target else None
+    if not (source and target):
+        return None
+    found = Addresses(source, target)
+    return with_options_of(found, load_app(given["app"])) if given.get("app") else found
 
 
 def addresses_of(name: str, given: dict[str, Any], settings: WorkerSettings) -> Addresses:
@@ -200,6 +205,8 @@ def _address(given: dict[str, Any], side: str, option: str, default: Any) -> Add
 
 
 def _options(text: str, option: str) -> dict[str, Any]:
+    from repot.migrate.addresses import check_options
+
     try:
         found = json.loads(text)
     except ValueError:
@@ -207,20 +214,47 @@ def _options(text: str, option: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         message = f"--{option}-options is not a JSON object"
         raise click.UsageError(message)
+    check_options(found, f"--{option}-options")
     return found
 
 
 def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: WorkerSettings) -> Order:
-    """Return the order of the options."""
+    """Return the order of the options, for the queues that they choose on the source."""
+    from repot.migrate.choice import choose
+
+    app, mapping = _app(given), dict(_pair(one) for one in given["mapped"])
+    return _order(
+        name, addresses, given, settings, app, choose(addresses.source, settings, app, given["queues"], mapping)
+    )
+
+
+def order_again(
+    name: str, addresses: Addresses, given: dict[str, Any], settings: WorkerSettings, queues: Mapping[str, str]
+) -> Order:
+    """Return the order of the options for the queues of a move that goes on, unless others are named."""
+    from repot.migrate.choice import QueueChoice
+
+    mapping = dict(_pair(one) for one in given["mapped"])
+    if given["queues"] or mapping:
+        queues = {queue: mapping.get(queue, queue) for queue in (given["queues"] or mapping)}
+    return _order(name, addresses, given, settings, _app(given), QueueChoice(queues))
+
+
+def _order(
+    name: str,
+    addresses: Addresses,
+    given: dict[str, Any],
+    settings: WorkerSettings,
+    app: Celery | None,
+    choice: QueueChoice,
+) -> Order:
     from repot.migrate.move import Order
     from repot.migrate.orphans import Selection
 
     if given.get("waits") and not given.get("orphans"):
         message = "--wait waits for orphans: add --orphans"
         raise click.UsageError(message)
-    app = _app(given)
-    mapping = dict(_pair(one) for one in given["mapped"])
-    queues = {queue: mapping.get(queue, queue) for queue in (given["queues"] or (*mapping, *settings.queue_names))}
+    queues = dict(choice.queues)
     return Order(
         name,
         addresses,
@@ -232,6 +266,7 @@ def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: W
         revoked=given.get("revoked", False),
         uses_rpc=None if app is None else _uses_rpc(app),
         allow_rpc=given["allow_rpc"],
+        choice=choice,
     )
 
 

@@ -50,6 +50,15 @@ def show_plan(order: Order, settings: WorkerSettings, sample: int, *, as_json: b
     _refuse(problems, f"{len(problems)} problems; the plan lists them all.")
 
 
+def note_choice(order: Order) -> None:
+    """Print the queues that were found, and what stays, to standard error."""
+    if order.choice is None:
+        return
+    for kind, texts in (("queue", order.choice.read), ("note", order.choice.notes), ("unknown", order.choice.unknown)):
+        for text in texts:
+            click.echo(f"{kind}: {sanitize(text)}", err=True)
+
+
 def refuse_losses(order: Order, settings: WorkerSettings, sample: int) -> None:
     """Refuse a new move if it would lose or strand something; one that goes on was judged when it began.
 
@@ -90,6 +99,8 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any part of a plan
 
 
 def _print(plan: Plan) -> None:
+    for text in plan.read:
+        _line("queue", text)
     _line("target", _text(plain(plan.room)))
     _line("time", f"at least {plan.seconds:.0f} s" if isinstance(plan.seconds, float) else plan.seconds)
     _print_remarks(plan)

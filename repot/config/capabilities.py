@@ -136,6 +136,24 @@ _TABLE = {
 }
 
 
+#: Options of `kombu.Connection` itself (`_extract_failover_opts`), on any transport.
+FAILOVER_OPTIONS = frozenset(
+    {
+        "callback",
+        "connect_retries_timeout",
+        "errback",
+        "interval_max",
+        "interval_start",
+        "interval_step",
+        "max_retries",
+    }
+)
+
+
+#: Transport options that name keys on Redis: who reads with others sees other queues.
+NAMING_OPTIONS = ("fanout_prefix", "global_keyprefix", "priority_steps", "sep", "unacked_index_key", "unacked_key")
+
+
 def all_transport_options() -> frozenset[str]:
     """Return the names of the transport options that any transport reads."""
     return frozenset[str]().union(*(one.read_transport_options() for one in _TABLE.values()))

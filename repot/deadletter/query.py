@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from repot.brokers import open_broker
 from repot.brokers.browse import Keep
 from repot.config import Role, celery_config
 from repot.config.redis import with_tls
 from repot.deadletter.dead_letter import DeadLetter, read_dead_letter
+from repot.queues import find_queues, is_dead_letters, queue_of_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from celery import Celery
 
     from repot.brokers import Broker
     from repot.brokers.browse import Browsed, Decision
@@ -76,21 +79,35 @@ class DlqHandle:
         return self.browse(decide)
 
 
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Dead-letter queues beside those of the settings.
+
+    Attributes:
+        note: is called with what could not be found out, and what is left.
+        are_included: also those that only the broker names, which may be another application's.
+    """
+
+    note: Callable[[str], None]
+    are_included: bool = True
+
+
 @contextmanager
 def open_dlqs(
-    settings: WorkerSettings, names: Mapping[str, str], options: Mapping[str, Any] | None = None
+    settings: WorkerSettings, names: Mapping[str, str], app: Celery | None = None, others: Others | None = None
 ) -> Iterator[list[DlqHandle]]:
     """Open the dead-letter queues `names` (with their source queues) on the broker; on both brokers of a bridge.
 
-    `options` are the application's `broker_transport_options`, which on Redis may set the key prefix.
+    With `others` also those of other queues. The application may name queues, and its transport options the key prefix.
 
     Raises:
         BrokerUnreachable: a broker does not answer.
     """
     config = celery_config(settings, Role.CLIENT)
     management = settings.management_url.reveal() if settings.management_url else ""
+    options = {} if app is None else dict(app.conf.broker_transport_options or {})
     found: list[DlqHandle] = []
-    try:
+    with ExitStack() as opened:
         for url in dict.fromkeys((settings.read_url, settings.write_url)):
             broker = open_broker(
                 with_tls(url, settings),
@@ -99,11 +116,27 @@ def open_dlqs(
                 transport_options=options or config.get("broker_transport_options"),
                 timeout_s=settings.socket_timeout,
             )
-            found += [DlqHandle(broker, url.masked(), name, queue) for name, queue in names.items()]
+            opened.callback(broker.close)
+            here = names if others is None else {**names, **_found_on(broker, settings, app, others)}
+            found += [DlqHandle(broker, url.masked(), name, queue) for name, queue in here.items()]
         yield found
-    finally:
-        for broker in {id(dlq.broker): dlq.broker for dlq in found}.values():
-            broker.close()
+
+
+def _found_on(broker: Broker, settings: WorkerSettings, app: Celery | None, others: Others) -> dict[str, str]:
+    """Return the dead-letter queues on a broker, with the queue of each; no worker need be asked for them."""
+    found = find_queues(broker, settings, app, readers={}, counted_within_s=0)
+    for one in found.unknown:
+        others.note(f"dead letters may be in other queues as well: {one}")
+    for beside in found.beside:
+        if any(is_dead_letters(queue, settings) for queue in beside.queues):
+            others.note(f"{beside.text}, dead letters among them; WORKER_APP names the application with these options")
+    names = {name: queue_of_dead_letters(name, settings) for name in found.dead_letters}
+    if others.are_included:
+        return names
+    named = {name: queue for name, queue in names.items() if queue in found.queues and found.queues[queue].named_by}
+    for name in sorted({*names} - {*named}):
+        others.note(f"{name!r} is left as it is: only the broker names it; --dead-queue does so on purpose")
+    return named
 
 
 def dlq_names(settings: WorkerSettings, queues: Iterable[str], named: Iterable[str]) -> dict[str, str]:

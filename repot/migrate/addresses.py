@@ -6,9 +6,10 @@ It is readable by its owner alone, since addresses may contain passwords.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,9 +18,12 @@ from celery import Celery
 
 from repot.brokers import open_configured
 from repot.config import BrokerUrl, Role, celery_config
+from repot.config.capabilities import FAILOVER_OPTIONS, all_transport_options
 from repot.errors import ConfigInvalid, DirectoryUnusable, MoveNotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from repot.brokers import Broker
     from repot.config import WorkerSettings
 
@@ -41,6 +45,11 @@ class Address:
             BrokerUnreachable: it does not answer.
         """
         return open_configured(self.url, settings, management_url=self.management_url, options=self.options)
+
+    def stated_options(self, settings: WorkerSettings) -> dict[str, Any]:
+        """Return the transport options in use: those of the address before those of the settings."""
+        config = celery_config(settings.at(self.url.reveal()), Role.CLIENT)
+        return {**(config.get("broker_transport_options") or {}), **self.options}
 
     def app(self, settings: WorkerSettings) -> Celery:
         """Return an application that can ask this broker's workers."""
@@ -64,6 +73,55 @@ class Addresses:
 
     source: Address
     target: Address
+
+
+def with_options_of(addresses: Addresses, app: Celery) -> Addresses:
+    """Return the addresses with an application's transport options on the side whose broker is the application's.
+
+    That is the source if it is neither. Options that an address states already count more. An application that states
+    no prefix has none. One without a broker says nothing about either side.
+    """
+    try:
+        url = BrokerUrl.parse(str(app.conf.broker_read_url or app.conf.broker_url or ""))
+    except ValueError:
+        return addresses
+    own = Address(url).home
+    is_target = Address(addresses.target.url).home == own and Address(addresses.source.url).home != own
+    side = addresses.target if is_target else addresses.source
+    if side.url.kind != url.kind:
+        return addresses
+    options = {
+        name: list(value) if isinstance(value, range | tuple) else value
+        for name, value in {"global_keyprefix": "", **(app.conf.broker_transport_options or {})}.items()
+    }
+    kept = {name: value for name, value in options.items() if _can_be_kept(value)}
+    changed = replace(side, options={**kept, **side.options})
+    return replace(addresses, target=changed) if is_target else replace(addresses, source=changed)
+
+
+def _can_be_kept(value: object) -> bool:
+    """Return whether the file of the addresses can hold a value: none that names keys is anything else."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def check_options(options: Mapping[str, Any], option: str) -> None:
+    """Refuse transport options that no transport reads.
+
+    Raises:
+        ConfigInvalid: there is one; with the nearest that exists.
+    """
+    known = all_transport_options() | FAILOVER_OPTIONS
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            message = f"{option}: no transport of kombu's reads {name!r}"
+            raise ConfigInvalid(
+                message, hint=f"Is {near[0]!r} meant?" if near else "docs/move-a-backlog.md has an example."
+            )
 
 
 def parse(text: str, option: str) -> BrokerUrl:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from repot.brokers import Depth, Unknown
+from repot.brokers.held import Held, HoldsQueues
 from repot.brokers.in_hand import AsksWorkers, KeepsDeliveries, ListsConsumers
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Mapping
 
     from repot.brokers import Broker
     from repot.brokers.in_hand import Answers, Delivery, HeldTask, QueueConsumer
@@ -56,6 +59,11 @@ class InHandReport:
     consumers: tuple[QueueConsumer, ...] = ()
     #: Whether messages in hand return as soon as their worker's connection ends.
     returns_by_itself: bool = False
+    #: How many messages of each queue are in hand or reserved by a mover, as the broker counts; queues without any are
+    #: left out.
+    counts: Mapping[str, int] = field(default_factory=dict)
+    #: What could not be read, and what other transport options would reach.
+    notes: tuple[str, ...] = ()
 
 
 def list_in_hand(
@@ -76,12 +84,31 @@ def list_in_hand(
     answers = asked.ask_workers(control_exchange, within_s)
     of_worker = [_by_worker(one, answers) for one in unlisted(answers, deliveries)]
     tasks = (*_by_broker(deliveries, answers), *of_worker)
+    held = asked.held() if isinstance(asked, HoldsQueues) else Held()
     return InHandReport(
         tuple(one for one in tasks if not queues or not one.queues or set(one.queues) & set(queues)),
         answers,
         asked.consumers(queues) if isinstance(asked, ListsConsumers) else (),
         isinstance(asked, ListsConsumers),
+        {
+            queue: depth.unacked
+            for queue, depth in held.queues.items()
+            if isinstance(depth, Depth) and depth.unacked and (not queues or queue in queues)
+        },
+        tuple(_notes(held, queues)),
     )
+
+
+def _notes(held: Held, queues: Collection[str]) -> Iterator[str]:
+    for one in held.unknown:
+        yield f"queues may be missing: {one.reason}; {one.remedy}".removesuffix("; ")
+    for name, depth in held.queues.items():
+        if isinstance(depth, Unknown) and (not queues or name in queues):
+            yield depth.reason
+    for beside in held.beside:
+        if not queues or beside.queues & set(queues):
+            options = json.dumps(dict(beside.options))
+            yield f"{beside.text}, which these transport options do not reach: -A names an application with {options}"
 
 
 def holders(answers: Answers) -> dict[str, list[HeldTask]]:

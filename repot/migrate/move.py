@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from repot.errors import AlreadyMoving
     from repot.migrate.account import Account
     from repot.migrate.addresses import Addresses
+    from repot.migrate.choice import QueueChoice
+    from repot.migrate.orphans import Selection
     from repot.migrate.placement import Placement
     from repot.migrate.run import Show
     from repot.migrate.window import Entry
@@ -86,6 +88,8 @@ class Order:
     uses_rpc: bool | None = None
     #: Move tasks whose `rpc://` results are awaited.
     allow_rpc: bool = False
+    #: How the queues were chosen; None if they are those of a journal.
+    choice: QueueChoice | None = None
     #: Back: further target queues that the application's routing named on the way there.
     routed: tuple[str, ...] = ()
 

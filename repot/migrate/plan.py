@@ -67,9 +67,11 @@ class Plan(Remarks):
     """The plan of a move; its own remarks concern the target as a whole.
 
     Attributes:
+        read: where each queue was found.
         seconds: how long it takes at least, by the limit of its rate; a text without one.
     """
 
+    read: list[str] = field(default_factory=list)
     queues: list[QueuePlan] = field(default_factory=list)
     goals: list[GoalPlan] = field(default_factory=list)
     room: Room | Unknown = _UNASKED
@@ -93,6 +95,11 @@ def plan_of(move: Move, sample: int, *, follows: bool) -> Plan:
         BrokerUnreachable: a broker did not answer at all.
     """
     plan = Plan()
+    if (choice := move.order.choice) is not None:
+        plan.read += choice.read
+        plan.problems += choice.problems
+        plan.notes += choice.notes
+        plan.unknown += choice.unknown
     goals: dict[str, GoalPlan] = {}
     traffic = _traffic(move.source, list(move.order.queues))
     for queue, goal in move.order.queues.items():

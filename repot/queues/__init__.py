@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from repot.queues.application import queues_of, routed_queue
+from repot.queues.dead_letters import is_dead_letters, queue_of_dead_letters
 from repot.queues.deployment import DeploymentQueues, KnownQueue
 from repot.queues.find import find_queues
 
-__all__ = ["DeploymentQueues", "KnownQueue", "find_queues", "queues_of", "routed_queue"]
+__all__ = [
+    "DeploymentQueues",
+    "KnownQueue",
+    "find_queues",
+    "is_dead_letters",
+    "queue_of_dead_letters",
+    "queues_of",
+    "routed_queue",
+]

@@ -108,23 +108,24 @@ class DeploymentQueues:
         )
 
 
-def refusals(found: DeploymentQueues, chosen: Collection[str], *, on_purpose: bool, options: str) -> Iterator[str]:
+def refusals(
+    found: DeploymentQueues, chosen: Collection[str], *, on_purpose: bool, options: str = "", app: str = "-A"
+) -> Iterator[str]:
     """Yield a sentence for what a choice of queues would leave behind, with the next step.
 
-    `on_purpose` if a person has named the queues: then other queues are theirs to leave. `options` is the option that
-    takes kombu's transport options.
+    `on_purpose` if a person has named the queues: then other queues are theirs to leave. `options` is the command's
+    option that takes kombu's transport options, `app` what names the application.
     """
+    for one in found.unreached(chosen, on_purpose=on_purpose):
+        stated = json.dumps(dict(one.options))
+        way = f"give {options} '{stated}' or {app}" if options else f"{app} names the application, which has {stated}"
+        yield f"{one.text}, which these transport options do not reach: {way}"
     left = [] if on_purpose else [one for one in found.left_out(chosen) if not isinstance(one.depth, Unknown)]
     if left:
         named = ", ".join(f"{one.name!r} ({one.counts})" for one in left)
         yield (
             f"messages would be left in {named}: the settings, the application and the workers do not name "
-            f"{'it' if len(left) == 1 else 'them'}; --queue names all queues that are meant, -A the application"
-        )
-    for one in found.unreached(chosen, on_purpose=on_purpose):
-        yield (
-            f"{one.text}, which these transport options do not reach: give {options} '{json.dumps(dict(one.options))}' "
-            f"or -A"
+            f"{'it' if len(left) == 1 else 'them'}; --queue names all queues that are meant, {app} the application"
         )
 
 

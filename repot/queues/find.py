@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from repot.brokers.facts import Unknown
 from repot.brokers.held import Held, HoldsQueues
 from repot.brokers.in_hand import AsksWorkers
-from repot.errors import BrokerUnreachable, DeadlineExceeded
+from repot.errors import BrokerUnreachable, DeadlineExceeded, FactUnknown
 from repot.queues.application import queues_of
+from repot.queues.dead_letters import is_dead_letters
 from repot.queues.deployment import DeploymentQueues, KnownQueue
 from repot.waiting import wait_until
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from repot.brokers import Broker
+    from repot.brokers import Broker, Depth
     from repot.config import WorkerSettings
 
 #: Celery's default of `control_exchange`.
@@ -70,11 +71,13 @@ def find_queues(
         for name in read:
             named.setdefault(name, []).append(f"read by {worker}")
             certain.add(name)
-    dead = {name: one for name, one in held.queues.items() if name not in named and _is_dead_letters(name, settings)}
+    dead = {name: one for name, one in held.queues.items() if name not in named and is_dead_letters(name, settings)}
     names = [*named, *(name for name in held.queues if name not in named and name not in dead)]
-    queues = {
-        name: KnownQueue(name, tuple(named.get(name, ())), held.queues.get(name), name in certain) for name in names
-    }
+    depths = dict(held.queues)
+    if held.unknown:
+        # a queue that was not found may exist all the same
+        depths |= {name: _depth(broker, name) for name in named if name not in depths}
+    queues = {name: KnownQueue(name, tuple(named.get(name, ())), depths.get(name), name in certain) for name in names}
     return DeploymentQueues(queues, dead, held.beside, tuple(unknown), prefix_is_stated)
 
 
@@ -94,6 +97,13 @@ def _held(broker: Any, within_s: float) -> Held:  # noqa: ANN401 - a Broker
     return found
 
 
+def _depth(broker: Broker, queue: str) -> Depth | Unknown:
+    try:
+        return broker.depth(queue)
+    except (BrokerUnreachable, FactUnknown) as error:
+        return Unknown(error.message, error.hint)
+
+
 def _uncounted(found: Held) -> bool:
     return any(isinstance(one, Unknown) for one in found.queues.values())
 
@@ -110,11 +120,3 @@ def _readers(broker: Any, app: Celery | None, unknown: list[str]) -> Mapping[str
     if found.silent:
         unknown.append(f"which queues these workers read, if they live: {', '.join(found.silent)}")
     return found.queues
-
-
-def _is_dead_letters(name: str, settings: WorkerSettings) -> bool:
-    """Return whether the settings would name a queue of dead letters so."""
-    before, _, after = settings.dead_letter_queue.partition("{queue}")
-    if settings.dead_letters_of("") == settings.dead_letters_of("x"):
-        return bool(name) and name == settings.dead_letter_queue
-    return len(name) > len(before) + len(after) and name.startswith(before) and name.endswith(after)

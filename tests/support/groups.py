@@ -39,7 +39,7 @@ FILES = {
     "pages": ("servers/test_pages.py", "servers/test_examples.py", "servers/test_rollout_tutorial.py"),
     "chaos": ("chaos/*", "servers/test_campaign.py"),
     "doctor": ("apps/*", "processes/*", "servers/test_doctor.py", "servers/test_init*.py"),
-    "moves": ("servers/test_move*.py", "servers/test_kills.py", "servers/test_inflight.py"),
+    "moves": ("servers/test_move*.py", "servers/test_kills.py", "servers/test_inflight*.py"),
     "rollouts": ("servers/test_rollout*.py", "servers/test_routing.py", "servers/test_dashboard.py"),
     "effects": (
         *(f"servers/test_{name}*.py" for name in ("guard", "lease", "store_", "transaction", "database")),
@@ -48,7 +48,10 @@ FILES = {
     "workers": (
         "health/*",
         *(f"servers/test_{name}.py" for name in ("claim*", "closing", "command_mailbox", "confirm_window", "costs")),
-        *(f"servers/test_{name}.py" for name in ("dead_letters", "deliveries", "expiries", "partial_results")),
+        *(
+            f"servers/test_{name}.py"
+            for name in ("dead_letters", "deliveries", "dlq_queues", "expiries", "partial_results")
+        ),
         *(f"servers/test_{name}.py" for name in ("prefetch", "requeue_orphans", "waiting_messages", "worker")),
     ),
     "brokers": (

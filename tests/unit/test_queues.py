@@ -132,7 +132,7 @@ def test_a_refusal_names_queue_count_and_the_next_step() -> None:
     beside = Beside("7 messages wait under the prefix 'shop:'", frozenset({"jobs"}), {"global_keyprefix": "shop:"})
     broker = Broker(queues={"jobs": Depth(1, 0), "slow": Depth(2, 3, delayed=1)}, beside=(beside,))
     found = asked(broker, settings=ExplicitSettings(queue_names=("jobs",)))
-    left, reached = refusals(found, ["jobs"], on_purpose=False, options="--from-options")
+    reached, left = refusals(found, ["jobs"], on_purpose=False, options="--from-options")
     assert "'slow' (2 waiting, 3 in hand, 1 maybe delayed)" in left
     assert "--queue" in left
     assert 'give --from-options \'{"global_keyprefix": "shop:"}\' or -A' in reached

@@ -152,7 +152,7 @@ class HeldQueues:
         self._unknown += [
             Unknown(
                 f"not every key of the database may be read: {why}",
-                f"ACL SETUSER {self._user} %R~* +scan +type +llen +lindex +smembers +hlen +hscan would allow it.",
+                f"ACL SETUSER {self._user} ~* +scan +type +llen +lindex +smembers +hlen +hscan would allow it.",
             )
             for why in sorted(unread)
         ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import TRANSPORT_ALIASES
 
 from repot.config.backends import require_backend
-from repot.config.capabilities import all_transport_options, verified_tls_examples
+from repot.config.capabilities import FAILOVER_OPTIONS, all_transport_options, verified_tls_examples
 from repot.config.masking import masked
 from repot.doctor.rule import ERROR, INFO, WARNING, Finding, rule
 from repot.upstream.app_config import celery_options
@@ -47,19 +47,6 @@ _NUMERIC_OPTIONS = frozenset(
 
 #: Celery's own pools (`celery/concurrency/__init__.py`); none of them awaits a coroutine.
 _POOLS = frozenset({"eventlet", "gevent", "prefork", "processes", "solo", "threads"})
-
-#: Options of `kombu.Connection` itself (`_extract_failover_opts`), on any transport.
-_FAILOVER = frozenset(
-    {
-        "callback",
-        "connect_retries_timeout",
-        "errback",
-        "interval_max",
-        "interval_start",
-        "interval_step",
-        "max_retries",
-    }
-)
 
 
 @rule(
@@ -128,7 +115,7 @@ def ignored_option(facts: Facts) -> Iterator[Finding]:
         # one dictionary serves both sides
         taken = all_transport_options()
     for name in facts.options():
-        if name not in taken | _FAILOVER:
+        if name not in taken | FAILOVER_OPTIONS:
             near = _closest(name, taken)
             yield Finding(
                 f"{facts.kind.name} does not read {name!r}" + (f"; meant: {near}" if near else ""),
