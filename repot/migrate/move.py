@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from repot.migrate.account import Account
     from repot.migrate.addresses import Addresses
     from repot.migrate.choice import QueueChoice
-    from repot.migrate.orphans import Selection
     from repot.migrate.placement import Placement
     from repot.migrate.run import Show
     from repot.migrate.window import Entry
