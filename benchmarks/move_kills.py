@@ -1,12 +1,14 @@
-"""Kill a mover with SIGKILL at random instants, under a live producer, and account for every message.
+"""Kill a mover with SIGKILL at random instants, under live producers and consumers, and account for every message.
 
     python benchmarks/move_kills.py [--kills 200] [--way redis-rabbitmq ...] [--seed 1] [--window 100] [--json]
     python benchmarks/move_kills.py --store postgresql --way rabbitmq-rabbitmq [--kills 200] ...
+    python benchmarks/move_kills.py --no-consumers [--kills 200] ...
 
-For each direction: private servers, a producer that goes on sending, and `repot move start` again and again, each
-killed after a random time; the last one ends by itself. Then every message must be in the target: once, or further
-times with the mark `repot_maybe_twice`. Exits with 4 if one is lost, or twice without a mark, or if the account does
-not close.
+For each direction: private servers, a producer that goes on sending, a consumer of the source queue that is slower, one
+of the target queue, and `repot move start` again and again, each killed after a random time; the last one ends by
+itself. A ledger of the benchmark's own has what was sent and what each consumer received. Every message must have been
+received, or be in the target: once, or further times with the mark `repot_maybe_twice`. Exits with 4 if one is lost, or
+twice without a mark on whichever side, or if the account does not close.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import tempfile
 from collections import defaultdict
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 WAYS = ("redis-rabbitmq", "rabbitmq-redis", "rabbitmq-rabbitmq", "redis-redis")
 _LONGEST_S = 2.5
 _BATCH, _PAUSE_S = 20, 0.1
+#: Seconds between two messages that the consumer of the source takes: a quarter of what is sent.
+_EACH_S = 0.02
 
 
 @dataclass(slots=True)
@@ -52,6 +56,8 @@ class Result:
     way: str
     kills: int = 0
     sent: int = 0
+    #: Received from the source queue, and from the target queue.
+    received: tuple[int, int] = (0, 0)
     lost: list[str] = field(default_factory=list)
     twice: int = 0
     unmarked: list[str] = field(default_factory=list)
@@ -69,7 +75,8 @@ class Result:
         counts = ", ".join(f"{name} {self.account[name]}" for name in names)
         copies = f"{self.twice} copies ({len(self.unmarked)} without a mark)"
         return (
-            f"{self.way}: {self.kills} times; {self.sent} sent, {len(self.lost)} lost, {copies}; {counts}; "
+            f"{self.way}: {self.kills} times; {self.sent} sent, {self.received[0]} received on the source, "
+            f"{self.received[1]} on the target, {len(self.lost)} lost, {copies}; {counts}; "
             f"closes: {self.account['closes']}"
         )
 
@@ -109,6 +116,40 @@ class Producer:
             self._stop.wait(_PAUSE_S)
 
 
+class LiveConsumer:
+    """Receives from a queue as a worker does, until it is stopped; `received` is its part of the ledger."""
+
+    def __init__(self, url: str, queue: str, *, each_s: float) -> None:
+        self.received: list[tuple[str, bool]] = []
+        self._url, self._queue, self._each_s, self._stop = url, queue, each_s, Event()
+        self._thread = Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End once nothing has come for a second."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with Connection(self._url, transport_options={"visibility_timeout": 86_400}) as connection:
+            consumer = connection.Consumer(
+                [Queue(self._queue, no_declare=True)], on_message=self._receive, accept=["json"], prefetch_count=10
+            )
+            with consumer:
+                while True:
+                    try:
+                        connection.drain_events(timeout=1)
+                    except TimeoutError:
+                        if self._stop.is_set():
+                            return
+
+    def _receive(self, message: Any) -> None:  # noqa: ANN401 - kombu's
+        self.received.append((message.headers["id"], bool(message.headers.get(MAYBE_TWICE_HEADER))))
+        message.ack()
+        if not self._stop.is_set():
+            self._stop.wait(self._each_s)
+
+
 def _message(number: int) -> Message:
     id_ = f"{number}-{uuid4()}"
     headers = {"id": id_, "task": "bench.task", "retries": 0}
@@ -130,7 +171,7 @@ def program(verb: str, *words: str) -> list[str]:
     return [sys.executable, "-m", "repot", "move", verb, *words]
 
 
-def storm(way: str, servers: dict[str, Any], kills: int, seed: int, window: int) -> Result:
+def storm(way: str, servers: dict[str, Any], kills: int, seed: int, window: int, *, consumers: bool) -> Result:
     """Kill movers of one direction; return what became of the messages."""
     source, target = (servers[one] for one in way.split("-"))
     queue, goal, name = declared(source.url, target.url)
@@ -144,15 +185,27 @@ def storm(way: str, servers: dict[str, Any], kills: int, seed: int, window: int)
             "WORKER_MOVE_DIR": directory,
         }
         producer = Producer(source, queue)
+        pairs = ((source.url, queue, _EACH_S), (target.url, goal, 0.0)) if consumers else ()
+        live = [LiveConsumer(url, one, each_s=each_s) for url, one, each_s in pairs]
         try:
             for _ in range(kills):
                 after_s = rng.uniform(0.3, _LONGEST_S)
                 result.kills += _kill([*command, "--until", "follow"], environment, after_s, result)
         finally:
             producer.stop()
-        end(result, command, program("status", name, "--json"), environment)
-    judge(result, producer.sent, target, goal)
+            if sys.exc_info()[0] is not None:
+                _stop(live)
+        try:
+            end(result, command, program("status", name, "--json"), environment)
+        finally:
+            _stop(live)
+    judge(result, producer.sent, [one.received for one in live], target, goal)
     return result
+
+
+def _stop(live: list[LiveConsumer]) -> None:
+    for one in live:
+        one.stop()
 
 
 def end(result: Result, command: list[str], status: list[str], environment: dict[str, str]) -> None:
@@ -180,17 +233,20 @@ def _kill(command: list[str], environment: dict[str, str], after_s: float, resul
     return False
 
 
-def judge(result: Result, sent: list[str], target: Place, goal: str) -> None:
-    """Find what is lost, and what is in the target twice."""
-    copies: dict[str, list[Message]] = defaultdict(list)
+def judge(result: Result, sent: list[str], received: list[list[tuple[str, bool]]], target: Place, goal: str) -> None:
+    """Find what is lost, and what was received or is in the target twice; each copy is marked, or not."""
+    copies: dict[str, list[bool]] = defaultdict(list)
+    for id_, is_marked in chain.from_iterable(received):
+        copies[id_].append(is_marked)
     with closing(target.open()) as broker:
         for message in broker.scan(goal):  # type: ignore[attr-defined]
-            copies[message.headers["id"]].append(message)
+            copies[message.headers["id"]].append(bool(message.headers.get(MAYBE_TWICE_HEADER)))
     result.sent = len(sent)
+    if received:
+        result.received = (len(received[0]), len(received[1]))
     result.lost = sorted(set(sent) - set(copies))
     result.twice = sum(len(same) - 1 for same in copies.values())
-    unmarked = {id_: sum(not one.headers.get(MAYBE_TWICE_HEADER) for one in same) for id_, same in copies.items()}
-    result.unmarked = [id_ for id_, number in unmarked.items() if number > 1]
+    result.unmarked = [id_ for id_, same in copies.items() if same.count(False) > 1]
 
 
 def main() -> int:
@@ -200,6 +256,7 @@ def main() -> int:
     parser.add_argument("--way", choices=WAYS, action="append")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--window", type=int, default=100)
+    parser.add_argument("--consumers", action=argparse.BooleanOptionalAction, default=True, help="on both sides")
     parser.add_argument("--store", choices=("redis", *PRIVATE), default="redis", help="the lease store")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -209,7 +266,7 @@ def main() -> int:
         if given.store in PRIVATE:
             servers["store"] = with_tables(stack.enter_context(PRIVATE[given.store]()))
         for way in given.way or WAYS:
-            result = storm(way, servers, given.kills, given.seed, given.window)
+            result = storm(way, servers, given.kills, given.seed, given.window, consumers=given.consumers)
             results.append(result)
             print(result, *result.failures, sep="\n  ", flush=True)
     if given.json:
