@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
     from repot.rollout.phases import Observed, Plan
+    from repot.rollout.queues import LedQueues
     from repot.routing.record import RolloutRecord
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -46,7 +47,8 @@ rollout.add_command(report)
 def plan(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's options
     """Show what a rollout would do, and what it lacks; exit with 4 if it cannot begin. Nothing is changed."""
     settings = _settings()
-    _show_plan(name, plan_of(given, settings), settings, as_json=as_json)
+    found, led = plan_of(given, settings)
+    _show_plan(name, found, led, settings, as_json=as_json)
 
 
 @rollout.command()
@@ -61,15 +63,19 @@ def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # 
     controller and changes nothing: the weights stay, and another start goes on.
     """
     settings = _settings()
-    found = plan_of(given, settings)
+    found, led = plan_of(given, settings)
     if not execute:
-        _show_plan(name, found, settings, as_json=as_json)
+        _show_plan(name, found, led, settings, as_json=as_json)
         click.echo("nothing was changed; add --execute", err=True)
         return
     from repot.rollout.entry_checks import refusals
 
     _refuse(refusals(settings))
+    _say_queues(led)
     with _opened(name, settings) as opened:
+        if opened.records.read(name) is None:
+            # one that goes on keeps to the queues of its plan
+            _refuse(led.obstacles)
         opened.begin(found, user())
         _lead(opened, as_json=as_json)
 
@@ -177,7 +183,13 @@ def _opened(name: str, settings: WorkerSettings) -> Any:  # noqa: ANN401 - a con
     return open_rollout(name, settings)
 
 
-def _show_plan(name: str, plan: Plan, settings: WorkerSettings, *, as_json: bool) -> None:
+def _say_queues(led: LedQueues) -> None:
+    for kind, texts in (("queue", led.read), ("note", led.notes)):
+        for text in texts:
+            click.echo(sanitize(f"{kind}: {text}"), err=True)
+
+
+def _show_plan(name: str, plan: Plan, led: LedQueues, settings: WorkerSettings, *, as_json: bool) -> None:
     """Show a plan and what the target lacks.
 
     Raises:
@@ -188,17 +200,19 @@ def _show_plan(name: str, plan: Plan, settings: WorkerSettings, *, as_json: bool
     with _opened(name, settings) as opened:
         source, target = opened.urls()
         with closing(opened.watch(plan)) as watch:
-            obstacles = [*refusals(settings), *watch.obstacles()]
+            obstacles = [*refusals(settings), *led.obstacles, *watch.obstacles()]
             depths = {side: one.depths() for side, one in watch.sides.items()}
             readers = {side: one.readers() for side, one in watch.sides.items()}
     warned = warnings(settings, target)
     if as_json:
         shown = {"name": name, "source": source.masked(), "target": target.masked(), **json.loads(plan.to_json())}
         found = {"obstacles": obstacles, "warnings": warned, "depths": depths, "readers": readers}
+        found |= {"found": led.read, "notes": led.notes}
         click.echo(json.dumps(shown | found, indent=2))
     else:
         click.echo(f"{name}: from {source.masked()} to {target.masked()}")
         click.echo(f"steps: {', '.join(f'{step:.0%}' for step in plan.steps)}, each at least {plan.bake_s:g} s")
+        _say_queues(led)
         for side, found_depths in depths.items():
             for line in _queue_lines(side, plan.queues, found_depths, readers[side]):
                 click.echo(sanitize(line))

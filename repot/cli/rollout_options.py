@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
     from repot.rollout.phases import Plan
+    from repot.rollout.queues import LedQueues
 
 
 def _steps(_: click.Context, __: click.Parameter, text: str) -> tuple[float, ...]:
@@ -56,7 +57,12 @@ def plan_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="A step without enough samples pauses after this time.",
             ),
             click.option("--manual", is_flag=True, help="Each step waits for `repot rollout promote`."),
-            click.option("--queue", "queues", multiple=True, help="May be repeated.  [default: WORKER_QUEUE_NAMES]"),
+            click.option(
+                "--queue",
+                "queues",
+                multiple=True,
+                help="This queue and no others; may be repeated.  [default: all of the deployment]",
+            ),
             click.option(
                 "--synthetic",
                 callback=_lengths,
@@ -122,8 +128,8 @@ def plan_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def plan_of(given: dict[str, Any], settings: WorkerSettings) -> Plan:
-    """Return the plan of a command's options.
+def plan_of(given: dict[str, Any], settings: WorkerSettings) -> tuple[Plan, LedQueues]:
+    """Return the plan of a command's options, and what was found of queues.
 
     Raises:
         ConfigInvalid: an option needs a setting that is missing.
@@ -131,20 +137,20 @@ def plan_of(given: dict[str, Any], settings: WorkerSettings) -> Plan:
     from repot.errors import ConfigInvalid
     from repot.rollout.judge import Criteria
     from repot.rollout.phases import Plan
+    from repot.rollout.queues import with_queues
 
     criteria = Criteria(
         given["samples"], tolerance=given["tolerance"], slowdown=given["slowdown"], cost_limit=given["cost_limit"]
     )
-    queues = given["queues"] or settings.queue_names
     if given["queries"] and not settings.prometheus_url:
         message = "--query needs a Prometheus: WORKER_PROMETHEUS_URL is not set"
         raise ConfigInvalid(message, hint="Set it to its address, as in http://prometheus:9090.")
-    return Plan(
+    plan = Plan(
         given["steps"],
         given["bake"],
         given["patience"],
         given["manual"],
-        tuple(queues),
+        given["queues"],
         given["synthetic"],
         given["kills"],
         given["lost_after"],
@@ -152,3 +158,4 @@ def plan_of(given: dict[str, Any], settings: WorkerSettings) -> Plan:
         criteria,
         given["queries"],
     )
+    return with_queues(plan, given["queues"], settings)

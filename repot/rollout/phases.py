@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repot.errors import RecordUnreadable
 from repot.rollout.judge import Criteria, Verdict
@@ -22,6 +22,8 @@ from repot.routing.choice import Weights
 from repot.routing.record import Change
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from repot.rollout.judge import Judgement
     from repot.routing.record import RolloutRecord
 
@@ -66,6 +68,9 @@ class Plan:
             side's broker delivers the messages of a dead worker again.
         criteria: of the judge.
         queries: comparisons that a Prometheus answers; one that is not so fails the step.
+        whole: the source is empty only when no other queue of it holds messages either; else `queues` were named on
+            purpose, and the others stay.
+        options: the application's transport options that name keys on Redis.
     """
 
     steps: tuple[float, ...] = (0.01, 0.05, 0.25, 0.5, 1.0)
@@ -79,6 +84,8 @@ class Plan:
     moves: bool = False
     criteria: Criteria = field(default_factory=Criteria)
     queries: tuple[str, ...] = ()
+    whole: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def after(self, weight: float) -> float | None:
         """Return the step after a weight; None after the last one."""

@@ -132,9 +132,11 @@ class Rollout:
 
     def watch(self, plan: Plan) -> Watch:
         """Return what looks at both sides; it connects when it looks."""
-        addresses = self._addresses()
+        addresses = self._addresses(plan)
+        stated = "global_keyprefix" in plan.options
         sides = {
-            side: SideWatch(side, partial(one.open, self.settings), plan.queues) for side, one in addresses.items()
+            side: SideWatch(side, partial(one.open, self.settings), plan.queues, self.settings, plan.whole, stated)
+            for side, one in addresses.items()
         }
         lost_after_s = {
             side: plan.lost_after_s
@@ -148,11 +150,11 @@ class Rollout:
 
     def moves(self, plan: Plan, names: Iterable[str] = ()) -> MovesWatch:
         """Return what looks at the moves between the two brokers: the rollout's own, and those of these names."""
-        carrying = Carrying(self.name, self.settings, self._addresses(), plan.queues)
+        carrying = Carrying(self.name, self.settings, self._addresses(plan), plan.queues)
         own = [carrying.order(side) for side in Side] if plan.moves else []
         return MovesWatch([*own, *carrying.others(names)], self.settings)
 
-    def _addresses(self) -> dict[Side, Address]:
+    def _addresses(self, plan: Plan) -> dict[Side, Address]:
         """Return both brokers.
 
         Raises:
@@ -162,7 +164,8 @@ class Rollout:
         given = self.settings.management_url
         management = given.reveal() if given else ""
         of_target = management if source.shares_management(target) else ""
-        return {Side.SOURCE: Address(source, {}, management), Side.TARGET: Address(target, {}, of_target)}
+        options = dict(plan.options)
+        return {Side.SOURCE: Address(source, options, management), Side.TARGET: Address(target, options, of_target)}
 
     def beat_holder(self) -> str | None:
         """Return the text of the process whose beat sends; None if none does."""

@@ -12,6 +12,8 @@ from repot.brokers.facts import Unknown
 from repot.brokers.in_hand import AsksWorkers
 from repot.brokers.moving import MoveTarget
 from repot.errors import BrokerUnreachable, DepthUnknown, FactUnknown, ManagementUnreachable, RepotError
+from repot.queues import find_queues
+from repot.routing.choice import Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from repot.brokers import Broker
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
-    from repot.routing.choice import Side
+    from repot.config import WorkerSettings
 
 #: A broker that does not answer for so long is gone.
 _GONE_S = 5.0
@@ -36,6 +38,11 @@ class SideWatch:
     side: Side
     connect: Callable[[], Broker]
     queues: tuple[str, ...]
+    settings: WorkerSettings | None = None
+    #: Whether a side is empty only when its other queues are as well.
+    whole: bool = False
+    #: Whether the broker's transport options state a prefix: then others under it are another's.
+    prefix_is_stated: bool = False
     _broker: Broker | None = None
     _failing_since: float | None = None
     _empty_since: float | None = None
@@ -43,6 +50,10 @@ class SideWatch:
     error: str = ""
     #: Why it was not empty at the last look, and whether messages waited in its queues.
     left: tuple[str, ...] = ()
+    #: What other queues held at the last look, once those of the rollout were empty.
+    beside: tuple[str, ...] = ()
+    #: What could not be read then.
+    unsure: tuple[str, ...] = ()
     has_waiting: bool = False
 
     def close(self) -> None:
@@ -78,6 +89,10 @@ class SideWatch:
         depths = self.depths()
         self.left = tuple(self._left(depths))
         self.has_waiting = any(ready or delayed for ready, _, delayed in (depths or {}).values())
+        self.beside = ()
+        if not self.left and self.side is Side.SOURCE and self.settings is not None:
+            self.beside = tuple(self._beside(self.settings))
+            self.left = self.beside if self.whole else ()
         if self.left:
             self._empty_since = None
             return None if depths is None else False
@@ -93,6 +108,23 @@ class SideWatch:
             parts = [name for name, count in zip(("waiting", "in hand", "delayed"), counts, strict=True) if count]
             if parts:
                 yield f"the {self.side} has messages of {queue!r}: {', '.join(parts)}"
+
+    def _beside(self, settings: WorkerSettings) -> Iterator[str]:
+        """Yield what the broker holds in queues that the rollout does not lead: it may not go while they hold work."""
+        assert self._broker is not None
+        try:
+            stated = self.prefix_is_stated
+            found = find_queues(self._broker, settings, readers={}, prefix_is_stated=stated, counted_within_s=0)
+        except BrokerUnreachable as error:
+            self._fail(error)
+            yield f"whether other queues of the {self.side} are empty is unknown: {error.message}"
+            return
+        self.unsure = found.unknown
+        for one in found.queues.values():
+            if one.name not in self.queues and (one.holds_messages or isinstance(one.depth, Unknown)):
+                yield f"the {self.side} has messages of {one.name!r}, which this rollout does not lead: {one.counts}"
+        for beside in found.unreached(self.queues, on_purpose=not self.whole):
+            yield f"on the {self.side} {beside.text}, which this rollout does not lead"
 
     def readers(self, control_exchange: str = "celery") -> dict[str, tuple[str, ...]] | None:
         """Ask the workers which queues they read, by name; None if the broker did not answer."""

@@ -90,6 +90,8 @@ class Watch:
         # a task that waits for another run, or is retried, is one message more
         if again := found.count(TaskOutcome.RETRIED, TaskOutcome.WAITED):
             account = f"{account}, {again} sent again"
+        # the broker may go once nothing is left there, also in queues that it does not lead
+        account = "; ".join((account, *watched.beside, *(f"unknown: {one}" for one in watched.unsure)))
         if not self.plan.moves:
             return Observed(age_s, is_empty=is_empty, left=watched.left, account=account)
         if watched.has_waiting:

@@ -381,6 +381,8 @@ def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, report
     """Each start goes on where the last one was killed; to see the source empty for seconds, the last one must live."""
     chance = random.Random(11)  # noqa: S311 - instants
     words = ["--steps", "50,100", "--bake", "2s", "--samples", "50", "--synthetic", "", "--execute"]
+    # other tests have queues on the same brokers
+    words += ["--queue", rollout.settings.queue_names[0]]
     command = [sys.executable, "-m", "repot", "rollout", "start", rollout.name, *words]
     variables = inherited_environment(without=("WORKER_",)) | environment(rollout.settings)  # type: ignore[arg-type]
     # or one of them could see it

@@ -129,14 +129,15 @@ def test_a_comparison_that_is_not_so_any_more_aborts_the_rollout(
 
 def test_a_rollout_does_not_begin_with_a_query_of_nothing(rollout: Rollout, prometheus: PrivatePrometheus) -> None:
     variables = environment(rollout.settings)
-    words = ["rollout", "plan", rollout.name, "--query", "shop_eror < bool 1"]
+    queue = rollout.settings.queue_names[0]
+    words = ["rollout", "plan", rollout.name, "--queue", queue, "--query", "shop_eror < bool 1"]
     missing = CliRunner().invoke(main, words, env=variables)
     assert 2 == missing.exit_code
     assert "--query needs a Prometheus: WORKER_PROMETHEUS_URL is not set" in missing.stderr
     filtered = CliRunner().invoke(main, [*words[:-1], "shop_errors < 1"], env=variables)
     assert 2 == filtered.exit_code
     assert "'shop_errors < 1' is not a comparison with bool, such as" in filtered.stderr
-    with Reports(rollout, rollout.settings.queue_names[0]).each_second(**HEALTHY):
+    with Reports(rollout, queue).each_second(**HEALTHY):
         plan = CliRunner().invoke(main, words, env=variables | {"WORKER_PROMETHEUS_URL": prometheus.url})
     assert 4 == plan.exit_code, plan.stderr
     assert "Prometheus has no sample for 'shop_eror < bool 1'" in plan.stderr

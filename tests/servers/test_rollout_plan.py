@@ -34,8 +34,10 @@ class Planned(Rollout):
     workers: dict[Side, ReapedProcess]
 
     def run(self, *words: str, **variables: str) -> Result:
-        """Run `repot rollout`."""
-        return CliRunner().invoke(main, ["rollout", *words], env=as_environment(self.settings) | variables)
+        """Run `repot rollout`; other tests have queues on the same brokers."""
+        return CliRunner().invoke(
+            main, ["rollout", *words, "--queue", self.queue], env=as_environment(self.settings) | variables
+        )
 
 
 @pytest.fixture(autouse=True)

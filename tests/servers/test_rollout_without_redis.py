@@ -69,7 +69,7 @@ def test_nothing_speaks_of_a_redis_and_no_password_is_kept_or_shown(
         wait_until(lambda: len(opened.tally.workers()) == len(Side), within_s=30, what="both workers report")
     shown += [repot(rollout, *words, NAME) for words in (["promote", "--why", "good"], ["status"], ["history"])]
     shown.append(repot(rollout, "report", NAME, "--html", str(tmp_path / "report.html")))
-    assert [0] * len(shown) == [one.exit_code for one in shown], [one.output for one in shown]
+    assert [0] * len(shown) == [one.exit_code for one in shown], "\n".join(one.output for one in shown)
     assert "canary at" in shown[3].output
     output = "".join(one.output for one in shown) + (tmp_path / "report.html").read_text() + page_of(rollout)
     said = [line for line in output.replace(str(tmp_path), "").splitlines() if "redis" in line.lower()]

@@ -118,6 +118,9 @@ def test_a_move_that_ends_early_says_why_and_another_one_may_begin(move: Move) -
 class Emptying:
     """A side that is to become empty, as its broker shows it."""
 
+    beside: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
+
     left: tuple[str, ...] = ()
 
     def __init__(self) -> None:

@@ -1,0 +1,84 @@
+"""The queues that a rollout leads: those that are named, or all that the deployment has on the source."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from repot.config.capabilities import NAMING_OPTIONS
+from repot.config.masking import masked
+from repot.errors import BrokerUnreachable, RepotError
+from repot.migrate.addresses import Address
+from repot.queues import find_queues
+from repot.queues.deployment import notes, refusals, unknowns
+from repot.worker.app_loader import load_app
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from celery import Celery
+
+    from repot.config import WorkerSettings
+    from repot.rollout.phases import Plan
+
+_APP = "WORKER_APP"
+
+
+@dataclass(frozen=True, slots=True)
+class LedQueues:
+    """What was found on the source.
+
+    Attributes:
+        read: a line for each queue that is led.
+        obstacles: what the rollout would leave behind.
+        notes: what stays on purpose, and what is unknown.
+    """
+
+    read: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def with_queues(plan: Plan, named: Collection[str], settings: WorkerSettings) -> tuple[Plan, LedQueues]:
+    """Return the plan with its queues; those of the settings alone while the source does not answer."""
+    unread: tuple[str, ...] = ()
+    app = None
+    try:
+        app = load_app(settings.app) if "app" in settings.model_fields_set else None
+    except RepotError as error:
+        # a controller may run where the application is not installed
+        unread = (f"unknown: which queues the application has: {masked(error.message)}",)
+    options = _naming_options(app)
+    management = settings.management_url.reveal() if settings.management_url else ""
+    source = Address(settings.broker_url, options, management)
+    try:
+        with closing(source.open(settings)) as broker:
+            found = find_queues(broker, settings, app, prefix_is_stated="global_keyprefix" in options)
+    except BrokerUnreachable as error:
+        chosen = tuple(named) or settings.queue_names
+        unknown = LedQueues(notes=(*unread, f"which queues the source has is unknown: {error.message}"))
+        return replace(plan, queues=chosen, whole=not named, options=options), unknown
+    chosen = tuple(named) or found.in_use or settings.queue_names
+    on_purpose = bool(named)
+    led = LedQueues(
+        tuple(found.queues[one].described for one in chosen if one in found.queues),
+        tuple(refusals(found, chosen, on_purpose=on_purpose, app=_APP)),
+        (
+            *unread,
+            *notes(found, chosen, on_purpose=on_purpose),
+            *(f"unknown: {one}" for one in unknowns(found, chosen)),
+        ),
+    )
+    return replace(plan, queues=chosen, whole=not on_purpose, options=options), led
+
+
+def _naming_options(app: Celery | None) -> dict[str, object]:
+    if app is None:
+        return {}
+    stated = {"global_keyprefix": "", **(app.conf.broker_transport_options or {})}
+    return {
+        name: list(value) if isinstance(value, range | tuple) else value
+        for name, value in stated.items()
+        if name in NAMING_OPTIONS
+    }

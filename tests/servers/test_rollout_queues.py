@@ -1,0 +1,138 @@
+"""A rollout leads all queues of its source, and does not end while one of them holds a message."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner
+from kombu import Connection, Queue, pools
+from redis import Redis
+
+from repot.cli.main import main
+from repot.config import as_environment
+from repot.rollout import side_watch
+from repot.rollout.phases import Phase, Plan
+from repot.rollout.rollout import open_rollout
+from repot.routing.record import Change
+from repot.waiting import wait_until
+from support import queues_app
+from support.rollouts import NAME, Rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from repot.rollout.phases import Observed
+    from repot.testbed import Server
+
+
+@pytest.fixture
+def rollout(own: Server, redis: Server, tmp_path: Path) -> Iterator[Rollout]:
+    """From a Redis of its own to one that all tests share."""
+    found = Rollout(own.url, redis.url, redis, tmp_path)
+    yield found
+    found.stop()
+
+
+def send(server: Server, queue: str, count: int, **options: Any) -> None:
+    pools.reset()
+    app = Celery("sender", broker=server.url, set_as_current=False)
+    app.conf.broker_transport_options = options
+    for number in range(count):
+        app.send_task("queues.mail", [number], queue=queue)
+
+
+def planned(rollout: Rollout, *words: str, **variables: str) -> Result:
+    environment = as_environment(rollout.settings) | {"WORKER_APP": "support.queues_app"} | variables
+    return CliRunner().invoke(main, ["rollout", "plan", NAME, *words], env=environment)
+
+
+def looks(rollout: Rollout, plan: Plan, until: Any, what: str) -> Observed:
+    """Look at the drain of the source until it is as expected."""
+    with open_rollout(NAME, rollout.settings) as opened:
+        opened.begin(plan, "ann")
+        record = opened.change(lambda _: Change("ann", "drains", phase=Phase.DRAIN))
+        seen: list[Observed] = []
+
+        def look() -> bool:
+            seen.append(watch.look(record, record))
+            return bool(until(seen[-1]))
+
+        with closing(opened.watch(plan)) as watch:
+            wait_until(look, within_s=30, what=what, poll_s=0.3)
+        return seen[-1]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side is empty at the second look."""
+    monkeypatch.setattr(side_watch, "_EMPTY_S", 0.2)
+
+
+@pytest.mark.promise
+def test_the_source_is_not_empty_while_a_queue_that_nothing_names_holds_a_task(rollout: Rollout, own: Server) -> None:
+    send(own, "slow", 5)
+    plan = Plan(queues=(rollout.queue,), whole=True)
+    seen = looks(rollout, plan, lambda one: one.left, "what is left is named")
+    assert seen.is_empty is False
+    assert ("the source has messages of 'slow', which this rollout does not lead: 5 waiting",) == seen.left
+    with Connection(own.url) as connection:
+        Queue("slow")(connection.default_channel).purge()
+    seen = looks(rollout, plan, lambda one: one.is_empty, "the source is empty")
+    assert () == seen.left
+
+
+def test_what_is_left_on_purpose_is_said_at_the_end(rollout: Rollout, own: Server) -> None:
+    send(own, "slow", 5)
+    seen = looks(rollout, Plan(queues=(rollout.queue,)), lambda one: one.is_empty, "the queue is empty")
+    assert "the source has messages of 'slow', which this rollout does not lead: 5 waiting" in seen.account
+
+
+def test_what_cannot_be_looked_for_is_said_at_the_end(own: Server, redis: Server, tmp_path: Path) -> None:
+    with Redis.from_url(own.url) as client:
+        command: Any = client.execute_command
+        command("ACL SETUSER", "looker", "on", ">secret", "~*", "&*", "+@all", "-scan")
+    url = own.url.replace("redis://", "redis://looker:secret@")
+    limited = Rollout(url, redis.url, redis, tmp_path)
+    try:
+        seen = looks(limited, Plan(queues=(limited.queue,), whole=True), lambda one: one.is_empty, "it is empty")
+    finally:
+        limited.stop()
+    assert "unknown: SCAN is refused" in seen.account
+
+
+@pytest.mark.parametrize("options", [{}, {"global_keyprefix": "shop:"}], ids=["plain", "prefix"])
+def test_the_applications_own_prefix_is_looked_under(rollout: Rollout, own: Server, options: dict[str, Any]) -> None:
+    send(own, rollout.queue, 2, **options)
+    plan = Plan(queues=(rollout.queue,), whole=True, options=options)
+    seen = looks(rollout, plan, lambda one: one.left, "what is left is named")
+    assert (f"the source has messages of {rollout.queue!r}: waiting",) == seen.left
+
+
+def test_a_plan_leads_the_applications_queues_and_refuses_what_it_would_leave(rollout: Rollout, own: Server) -> None:
+    queues_app.app.conf.update(broker_url=own.url, broker_transport_options={})
+    for name in ("mail", "far", "theirs"):
+        send(own, name, 3)
+    shown = planned(rollout)
+    assert 4 == shown.exit_code, shown.output
+    assert "messages would be left in 'theirs' (3 waiting)" in shown.stderr
+    for name in ("mail", "far"):
+        assert f"source: {name}: 3 ready" in shown.stdout
+        assert f"no worker of the target reports that it reads '{name}'" in shown.stderr
+    narrowed = planned(rollout, "--queue", "mail")
+    assert "messages would be left" not in narrowed.stderr
+    assert "not named by --queue, and stays: 'theirs'" in narrowed.stderr
+    assert "source: far" not in narrowed.stdout
+    # its workers read under a prefix that the application does not state
+    send(own, "mail", 4, global_keyprefix="shop:")
+    assert "4 messages wait under the prefix 'shop:'" in planned(rollout).stderr
+
+
+def test_a_plan_without_the_source_names_what_is_unknown(rollout: Rollout) -> None:
+    shown = planned(rollout, WORKER_BROKER_URL="redis://127.0.0.1:1/0", WORKER_APP="support.rollout_app")
+    assert "note: which queues the source has is unknown" in shown.stderr
