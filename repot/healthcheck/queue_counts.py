@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from repot.brokers import open_broker
+from repot.brokers import Depth, Unknown, open_broker
 from repot.config import Role, celery_config
 from repot.errors import BrokerUnreachable
 from repot.healthcheck.liveness import living_in
+from repot.queues import find_queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from repot.brokers import Broker, Depth
+    from repot.brokers import Broker
     from repot.config import BrokerUrl, WorkerSettings
     from repot.worker.status_file import Link, WorkerStatus
+
+#: For how long a look at the other queues of a broker is believed, in seconds.
+_LOOK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,10 @@ class QueueCounter:
         self._options: Mapping[str, Any] = {}
         self._empty_since: dict[str, float] = {}
         self._lags_s: dict[str, float] = {}
+        #: Label of a broker -> its side and the queues that are counted there.
+        self._sides_of: dict[str, tuple[Side, tuple[str, ...]]] = {}
+        #: The last look at all others: when, and whether they were empty.
+        self._looks: dict[str, tuple[float, bool | None]] = {}
 
     def count(self, link: Link) -> list[QueueCount]:
         """Count a worker's queues and their dead-letter queues on each of its brokers."""
@@ -126,6 +134,7 @@ class QueueCounter:
         try:
             broker = self._broker(side)
             self._lags_s[side.label] = broker.depth_lag_s
+            self._sides_of[side.label] = side, tuple(queues)
             for queue in queues:
                 yield QueueCount(side.label, queue, broker.depth(queue))
                 queues = queues[1:]
@@ -146,8 +155,36 @@ class QueueCounter:
         if not is_known:
             return BrokerTotal(broker, None, held, None)
         since = self._empty_since.get(broker)
-        drained = since is not None and monotonic() - since >= self._lags_s[broker]
+        drained: bool | None = since is not None and monotonic() - since >= self._lags_s[broker]
+        if drained:
+            drained = self._is_empty_elsewhere(broker)
         return BrokerTotal(broker, max((depth.delayed for depth in known), default=0), held, drained)
+
+    def _is_empty_elsewhere(self, label: str) -> bool | None:
+        """Return whether all other queues of a broker are empty; None if that is unknown.
+
+        It takes a look at every key of a Redis, so the answer is kept for a while.
+        """
+        at, answer = self._looks.get(label, (-_LOOK_S, None))
+        if monotonic() - at >= _LOOK_S:
+            answer = self._look_elsewhere(*self._sides_of[label])
+            self._looks[label] = monotonic(), answer
+        return answer
+
+    def _look_elsewhere(self, side: Side, counted: tuple[str, ...]) -> bool | None:
+        stated = "global_keyprefix" in side.options
+        try:
+            broker = self._broker(side)
+            found = find_queues(broker, self._settings, readers={}, prefix_is_stated=stated, counted_within_s=0)
+        except BrokerUnreachable:
+            return None
+        depths = {name: one.depth for name, one in found.queues.items()} | dict(found.dead_letters)
+        others = [depth for name, depth in depths.items() if name not in counted]
+        if any(isinstance(one, Depth) and not one.is_drained for one in others):
+            return False
+        if found.unreached(counted, on_purpose=False):
+            return False
+        return None if found.unknown or any(isinstance(one, Unknown) for one in others) else True
 
     def _broker(self, side: Side) -> Broker:
         where = side.url.masked()
