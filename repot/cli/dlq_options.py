@@ -13,11 +13,12 @@ from repot.sanitize import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from celery import Celery
 
     from repot.config import WorkerSettings
-    from repot.deadletter.query import DeadLetterQuery, DlqHandle
+    from repot.deadletter.query import DeadLetterQuery, DlqHandle, Others
     from repot.deadletter.redaction import Redaction
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -37,6 +38,15 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def queue_options(command: F) -> F:
     """Add the options that select dead-letter queues."""
     for option in (
+        click.option(
+            "--management", default="", metavar="URL", help="RabbitMQ: the management API of the broker of --broker."
+        ),
+        click.option(
+            "--broker",
+            default="",
+            metavar="source|URL",
+            help="Another broker: `source` is that of WORKER_MOVE_FROM, or of a rollout; @FILE reads it from a file.",
+        ),
         click.option(
             "--dead-queue",
             "dead_queues",
@@ -86,7 +96,7 @@ def filters(command: F) -> F:
 def open_queues(given: dict[str, Any], *, all_found: bool = True) -> Iterator[tuple[WorkerSettings, list[DlqHandle]]]:
     """Open the selected dead-letter queues on their brokers: without a selection all, or those with a named queue."""
     from repot.config import load
-    from repot.deadletter.query import Others, dlq_names, open_dlqs
+    from repot.deadletter.query import Others, dlq_names
 
     settings = load()
     is_named = bool(given["queues"] or given["dead_queues"])
@@ -94,8 +104,21 @@ def open_queues(given: dict[str, Any], *, all_found: bool = True) -> Iterator[tu
     if not names:
         message = "there are no dead-letter queues: WORKER_DEAD_LETTER_QUEUE is empty"
         raise click.UsageError(message)
-    with open_dlqs(settings, names, _app(settings), None if is_named else Others(_note, all_found)) as found:
+    others = None if is_named else Others(_note, all_found)
+    with _opened(given["broker"], given["management"], settings, names, others) as found:
         yield settings, found
+
+
+def _opened(
+    broker: str, management_url: str, settings: WorkerSettings, names: dict[str, str], others: Others | None
+) -> AbstractContextManager[list[DlqHandle]]:
+    from repot.deadletter.query import open_dlqs, open_dlqs_at, source_of
+    from repot.migrate.addresses import parse
+
+    if not broker:
+        return open_dlqs(settings, names, _app(settings), others)
+    url = source_of(settings) if broker == "source" else parse(broker, "--broker")
+    return open_dlqs_at(url, management_url, settings, names, others)
 
 
 def _note(text: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repot.cli.move_options import (
+    DLQ,
     EXECUTE,
     JSON,
     ORPHANS,
@@ -27,6 +28,7 @@ from repot.cli.move_options import (
 )
 from repot.cli.move_output import print_checks, print_revert, print_status
 from repot.cli.plan_output import note_choice, refuse_losses, show_plan
+from repot.sanitize import sanitize
 
 if TYPE_CHECKING:
     from repot.config import WorkerSettings
@@ -47,6 +49,7 @@ def move() -> None:
 @move.command()
 @broker_options
 @order_options
+@DLQ
 @ORPHANS
 @SAMPLE
 @JSON
@@ -65,6 +68,7 @@ def plan(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's opti
 @click.option("--name", required=True, help="The move's name: it continues under it, from any machine.")
 @broker_options
 @order_options
+@DLQ
 @ORPHANS
 @WAIT
 @REVOKED
@@ -136,6 +140,7 @@ def stop(*, name: str, **given: Any) -> None:  # noqa: ANN401
 @click.argument("name")
 @broker_options
 @order_options
+@DLQ
 @ORPHANS
 @WAIT
 @REVOKED
@@ -160,8 +165,7 @@ def resume(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
     if routed_queues(record) and not given["reroute"]:
         message = f"the move {name!r} routes by its application: add -A APP --reroute"
         raise click.UsageError(message)
-    order = order_again(name, addresses, given, settings, json.loads(record["queues"]))
-    _run(order, settings, as_json=as_json)
+    _run(order_again(name, addresses, given, settings, record), settings, as_json=as_json)
 
 
 @move.command()
@@ -252,8 +256,8 @@ def _run(order: Order, settings: WorkerSettings, *, as_json: bool) -> None:
     stopping = Event()
     with open_move(order, settings) as found, stop_on_signal(stopping):
         account = found.run(stopping, Progress(found, as_json=as_json))
-        left = found.left_in_hand()
+        left = [one for one in (found.dead_letters_left(), found.left_in_hand()) if one]
     shown = counts(account)
     click.echo(json.dumps(shown) if as_json else "  ".join(f"{name} {count}" for name, count in shown.items()))
-    if left:
-        click.echo(left, err=True)
+    for text in left:
+        click.echo(sanitize(text), err=True)

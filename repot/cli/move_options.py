@@ -37,6 +37,9 @@ WAIT = click.option(
     is_flag=True,
     help="With --orphans: wait for what a claim or its age still keeps in hand; --deadline ends that earlier.",
 )
+DLQ = click.option(
+    "--dlq", is_flag=True, help="Also move the queues' dead letters, to the dead-letter queues of the target."
+)
 REVOKED = click.option(
     "--revoked",
     is_flag=True,
@@ -229,14 +232,19 @@ def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: W
 
 
 def order_again(
-    name: str, addresses: Addresses, given: dict[str, Any], settings: WorkerSettings, queues: Mapping[str, str]
+    name: str, addresses: Addresses, given: dict[str, Any], settings: WorkerSettings, record: Mapping[str, str]
 ) -> Order:
-    """Return the order of the options for the queues of a move that goes on, unless others are named."""
+    """Return the order of the options for the queues in a move's journal, unless others are named."""
     from repot.migrate.choice import QueueChoice
+    from repot.migrate.status import dead_of
 
+    dead = dead_of(record)
+    queues = {old: new for old, new in json.loads(record["queues"]).items() if old not in dead}
     mapping = dict(_pair(one) for one in given["mapped"])
     if given["queues"] or mapping:
         queues = {queue: mapping.get(queue, queue) for queue in (given["queues"] or mapping)}
+    else:
+        given["dlq"] = given["dlq"] or bool(dead)
     return _order(name, addresses, given, settings, _app(given), QueueChoice(queues))
 
 
@@ -248,6 +256,7 @@ def _order(
     app: Celery | None,
     choice: QueueChoice,
 ) -> Order:
+    from repot.migrate.dead_letters import dead_queues
     from repot.migrate.move import Order
     from repot.migrate.orphans import Selection
 
@@ -255,11 +264,15 @@ def _order(
         message = "--wait waits for orphans: add --orphans"
         raise click.UsageError(message)
     queues = dict(choice.queues)
+    rules = _rules(queues, given, settings, app)
+    # first: what cannot be delivered is quarantined in the dead-letter queues
+    dead = dead_queues(queues, settings.dead_letters_of) if given.get("dlq") else {}
+    queues = {**dead, **{queue: goal for queue, goal in queues.items() if queue not in dead}}
     return Order(
         name,
         addresses,
         queues,
-        _rules(queues, given, settings, app),
+        rules,
         _limits(given),
         orphans=Selection(queues=tuple(queues)) if given.get("orphans") else None,
         waits_for_orphans=given.get("waits", False),
@@ -267,6 +280,7 @@ def _order(
         uses_rpc=None if app is None else _uses_rpc(app),
         allow_rpc=given["allow_rpc"],
         choice=choice,
+        dead=frozenset(dead),
     )
 
 
@@ -303,14 +317,14 @@ def order_back(name: str, addresses: Addresses, given: dict[str, Any], record: M
     """Return the order to give back what a move brought, by its journal."""
     from repot.brokers.journal import Direction
     from repot.migrate.move import Order
-    from repot.migrate.status import routed_queues
+    from repot.migrate.status import dead_of, routed_queues
     from repot.migrate.translate import PriorityPolicy, Rules
 
     queues, routed = json.loads(record["queues"]), tuple(routed_queues(record))
     rules = Rules(
         PriorityPolicy(record.get("priority") or PriorityPolicy.INVERT), dead_letters_of=settings_of().dead_letters_of
     )
-    return Order(name, addresses, queues, rules, _limits(given), Direction.BACK, routed=routed)
+    return Order(name, addresses, queues, rules, _limits(given), Direction.BACK, routed=routed, dead=dead_of(record))
 
 
 def _limits(given: dict[str, Any]) -> Limits:

@@ -275,6 +275,8 @@ def _lead(opened: Any, *, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
     else:
         click.echo(sanitize(_line(record.as_dict())))
     if record.phase == Phase.DONE:
+        if left := opened.dead_letters_left():
+            click.echo(sanitize(left), err=True)
         click.echo(
             f"set WORKER_BROKER_URL to {record.target} for good, and unset WORKER_ROLLOUT, WORKER_ROLLOUT_TARGET and "
             "WORKER_ROLLOUT_SIDE",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from repot.brokers import open_broker
+from repot.brokers import open_broker, open_configured
 from repot.brokers.browse import Keep
 from repot.config import Role, celery_config
 from repot.config.redis import with_tls
 from repot.deadletter.dead_letter import DeadLetter, read_dead_letter
+from repot.errors import ConfigInvalid
 from repot.queues import find_queues, is_dead_letters, queue_of_dead_letters
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from repot.brokers import Broker
     from repot.brokers.browse import Browsed, Decision
-    from repot.config import WorkerSettings
+    from repot.config import BrokerUrl, WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,37 @@ class Others:
 
     note: Callable[[str], None]
     are_included: bool = True
+
+
+def source_of(settings: WorkerSettings) -> BrokerUrl:
+    """Return the broker that a move or a rollout leads away from.
+
+    Raises:
+        ConfigInvalid: the settings name neither.
+    """
+    found = settings.move_from or (settings.broker_url if settings.rollout_target else None)
+    if found is None:
+        message = "which broker is the source is unknown"
+        raise ConfigInvalid(message, hint="Name it: --broker URL, or WORKER_MOVE_FROM.")
+    return found
+
+
+@contextmanager
+def open_dlqs_at(
+    url: BrokerUrl,
+    management_url: str,
+    settings: WorkerSettings,
+    names: Mapping[str, str],
+    others: Others | None = None,
+) -> Iterator[list[DlqHandle]]:
+    """Open the dead-letter queues `names`, and `others`, on another broker than that of the settings.
+
+    Raises:
+        BrokerUnreachable: it does not answer.
+    """
+    with closing(open_configured(url, settings, management_url=management_url)) as broker:
+        here = names if others is None else {**names, **_found_on(broker, settings, None, others)}
+        yield [DlqHandle(broker, url.masked(), name, queue) for name, queue in here.items()]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from repot.errors import BrokerUnreachable, ConfigInvalid, MoveConflict, MoveRef
 from repot.migrate.account import total
 from repot.migrate.consumption import uses_of
 from repot.migrate.control import Control, Limits, Request, Until
+from repot.migrate.dead_letters import DeadLetterTranslation, staying
 from repot.migrate.identity import identity_of, task_id
 from repot.migrate.jobs import do_in_jobs
 from repot.migrate.journal_store import journal_in_store
@@ -30,8 +31,8 @@ from repot.migrate.route import Route
 from repot.migrate.routing import RoutedQueues, refuse_missing
 from repot.migrate.rpc_results import RpcResults
 from repot.migrate.run import Run
-from repot.migrate.status import audit_line, find_record, routed_queues
-from repot.migrate.translate import Rules, Translation
+from repot.migrate.status import audit_line, dead_of, find_record, routed_queues
+from repot.migrate.translate import PriorityPolicy, Rules, Translation
 from repot.migrate.window import counted, nothing, turned
 from repot.worker.holder import described, this_process
 
@@ -89,6 +90,8 @@ class Order:
     allow_rpc: bool = False
     #: How the queues were chosen; None if they are those of a journal.
     choice: QueueChoice | None = None
+    #: Which of the queues are dead-letter queues.
+    dead: frozenset[str] = frozenset()
     #: Back: further target queues that the application's routing named on the way there.
     routed: tuple[str, ...] = ()
 
@@ -194,6 +197,12 @@ class Move:
             self.source, self.journal, selection, limits, run, self._carry_all, waits=self.order.waits_for_orphans
         ).move()
 
+    def dead_letters_left(self) -> str:
+        """Return a sentence about dead letters that stay on the source; empty for none, and on the way back."""
+        order = self.order
+        queues = {order.rules.dead_letters_of(one) for one in order.queues} - order.dead
+        return staying(self.source, sorted(queues)) if self.order.direction is Direction.FORTH else ""
+
     def left_in_hand(self) -> str:
         """Return a sentence about what workers of the source still hold; empty for nothing, and on the way back.
 
@@ -242,7 +251,7 @@ class Move:
 
     def _opposite(self, direction: Direction, record: Mapping[str, str]) -> Move:
         queues, routed = json.loads(record["queues"]), tuple(routed_queues(record))
-        order = replace(self.order, direction=direction, queues=queues, routed=routed)
+        order = replace(self.order, direction=direction, queues=queues, routed=routed, dead=dead_of(record))
         return Move(order, self.settings, self.target, self.source)
 
     @contextmanager
@@ -282,6 +291,8 @@ class Move:
     def _route(self, leg: Leg) -> Route:
         route = Route(self.order.name, leg.read, self.source, self.translation(leg), leg.queue)
         if self.order.direction is Direction.FORTH:
+            if leg.queue in self.order.dead:
+                return replace(route, origin=leg.queue)
             results = self.rpc_results()
 
             def look(entries: Sequence[Entry]) -> None:
@@ -312,6 +323,9 @@ class Move:
         # asked once for each queue: the management API takes milliseconds
         traits_of = cache(self.target.traits)
         traits, rules = self.source.traits(leg.read), self.order.rules
+        if leg.queue in self.order.dead:
+            rules = Rules(PriorityPolicy.KEEP, True, {leg.read: leg.goal}, dead_letters_of=rules.dead_letters_of)
+            return DeadLetterTranslation(leg.read, traits, traits_of(leg.goal), rules, traits_of)
         if self.order.direction is Direction.BACK:
             # the move wrote the priorities, whether or not that queue orders by them
             traits = replace(traits, orders=True)
@@ -328,6 +342,7 @@ class Move:
             "target": order.addresses.target.url.masked(),
             "queues": json.dumps(dict(order.queues)),
             "priority": order.rules.priority,
+            "dead": json.dumps(sorted(order.dead)),
             "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         if order.direction is Direction.FORTH and self.journal.create(fields):
@@ -338,7 +353,9 @@ class Move:
                 message = f"the move {order.name!r} has another {name}: {found.get(name)}"
                 raise MoveConflict(message, hint="Give this move another name.")
         queues = {**json.loads(found["queues"]), **order.queues}
-        self.journal.ask({"queues": json.dumps(queues), "priority": order.rules.priority}, audit_line("resumed"))
+        dead = sorted({*dead_of(found), *order.dead})
+        changed = {"queues": json.dumps(queues), "priority": order.rules.priority, "dead": json.dumps(dead)}
+        self.journal.ask(changed, audit_line("resumed"))
 
     def _end(self, token: str, state: str) -> None:
         # a journal that does not answer keeps its lease until it ends
@@ -391,6 +408,7 @@ def check_queues(target: MoveTarget, order: Order) -> None:
     Raises:
         MoveRefused: one is missing.
     """
+    target.prepare(order.queues[queue] for queue in order.queues if queue in order.dead)
     refuse_missing(target, order.goals)
     prepare_dead_letters(target, order, order.goals)
 

@@ -17,7 +17,7 @@ from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown, Fact
 from repot.migrate.move import circle
 from repot.migrate.orphans import look_ahead
 from repot.migrate.risks import Goal, Remarks, judge_consumers, judge_limits, judge_room, judge_source
-from repot.migrate.rpc_results import WAY_OUT, described
+from repot.migrate.rpc_results import WAY_OUT, RpcResults, described
 from repot.migrate.sample import Backlog, Sample, TaskLook
 from repot.waiting import wait_until
 
@@ -111,6 +111,8 @@ def plan_of(move: Move, sample: int, *, follows: bool) -> Plan:
             whole.coming = whole.coming + coming[one]
             whole.held_s = max(whole.held_s, looked.goals[one].held_s if one in looked.goals else 0)
     plan.goals = list(goals.values())
+    if text := move.dead_letters_left():
+        plan.notes.append(text)
     if circles := move.order.circles(goals):
         plan.problems.append(circle(circles))
     _look_for_orphans(move, plan)
@@ -138,7 +140,12 @@ def _fill(move: Move, found: QueuePlan, sample: int, *, follows: bool) -> tuple[
     if isinstance(move.source, HasConditions):
         found.by_priority = move.source.conditions().by_priority(found.queue)
     looked = _look(move, found, sample)
-    missing = move.target.missing([found.to, *(one for one in looked.goals if one != found.to)])
+    # a dead-letter queue that is missing is declared
+    missing = (
+        ()
+        if found.queue in move.order.dead
+        else move.target.missing([found.to, *(one for one in looked.goals if one != found.to)])
+    )
     found.target = _MISSING if found.to in missing else _depth(move.target, found.to)
     found.problems += [
         f"the target has no queue {one!r}: start a worker there first, which declares it as the application does"
@@ -230,7 +237,8 @@ def _depth(broker: Any, queue: str) -> dict[str, Any] | str:  # noqa: ANN401 - a
 
 def _look(move: Move, found: QueuePlan, sample: int) -> Sample:
     (leg,) = move.order.legs(found.queue)
-    looked = Sample(move.translation(leg), time(), move.rpc_results())
+    results = RpcResults(None, None, in_use=False) if found.queue in move.order.dead else move.rpc_results()
+    looked = Sample(move.translation(leg), time(), results)
     try:
         for message in move.source.scan(found.queue, sample) if sample else ():
             looked.add(message)

@@ -40,6 +40,11 @@ def routed_queues(record: Mapping[str, str]) -> list[str]:
     return sorted(name.removeprefix(ROUTED) for name in record if name.startswith(ROUTED))
 
 
+def dead_of(record: Mapping[str, str]) -> frozenset[str]:
+    """Return which of the queues are dead-letter queues."""
+    return frozenset(json.loads(record.get("dead") or "[]"))
+
+
 def status(record: Mapping[str, str], now: float) -> dict[str, Any]:
     """Return what is known about a move, for people and programs; `now` is the time of the journal's broker."""
     queues: dict[str, str] = json.loads(record["queues"])

@@ -127,6 +127,10 @@ class Translation:
             return Reason.TOO_LARGE, f"the body has {size} bytes, and the target takes {self.target.max_bytes}"
         if self.target.limits_headers and not _fit_a_frame(message.headers):
             return Reason.TOO_LARGE, f"its headers have more than {_MAX_HEADER_BYTES} bytes"
+        return self._unfit(message, now)
+
+    def _unfit(self, message: Message, now: float) -> tuple[Reason, str] | None:
+        """Return why no worker could run a message that the target can hold."""
         if not self.rules.raw and (unreadable := _unreadable(message)):
             return unreadable
         if (left := _lifetime_s(message, now)) is not None and left <= 0:

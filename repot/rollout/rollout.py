@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repot.config.redelivery import redelivered_within_s
-from repot.errors import ConfigInvalid, RolloutConflict, RolloutNotFound
+from repot.errors import BrokerUnreachable, ConfigInvalid, RolloutConflict, RolloutNotFound
 from repot.migrate.addresses import Address
+from repot.migrate.dead_letters import staying
 from repot.rollout.carrying import Carrying
 from repot.rollout.controller import Controller
 from repot.rollout.moves import MovesWatch
@@ -129,6 +130,16 @@ class Rollout:
         self.record()
         with closing(self.watch(self.store.plan())) as watch:
             return {side: one.depths() for side, one in watch.sides.items()}
+
+    def dead_letters_left(self) -> str:
+        """Return a sentence about dead letters that stay on the source; empty for none."""
+        plan = self.store.plan()
+        address = self._addresses(plan)[Side.SOURCE]
+        try:
+            with closing(address.open(self.settings)) as broker:
+                return staying(broker, map(self.settings.dead_letters_of, plan.queues))
+        except BrokerUnreachable as error:
+            return f"whether dead letters stay on the source is unknown: {error.message}"
 
     def watch(self, plan: Plan) -> Watch:
         """Return what looks at both sides; it connects when it looks."""

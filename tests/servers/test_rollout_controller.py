@@ -90,6 +90,16 @@ def test_a_healthy_rollout_takes_every_step_and_ends_when_the_source_is_empty(
     assert ALL_STEPS == states(rollout)
 
 
+def test_dead_letters_that_stay_on_the_source_are_named(rollout: Rollout, redis: Server) -> None:
+    """Nothing of the target looks at them."""
+    rollout.begin(plan_of(rollout), "ann")
+    assert "" == rollout.dead_letters_left()
+    queue = rollout.settings.dead_letters_of(rollout.settings.queue_names[0])
+    with closing(redis.open()) as broker:
+        broker.publish(queue, [task(0), task(1)])
+    assert f"2 dead letters stay on the source ({queue} 2): " in rollout.dead_letters_left()
+
+
 @pytest.mark.promise
 def test_the_source_is_not_empty_while_a_message_waits_there(rollout: Rollout, reports: Reports) -> None:
     stop = Event()
