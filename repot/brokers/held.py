@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from repot.brokers.port import Depth
 
 #: Mailboxes of workers and their clients, queues of events, the levels of Celery's delays, what holds a queue for a
-#: mover.
-_OF_NO_TASKS = re.compile(r".*\.pidbox|celeryev\..*|(.*_)?celery_delayed_\d+|.*\.repot-mover", re.DOTALL)
+#: mover, and what a mover has staged.
+_OF_NO_TASKS = re.compile(r".*\.pidbox|celeryev\..*|(.*_)?celery_delayed_\d+|.*\.repot-(mover|staging)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

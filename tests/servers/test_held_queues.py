@@ -58,6 +58,16 @@ def counted(server: Server, queue: str, depth: Depth) -> None:
     wait_until(lambda: depth == held(server).queues.get(queue), within_s=30, what=f"{queue} holds {depth}")
 
 
+def test_what_a_mover_has_staged_is_in_hand_of_its_queue(rabbitmq: Server) -> None:
+    """And is not a queue of its own, which nobody would name."""
+    queue = f"staged-{uuid4()}"
+    send(rabbitmq, queue, 2)
+    counted(rabbitmq, queue, Depth(2, 0))
+    send(rabbitmq, f"{queue}.repot-staging", 3)
+    counted(rabbitmq, queue, Depth(2, 3))
+    assert f"{queue}.repot-staging" not in held(rabbitmq).queues
+
+
 @pytest.fixture
 def broker(each: Server) -> Iterator[Broker]:
     with closing(each.open()) as found:

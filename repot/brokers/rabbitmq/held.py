@@ -10,6 +10,7 @@ from repot.brokers.held import Held, may_hold_tasks
 from repot.brokers.port import Depth
 from repot.brokers.rabbitmq.delayed import delayed_by_queue
 from repot.brokers.rabbitmq.management import segment
+from repot.brokers.rabbitmq.staging import staging_name
 from repot.errors import DepthUnknown
 
 if TYPE_CHECKING:
@@ -42,11 +43,15 @@ def held(api: ManagementApi, vhost: str, count_waiting: Callable[[list[str]], Ma
         delayed = delayed_by_queue(api, vhost, queues)
     except DepthUnknown as error:
         unknown = (Unknown(error.message, error.hint),)
-    found = {name: _depth(one, now.get(name), delayed.get(name, 0)) for name, one in sorted(queues.items())}
+    all_listed = {str(one["name"]): one for one in listed}
+    found = {
+        name: _depth(one, now.get(name), delayed.get(name, 0), all_listed.get(staging_name(name), {}))
+        for name, one in sorted(queues.items())
+    }
     return Held(found, unknown=unknown)
 
 
-def _depth(found: Mapping[str, Any], now: int | None, delayed: int) -> Depth | Unknown:
+def _depth(found: Mapping[str, Any], now: int | None, delayed: int, staged: Mapping[str, Any]) -> Depth | Unknown:
     ready = found.get("messages_ready") or now
     if ready is None or ("messages_unacknowledged" not in found and not ready):
         # a queue whose node is away has no count either, and is not gone
@@ -55,6 +60,8 @@ def _depth(found: Mapping[str, Any], now: int | None, delayed: int) -> Depth | U
             "Its statistics appear some seconds after the queue.",
         )
     unacked = found.get("messages_unacknowledged", 0) + found.get("messages_dlx", 0)
+    # a mover's, as in `depth`
+    unacked += staged.get("messages_ready", 0) + staged.get("messages_unacknowledged", 0)
     return Depth(ready, unacked, delayed=delayed)
 
 
