@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from repot.brokers.facts import Unknown
     from repot.brokers.port import Depth
 
-#: Mailboxes of workers and their clients, queues of events, the levels of Celery's delays, what holds a queue for a
-#: mover, and what a mover has staged.
-_OF_NO_TASKS = re.compile(r".*\.pidbox|celeryev\..*|(.*_)?celery_delayed_\d+|.*\.repot-(mover|staging)", re.DOTALL)
+#: Mailboxes of workers and their clients, queues of events, what each worker gets of a broadcast, the levels of delays,
+#: what holds a queue for a mover, and what a mover has staged.
+_OF_NO_TASKS = re.compile(
+    r".*\.pidbox|celeryev\..*|bcast\..*|(.*_)?celery_delayed_\d+|.*\.repot-(mover|staging)", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)

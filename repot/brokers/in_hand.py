@@ -71,6 +71,7 @@ class Answers:
     Attributes:
         tasks: what they hold.
         queues: the queues that each worker consumes.
+        broadcasts: those of them that get a copy of each message of a fanout exchange, one for each worker.
         limited: names of tasks with a rate limit: a worker keeps their messages where no question finds them.
         answered: how many workers replied to each question. Two may have one name.
         consuming: how many of them consume a queue, which a fanout exchange does not need.
@@ -80,6 +81,7 @@ class Answers:
 
     tasks: tuple[HeldTask, ...] = ()
     queues: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    broadcasts: frozenset[str] = frozenset()
     limited: frozenset[str] = frozenset()
     answered: int = 0
     consuming: int = 0
@@ -196,6 +198,9 @@ def answers_of(
     return Answers(
         tasks=tuple(one for one in tasks if one is not None),
         queues={node: tuple(sorted(_names(reply))) for node, reply in usable[CONSUMED]},
+        broadcasts=frozenset(
+            name for _, reply in usable[CONSUMED] for one in reply if not _is_consumed(one) for name in _names([one])
+        ),
         limited=frozenset(
             str(one).partition(" ")[0] for _, reply in usable[LIMITED] for one in reply if "[rate_limit=" in str(one)
         ),

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.facts import Unknown
-from repot.brokers.held import Held, HoldsQueues
+from repot.brokers.held import Held, HoldsQueues, may_hold_tasks
 from repot.brokers.in_hand import AsksWorkers
 from repot.errors import BrokerUnreachable, DeadlineExceeded, FactUnknown
 from repot.queues.application import queues_of
@@ -68,7 +68,7 @@ def find_queues(
         for name, where in in_app.items():
             named.setdefault(name, []).append(where)
     for worker, read in sorted(readers.items()):
-        for name in read:
+        for name in filter(may_hold_tasks, read):
             named.setdefault(name, []).append(f"read by {worker}")
             certain.add(name)
     dead = {name: one for name, one in held.queues.items() if name not in named and is_dead_letters(name, settings)}
@@ -119,4 +119,4 @@ def _readers(broker: Any, app: Celery | None, unknown: list[str]) -> Mapping[str
         return {}
     if found.silent:
         unknown.append(f"which queues these workers read, if they live: {', '.join(found.silent)}")
-    return found.queues
+    return {node: [one for one in read if one not in found.broadcasts] for node, read in found.queues.items()}

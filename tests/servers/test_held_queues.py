@@ -100,19 +100,20 @@ def test_any_name_is_found_as_it_is(each: Server, name: str) -> None:
 
 
 def test_mailboxes_events_and_results_are_no_task_queues(each: Server) -> None:
-    names = [f"{one}{uuid4()}" for one in ("w@", "celeryev.")]
+    names = [f"{one}{uuid4()}" for one in ("w@", "celeryev.", "bcast.")]
     with Connection(each.url) as connection:
         channel = connection.channel()
         Queue(f"{names[0]}.celery.pidbox", Exchange("celery.pidbox", "fanout"), durable=False)(channel).declare()
         Queue(names[1], Exchange("celeryev", "topic"), routing_key="#", durable=False, auto_delete=True)(
             channel
         ).declare()
+        Queue(names[2], Exchange("news", "fanout"), durable=False, auto_delete=True)(channel).declare()
         # a client's results
         results = Queue(str(uuid4()), Exchange(""), durable=False, auto_delete=True, expires=60)(channel)
         results.declare()
         connection.Producer().publish({"task_id": "x", "status": "SUCCESS"}, routing_key=results.name)
         found = held(each).queues
-    assert not [one for one in found if one in (f"{names[0]}.celery.pidbox", names[1], results.name)]
+    assert not [one for one in found if one in (f"{names[0]}.celery.pidbox", *names[1:], results.name)]
 
 
 def test_what_workers_hold_names_its_queue_also_without_a_list_and_a_binding(own: Server) -> None:

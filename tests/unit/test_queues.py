@@ -10,6 +10,7 @@ from kombu import Queue
 
 from repot.brokers import Depth, Unknown
 from repot.brokers.held import Beside, Held
+from repot.brokers.in_hand import answers_of
 from repot.config import ExplicitSettings
 from repot.queues import find_queues, queues_of
 from repot.queues.deployment import notes, refusals, unknowns
@@ -143,3 +144,17 @@ def test_a_refusal_names_queue_count_and_the_next_step() -> None:
     stated = asked(broker, settings=ExplicitSettings(queue_names=("jobs", "slow")), prefix_is_stated=True)
     assert [] == list(refusals(stated, stated.in_use, on_purpose=False, options="--from-options"))
     assert any("not of these queues" in one for one in notes(stated, stated.in_use, on_purpose=False))
+
+
+def test_what_each_worker_gets_of_a_broadcast_is_no_queue_of_the_deployment() -> None:
+    """It is one for each worker, on Redis not even a list, and no target has it."""
+
+    class Asked(Broker):
+        def ask_workers(self, *_: Any) -> Any:
+            kinds = {"jobs": "direct", "news": "fanout", "bcast.3f2a": "fanout"}
+            reply = [{"name": name, "exchange": {"name": name, "type": kind}} for name, kind in kinds.items()]
+            return answers_of({"active_queues": [("w@1", reply)]}, 1)
+
+    found = asked(Asked(queues={"jobs": Depth(0, 0)}), readers=None)
+    assert ("jobs",) == found.in_use
+    assert {"celery", "jobs"} == set(found.queues)
