@@ -66,7 +66,7 @@ def choose(
     return QueueChoice(
         {queue: mapping.get(queue, queue) for queue in chosen},
         tuple(found.queues[one].described for one in chosen if one in found.queues),
-        tuple(refusals(found, chosen, on_purpose=narrowed, options=_OPTIONS)),
+        tuple(refusals(found, chosen, on_purpose=narrowed, options=_OPTIONS, app="" if app else "-A")),
         (*missing, *notes(found, chosen, on_purpose=narrowed)),
         tuple(unknowns(found, chosen)),
     )

@@ -114,18 +114,20 @@ def refusals(
     """Yield a sentence for what a choice of queues would leave behind, with the next step.
 
     `on_purpose` if a person has named the queues: then other queues are theirs to leave. `options` is the command's
-    option that takes kombu's transport options, `app` what names the application.
+    option that takes kombu's transport options, `app` what would name the application; empty if it is known.
     """
     for one in found.unreached(chosen, on_purpose=on_purpose):
         stated = json.dumps(dict(one.options))
-        way = f"give {options} '{stated}' or {app}" if options else f"{app} names the application, which has {stated}"
-        yield f"{one.text}, which these transport options do not reach: {way}"
+        ways = [f"give {options} '{stated}'"] if options else []
+        ways += [f"{app}, which names an application with {stated}"] if app else []
+        yield f"{one.text}, which these transport options do not reach: {' or '.join(ways)}"
     left = [] if on_purpose else [one for one in found.left_out(chosen) if not isinstance(one.depth, Unknown)]
     if left:
         named = ", ".join(f"{one.name!r} ({one.counts})" for one in left)
         yield (
             f"messages would be left in {named}: the settings, the application and the workers do not name "
-            f"{'it' if len(left) == 1 else 'them'}; --queue names all queues that are meant, {app} the application"
+            f"{'it' if len(left) == 1 else 'them'}; --queue names all queues that are meant"
+            f"{f', {app} the application' if app else ''}"
         )
 
 
