@@ -135,6 +135,12 @@ def notes(found: DeploymentQueues, chosen: Collection[str], *, on_purpose: bool)
     """Yield what stays on purpose, or is not a queue of tasks."""
     if on_purpose:
         yield from (f"not named by --queue, and stays: {one.described}" for one in found.left_out(chosen))
+    for one in found.queues.values():
+        late = one.depth
+        if one.name in chosen or late is None or isinstance(late, Unknown) or late.ready or late.unacked:
+            continue
+        if late.delayed:
+            yield f"{late.delayed} messages that are not due yet may be for {one.name!r}, and stay then"
     for name, depth in found.dead_letters.items():
         if isinstance(depth, Unknown):
             yield f"the dead-letter queue {name!r} stays: {depth.reason}"

@@ -15,7 +15,9 @@ from click.testing import CliRunner
 from kombu import pools
 from redis import Redis
 
+from repot.chaos.runner.workers import start_worker
 from repot.cli.main import main
+from repot.config import ExplicitSettings
 from repot.waiting import wait_until
 from support import queues_app
 from support.moves import declare, read
@@ -122,6 +124,26 @@ def totals(lists: dict[str, int]) -> dict[str, int]:
         queue = name.partition("\x06")[0]
         found[queue] = found.get(queue, 0) + count
     return found
+
+
+def test_a_queue_that_a_worker_reads_is_the_deployments(deployment: Deployment, redis: Server, tmp_path: Path) -> None:
+    """By `-Q`, without the application."""
+    settings = ExplicitSettings(
+        app="support.moved_app",
+        broker_url=deployment.source.url,
+        result_backend=redis.results_url,
+        queue_names=("slow",),
+        status_dir=tmp_path / "status",
+    )
+    worker = start_worker("reader", "slow", settings, tmp_path, 1, ())
+    try:
+        wait_until(lambda: " ready." in worker.log_tail(100), within_s=60, what="the worker is ready")
+        deployment.send("celery", 1)
+        shown = deployment.repot("plan")
+        assert 0 == shown.exit_code, shown.output
+        assert "queue: 'slow' (read by celery@reader" in shown.stdout
+    finally:
+        worker.stop()
 
 
 def test_queues_are_named_and_narrowed_on_purpose(deployment: Deployment) -> None:

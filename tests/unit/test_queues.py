@@ -158,3 +158,12 @@ def test_what_each_worker_gets_of_a_broadcast_is_no_queue_of_the_deployment() ->
     found = asked(Asked(queues={"jobs": Depth(0, 0)}), readers=None)
     assert ("jobs",) == found.in_use
     assert {"celery", "jobs"} == set(found.queues)
+
+
+def test_what_is_delayed_for_any_queue_is_a_note() -> None:
+    """RabbitMQ keeps it in one place for all queues, and does not say which one each message is for."""
+    broker = Broker(queues={"jobs": Depth(1, 0, delayed=4), "theirs": Depth(0, 0, delayed=4)})
+    found = asked(broker, settings=ExplicitSettings(queue_names=("jobs",)))
+    assert [] == list(refusals(found, ["jobs"], on_purpose=False))
+    (note,) = notes(found, ["jobs"], on_purpose=False)
+    assert note.startswith("4 messages that are not due yet may be for 'theirs'")
