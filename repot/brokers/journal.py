@@ -146,6 +146,24 @@ class Journal(Protocol):
         """
         ...
 
+    def own(self, field: str, move: str) -> str:
+        """Note in a field, beside all journals of this place, the move that something belongs to.
+
+        Return the move that it belonged to already; an empty text if it belonged to none.
+
+        Raises:
+            BrokerUnreachable: its broker did not answer.
+        """
+        ...
+
+    def disown(self, field: str, move: str) -> None:
+        """Note that it does not belong to this move any more, if it does.
+
+        Raises:
+            BrokerUnreachable: its broker did not answer.
+        """
+        ...
+
     def ask(self, put: Mapping[str, str], audit: str) -> None:
         """Leave a request of an operator for the mover, with a line for the audit.
 

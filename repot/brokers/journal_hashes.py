@@ -30,11 +30,13 @@ class JournalHashes:
 
     key: str
     direction: Direction
+    #: The key of what belongs to which move, of all journals of this place.
+    owners: str
 
     @classmethod
     def of(cls, name: str, prefix: str, direction: Direction) -> JournalHashes:
         """Return those of a move; the hash tag keeps what belongs to it on one node of a cluster."""
-        return cls(f"{prefix}repot.move:{{{name}}}", direction)
+        return cls(f"{prefix}repot.move:{{{name}}}", direction, f"{prefix}repot.move:owners")
 
     @property
     def audit(self) -> str:

@@ -189,6 +189,13 @@ class MoveSource(HasQueueTraits, Protocol):
 
 
 @runtime_checkable
+class InCluster(Protocol):
+    """A broker whose nodes have a name together (RabbitMQ); empty if it is not known."""
+
+    cluster_name: str
+
+
+@runtime_checkable
 class HoldsDelayed(Protocol):
     """A broker that holds messages until they are due, outside of their queues (RabbitMQ)."""
 

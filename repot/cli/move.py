@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -95,6 +96,7 @@ def start(*, name: str, execute: bool, force: bool, as_json: bool, **given: Any)
     note_choice(order)
     if not force:
         refuse_losses(order, settings, given["sample"])
+    order = replace(order, force=force)
     _run(order, settings, as_json=as_json)
 
 

@@ -107,6 +107,28 @@ class DatabaseJournal:
         keys = self._hashes.identities(queue, kind)
         return self._read(lambda rows: identities_in(map(rows.fields, keys)))
 
+    def own(self, field: str, move: str) -> str:
+        """Note an owner unless there is one."""
+
+        def act(rows: Rows) -> str:
+            rows.lock(self._hashes.owners)
+            owner = rows.field(self._hashes.owners, field) or ""
+            if not owner:
+                rows.put(self._hashes.owners, {field: move})
+            return owner
+
+        return self._write(act)
+
+    def disown(self, field: str, move: str) -> None:
+        """Forget an owner."""
+
+        def act(rows: Rows) -> None:
+            rows.lock(self._hashes.owners)
+            if rows.field(self._hashes.owners, field) == move:
+                rows.drop(self._hashes.owners, field)
+
+        self._write(act)
+
     def ask(self, put: Mapping[str, str], audit: str) -> None:
         """Set fields that the mover reads with its next step, and add to the audit."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from repot.brokers.headers import MovedBy, origin
 from repot.brokers.journal import Direction
-from repot.brokers.moving import MoveSource, MoveTarget
+from repot.brokers.moving import KeepsJournals, MoveSource, MoveTarget
 from repot.errors import BrokerUnreachable, ConfigInvalid, MoveConflict, MoveRefused, MoveStopped
 from repot.migrate.account import total
 from repot.migrate.consumption import uses_of
@@ -25,6 +25,8 @@ from repot.migrate.leases import acquire, hold_queue
 from repot.migrate.mover import QueueMover
 from repot.migrate.orphan_wait import OrphanMove, left_in_hand
 from repot.migrate.orphans import Selection, returns_by_itself
+from repot.migrate.owned_queue import OwnedQueue
+from repot.migrate.place import Place
 from repot.migrate.placement import place
 from repot.migrate.revoked import carry_revoked
 from repot.migrate.route import Route
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.errors import AlreadyMoving
     from repot.migrate.account import Account
-    from repot.migrate.addresses import Addresses
+    from repot.migrate.addresses import Address, Addresses
     from repot.migrate.choice import QueueChoice
     from repot.migrate.placement import Placement
     from repot.migrate.run import Show
@@ -92,6 +94,8 @@ class Order:
     choice: QueueChoice | None = None
     #: Which of the queues are dead-letter queues.
     dead: frozenset[str] = frozenset()
+    #: Move also a queue that belongs to another move.
+    force: bool = False
     #: Back: further target queues that the application's routing named on the way there.
     routed: tuple[str, ...] = ()
 
@@ -245,6 +249,7 @@ class Move:
             for leg in opposite.order.legs(queue):
                 with opposite.queue_mover(leg, run) as mover:
                     mover.recover()
+                opposite.leave_read(leg)
             lines = turned(queue, in_both(opposite, queue))
             self.journal.apply(self.journal.step(run.token, lines), self.order.limits.lease_s)
         self.journal.ask({"direction": self.order.direction}, audit_line("turned"))
@@ -257,6 +262,9 @@ class Move:
     @contextmanager
     def queue_mover(self, leg: Leg, run: Run) -> Iterator[QueueMover]:
         """Hold the queue that is read, and return what moves its messages."""
+        owned = self._owned(leg)
+        for one in owned:
+            one.take(self.order.name, force=self.order.force)
         hold = hold_queue(self.source, leg.read, run.holder, self.order.limits, partial(self._wait_for_hold, leg, run))
         control = Control(
             self.order.limits,
@@ -267,10 +275,33 @@ class Move:
             check_target=lambda: check_queues(self.target, self.order),
             progress=lambda doing: run.progress(leg.read, doing, control.moved_count),
         )
+        mover = QueueMover(self._route(leg), self.placement, run.token, control)
         try:
-            yield QueueMover(self._route(leg), self.placement, run.token, control)
+            yield mover
         finally:
+            # before the hold: no other mover may have taken it
+            with suppress(BrokerUnreachable):
+                for one in owned if mover.is_settled else ():
+                    one.leave(self.order.name)
             hold.release()
+
+    def _owned(self, leg: Leg) -> list[OwnedQueue]:
+        """Return the queues of which a leg may leave something on both brokers."""
+        addresses = self.order.addresses
+        if self.order.direction is Direction.FORTH:
+            return [self._owned_queue(self.source, addresses.source, leg.queue)]
+        account = self._owned_queue(self.target, addresses.source, leg.queue)
+        return [account, self._owned_queue(self.source, addresses.target, leg.read)]
+
+    def _owned_queue(self, broker: Broker, address: Address, queue: str) -> OwnedQueue:
+        if isinstance(broker, KeepsJournals):
+            return OwnedQueue(queue, broker.journal(self.order.name), queue)
+        return OwnedQueue(queue, self.journal, f"{Place.of(address, broker).name} {queue}")
+
+    def leave_read(self, leg: Leg) -> None:
+        """Note that the queue that a leg has read is in order; that of the move stays its own."""
+        if self.order.direction is Direction.BACK:
+            self._owned(leg)[1].leave(self.order.name)
 
     def _wait_for_hold(self, leg: Leg, run: Run, error: AlreadyMoving) -> None:
         """Keep the lease of the move while another mover of it, which has lost that, has not given up its queue."""
@@ -336,10 +367,19 @@ class Move:
     def _register(self) -> None:
         """Create the journal, or check that it belongs to the same brokers and queues."""
         order = self.order
-        fields = {
-            "name": order.name,
+        ends = (self.source, self.target) if order.direction is Direction.FORTH else (self.target, self.source)
+        places = {
+            "source": Place.of(order.addresses.source, ends[0]),
+            "target": Place.of(order.addresses.target, ends[1]),
+        }
+        known = {
             "source": order.addresses.source.url.masked(),
             "target": order.addresses.target.url.masked(),
+            **{f"{side}_place": str(one) for side, one in places.items()},
+        }
+        fields = {
+            "name": order.name,
+            **known,
             "queues": json.dumps(dict(order.queues)),
             "priority": order.rules.priority,
             "dead": json.dumps(sorted(order.dead)),
@@ -348,14 +388,15 @@ class Move:
         if order.direction is Direction.FORTH and self.journal.create(fields):
             return
         found = find_record(self.journal, order.name)
-        for name in ("source", "target"):
-            if found.get(name) != fields[name]:
-                message = f"the move {order.name!r} has another {name}: {found.get(name)}"
-                raise MoveConflict(message, hint="Give this move another name.")
+        for side, named in places.items():
+            if differences := named.differences(Place.in_record(found, side)):
+                message = f"the move {order.name!r} has another {side}, {found[side]}: {', '.join(differences)}"
+                hint = "Name the brokers as it does, with any user; a move between other brokers needs another name."
+                raise MoveConflict(message, hint=hint)
         queues = {**json.loads(found["queues"]), **order.queues}
         dead = sorted({*dead_of(found), *order.dead})
         changed = {"queues": json.dumps(queues), "priority": order.rules.priority, "dead": json.dumps(dead)}
-        self.journal.ask(changed, audit_line("resumed"))
+        self.journal.ask({**known, **changed}, audit_line("resumed"))
 
     def _end(self, token: str, state: str) -> None:
         # a journal that does not answer keeps its lease until it ends

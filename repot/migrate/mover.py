@@ -57,6 +57,9 @@ class QueueMover:
         self._window = self._number = 0
         #: Whether a window is in the journal and not settled.
         self._is_open = False
+        #: Whether nothing of the queue may be on both brokers.
+        self.is_settled = False
+        self._is_empty = False
         #: What is still read when the queue is empty.
         self._phases: list[str] = []
         #: Identities of messages that were delivered and may come back, and of those that may have been sent.
@@ -106,7 +109,8 @@ class QueueMover:
                 return True
             if self._reader is None:
                 self._recover()
-            return not self._move_window() and not self._turn() and self._control.is_over()
+            self._is_empty = not self._move_window() and not self._turn()
+            return self._is_empty and self._control.is_over()
         except DISTURBANCES as error:
             self._leave()
             self._control.disturbed(error)
@@ -130,6 +134,10 @@ class QueueMover:
             return
         try:
             self._reader.unstage(self._release_of)
+            # an answer: what was committed is gone
+            self._reader.keep_alive()
+            # what may have been sent is in a queue that is empty only if a consumer has it
+            self.is_settled = self._is_empty or not self._maybe
         except DISTURBANCES as error:
             text = f"what is staged waits for the next start of the move: {masked(error.message)}"
             log.warning(text, extra={"action": "move_interrupted"})
@@ -165,6 +173,7 @@ class QueueMover:
     def _move_window(self) -> int:
         """Move one window; return how many messages were taken."""
         assert self._reader is not None
+        self.is_settled = False
         batch = self._ahead.take(self._reader, self._control.window_size(), self._next_name)
         reservation = batch.reservation
         known = self._recognised(batch.entries)

@@ -98,6 +98,19 @@ def test_one_owner_at_a_time_has_the_lease_and_each_a_larger_token(journal: Jour
     assert len(tokens) == len(set(tokens))
 
 
+def test_what_belongs_to_a_move_is_not_another_ones(journal: Journal) -> None:
+    """Also where the other one asks at the same time."""
+    long = f"amqp a-cluster /shop {'q' * 250}"
+    assert ("", "ann", "ann") == (journal.own(long, "ann"), journal.own(long, "ann"), journal.own(long, "ben"))
+    journal.disown(long, "ben")
+    assert "ann" == journal.own(long, "ben")
+    journal.disown(long, "ann")
+    assert ("", "ben") == (journal.own(long, "ben"), journal.own(long, "ann"))
+    with ThreadPoolExecutor(4) as pool:
+        owners = list(pool.map(lambda number: journal.own("queue", str(number)), range(4)))
+    assert 1 == owners.count("")
+
+
 def test_counts_are_those_of_one_queue_and_one_direction(opened: Callable[[Direction], Journal]) -> None:
     journal, back = opened(Direction.FORTH), opened(Direction.BACK)
     token = journal.acquire("ann", LONG_S)

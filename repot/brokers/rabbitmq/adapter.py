@@ -78,7 +78,7 @@ class RabbitBroker:
         )
         self._vhost = server.path or "/"
         self.depth_lag_s = DEFAULT_DEPTH_LAG_S if options.depth_lag_s is None else options.depth_lag_s
-        self.version = self.identity = ""
+        self.version = self.identity = self.cluster_name = ""
         if not options.only_publish:
             self._introduce()
 
@@ -93,6 +93,7 @@ class RabbitBroker:
             message = f"RabbitMQ at {self._api.address} has no virtual host {self._vhost!r}"
             raise BrokerUnreachable(message, hint="The path of the address names it: amqp://host:5672/vhost.")
         self.version = str(overview["rabbitmq_version"])
+        self.cluster_name = str(overview.get("cluster_name", ""))
         # absent for a user with the tag `management` alone
         self.identity = str(overview.get("node", ""))
 

@@ -68,6 +68,14 @@ redis.call('HSET', KEYS[1], unpack(ARGV))
 return 1
 """
 
+#: ARGV: field, move. Returns the owner that was there.
+_OWN = """
+local owner = redis.call('HGET', KEYS[1], ARGV[1]) or ''
+if owner == '' then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
+return owner
+"""
+_DISOWN = "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('HDEL', KEYS[1], ARGV[1]) end"
+
 
 class RedisJournal:
     """The `Journal` on a Redis or Valkey."""
@@ -119,6 +127,14 @@ class RedisJournal:
         keys = self._hashes.identities(queue, kind)
         return identities_in(self._ask(partial(self._client.hgetall, key)) for key in keys)
 
+    def own(self, field: str, move: str) -> str:
+        """Note an owner unless there is one."""
+        return str(self._run(_OWN, field, move, key=self._hashes.owners))
+
+    def disown(self, field: str, move: str) -> None:
+        """Forget an owner."""
+        self._run(_DISOWN, field, move, key=self._hashes.owners)
+
     def ask(self, put: Mapping[str, str], audit: str) -> None:
         """Set fields that the mover reads with its next step, and add to the audit."""
 
@@ -137,8 +153,8 @@ class RedisJournal:
         found: list[str] = self._ask(lambda: self._client.lrange(self._hashes.audit, 0, -1))
         return found
 
-    def _run(self, script: str, *words: object) -> Any:  # noqa: ANN401 - what the script returns
-        return self._ask(lambda: self._client.register_script(script)(keys=[self.key], args=list(words)))
+    def _run(self, script: str, *words: object, key: str = "") -> Any:  # noqa: ANN401 - what the script returns
+        return self._ask(lambda: self._client.register_script(script)(keys=[key or self.key], args=list(words)))
 
 
 def step_text(step: JournalStep) -> str:
