@@ -17,11 +17,13 @@ from repot.brokers.journal import Direction
 from repot.brokers.moving import Outgoing
 from repot.brokers.rabbitmq.staging import staging_name
 from repot.config.delays import EXIT, delayed_pattern
-from repot.errors import DepthUnknown, MoveStopped
+from repot.errors import DepthUnknown, MoveRefused, MoveStopped
+from repot.migrate.control import Request
 from repot.migrate.move import open_move
 from repot.waiting import wait_until
 from support.live_consumer import LiveConsumer
 from support.moves import Way, killed_at, places, read, start_killed, stopped_without_confirms, task, way_of
+from support.realm import Realm
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message
@@ -140,6 +142,30 @@ def test_a_move_that_is_stopped_leaves_nothing_where_no_worker_reads(path: Way) 
     assert set() == {name for one in worker.ran for name in one.headers if name == "repot_staged"}
 
 
+@pytest.mark.parametrize("path", ["rabbitmq-redis"], indirect=True)
+def test_a_move_that_is_paused_leaves_nothing_where_no_worker_reads(path: Way) -> None:
+    path.fill([task(place) for place in ALL])
+    stop, paused = Event(), []
+    with LiveConsumer(path.source.url, path.queue) as worker:
+        worker.wait_for_one()
+        with open_move(path.order(), path.settings) as move:
+
+            def watch(_queue: str, doing: str, _moved: int) -> None:
+                if doing == "moving":
+                    move.journal.ask({"wanted": Request.PAUSE}, "")
+                if doing == "paused":
+                    paused.append(exists(path.source, staging_name(path.queue)))
+                    # it is said before the move lets go
+                    if len(paused) == 2:
+                        stop.set()
+
+            with pytest.raises(MoveStopped):
+                move.run(stop, watch)
+        run_what_is_left(path.source, path.queue, worker)
+    assert [True, False] == paused
+    assert list(ALL) == sorted(places([*worker.ran, *path.arrived()]))
+
+
 @pytest.mark.parametrize("path", ["rabbitmq-rabbitmq"], indirect=True)
 def test_a_window_that_the_target_may_have_is_not_given_to_workers(path: Way) -> None:
     """The move is stopped while it does not know: the next one sends the window with the mark."""
@@ -173,6 +199,25 @@ def test_what_is_staged_counts_as_unacknowledged(path: Way) -> None:
             return False
 
         wait_until(is_counted, within_s=30, what="RabbitMQ has counted", poll_s=0.5)
+
+
+@pytest.mark.parametrize("path", ["rabbitmq-redis"], indirect=True)
+def test_a_policy_that_would_drop_what_is_staged_is_refused(path: Way) -> None:
+    """Such as one for queues that have no consumers."""
+    path.fill([task(place) for place in ALL])
+    url = f"policies/%2F/{path.name}"
+    server = Realm(path.source)  # type: ignore[arg-type]
+    server.ask("PUT", url, {"pattern": f"^{path.queue}", "definition": {"expires": 3_600_000}, "apply-to": "queues"})
+    try:
+        with LiveConsumer(path.source.url, path.queue) as worker:
+            worker.wait_for_one()
+            with pytest.raises(MoveRefused, match="expires"):
+                path.move()
+            assert not exists(path.source, staging_name(path.queue))
+            run_what_is_left(path.source, path.queue, worker)
+    finally:
+        server.ask("DELETE", url)
+    assert (list(ALL), []) == (sorted(places(worker.ran)), path.arrived())
 
 
 @pytest.mark.parametrize("path", ["rabbitmq-redis"], indirect=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -28,7 +29,14 @@ from repot.brokers.rabbitmq.staging import StagedReader, StagingReader, staging_
 from repot.config.delays import EXIT, LEVELS, delayed_pattern
 from repot.config.endpoints import endpoints
 from repot.config.queues import DeadLetterQueue
-from repot.errors import AccessRefused, BrokerUnreachable, DepthUnknown, ManagementUnreachable, ReturnUnrecognised
+from repot.errors import (
+    AccessRefused,
+    BrokerUnreachable,
+    DepthUnknown,
+    ManagementUnreachable,
+    MoveRefused,
+    ReturnUnrecognised,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -49,6 +57,10 @@ DEFAULT_DEPTH_LAG_S = 10.0
 
 #: Since 4.0 quorum queues drop a message that was returned more than 20 times.
 _DEFAULT_RETURN_LIMIT, _LIMITED_SINCE = 20, 4
+#: What a policy says of a queue whose messages it lets RabbitMQ drop.
+_DROPPING = frozenset({"expires", "max-length", "max-length-bytes", "message-ttl"})
+#: To what such a policy applies, if it concerns a quorum queue.
+_APPLIED = ("all", "queues", "quorum_queues")
 #: A reader of delayed messages has no window of its own, and stages no larger ones.
 _MAX_WINDOW = 5000
 #: A scan's reader may wait so long for the next message that it takes.
@@ -171,7 +183,29 @@ class RabbitBroker:
     def _staging(self, queue: str, reader: RabbitReader, window: int, lease_s: float) -> StagingReader:
         name = staging_name(queue)
         staged = StagedReader(self._reading(lease_s), name, window, self._return_limit(name), self._errors)
-        return StagingReader(queue, reader, staged, self._timeout_s, self._errors, delays=self._is_delayed(queue))
+        return StagingReader(
+            queue,
+            reader,
+            staged,
+            self._timeout_s,
+            self._errors,
+            delays=self._is_delayed(queue),
+            check=lambda: self._refuse_limits(name),
+        )
+
+    def _refuse_limits(self, queue: str) -> None:
+        """Check that no policy lets RabbitMQ drop messages of a queue that a mover has declared.
+
+        Raises:
+            MoveRefused: one does.
+        """
+        # the queue itself says which one it has once RabbitMQ has counted it
+        found = [one for one in self._api.get(f"/api/policies/{segment(self._vhost)}") or [] if _concerns(one, queue)]
+        policy: dict[str, Any] = max(found, key=lambda one: int(one.get("priority") or 0), default={})
+        if limits := sorted(_DROPPING & set(policy.get("definition") or {})):
+            message = f"the policy {policy['name']!r} would drop messages of {queue!r}: {', '.join(limits)}"
+            hint = "Let its pattern leave out names that end with .repot-staging, or stop the queue's workers first."
+            raise MoveRefused(message, hint=hint)
 
     def _fitting(self, queue: str) -> int:
         """Return how many messages of a queue have `WINDOW_BYTES`, by their average; many if that is not known yet."""
@@ -339,3 +373,12 @@ class RabbitBroker:
             return _DEFAULT_RETURN_LIMIT if self._major >= _LIMITED_SINCE else None
         # -1 is no limit
         return min((limit for limit in limits if limit >= 0), default=None)
+
+
+def _concerns(policy: dict[str, Any], queue: str) -> bool:
+    """Return whether a policy is one for a quorum queue of this name."""
+    try:
+        return policy["apply-to"] in _APPLIED and re.search(policy["pattern"], queue) is not None
+    except re.error:
+        # Erlang knows some patterns that Python does not
+        return True

@@ -80,14 +80,16 @@ class StagingReader(QueueReader):
         errors: Errors,
         *,
         delays: bool,
+        check: Callable[[], None],
     ) -> None:
         """Read `queue`, or what is delayed for it, by `reader`, and its staging queue by `staged`.
 
-        `delays` says whether RabbitMQ holds messages for the queue until they are due.
+        `delays` says whether RabbitMQ holds messages for the queue until they are due; `check` raises MoveRefused where
+        the staging queue would not keep its messages.
         """
         self._queue, self._reader, self._staged = queue, reader, staged
         self._timeout_s, self._errors = timeout_s, errors
-        self._name, self._delays = staging_name(queue), delays
+        self._name, self._delays, self._check = staging_name(queue), delays, check
         #: Whether there is a staging queue; None before it was looked for.
         self._is_staging: bool | None = None
         self._is_first = True
@@ -166,6 +168,7 @@ class StagingReader(QueueReader):
                 DeadLetterQueue(self._name, "quorum").queue_declare(channel=connection.channel())
                 self._is_staging = True
         if self._is_first:
+            self._check()
             # RabbitMQ blocks a connection with its first message: learn that from one that leads nowhere
             self._publish(connection, [Outgoing(f"{self._name}.{self._id}", Message(b""))], is_probe=True)
             self._is_first = False
