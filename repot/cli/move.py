@@ -52,6 +52,7 @@ def move() -> None:
 @order_options
 @DLQ
 @ORPHANS
+@REVOKED
 @SAMPLE
 @JSON
 def plan(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's options

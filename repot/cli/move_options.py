@@ -280,6 +280,7 @@ def _order(
         uses_rpc=None if app is None else _uses_rpc(app),
         allow_rpc=given["allow_rpc"],
         choice=choice,
+        result_backend="" if app is None else str(app.conf.result_backend or ""),
         dead=frozenset(dead),
     )
 

@@ -32,9 +32,11 @@ def show_plan(order: Order, settings: WorkerSettings, sample: int, *, as_json: b
         MoveRefused: it would lose or strand something.
     """
     from repot.migrate.move import open_move
+    from repot.migrate.plan import remark_revoked
 
     with open_move(order, settings) as found:
         plan = _plan_of(found, sample)
+        remark_revoked(found, plan)
         brokers = [f"{one.product} {one.version}" for one in (found.source, found.target)]
     problems = plan.all_problems
     if as_json:
@@ -92,7 +94,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any part of a plan
     if isinstance(value, Unknown):
         return f"unknown: {value.reason}"
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value) if not one.metadata}
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}
     return [plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -88,6 +88,8 @@ class Order:
     revoked: bool = False
     #: Whether the application uses `rpc://`; None if it is not known.
     uses_rpc: bool | None = None
+    #: The application's result backend, which has the counters of its chords; empty if it is not known.
+    result_backend: str = ""
     #: Move tasks whose `rpc://` results are awaited.
     allow_rpc: bool = False
     #: How the queues were chosen; None if they are those of a journal.

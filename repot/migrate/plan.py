@@ -10,12 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from repot.brokers.conditions import HasConditions
 from repot.brokers.facts import Unknown
+from repot.config.masking import masked
+from repot.deadletter.reason import Reason
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown, FactUnknown, HoldersUnknown
 from repot.migrate.move import circle
 from repot.migrate.orphans import look_ahead
+from repot.migrate.revoked import revoked_ids
 from repot.migrate.risks import Goal, Remarks, judge_consumers, judge_limits, judge_room, judge_source
 from repot.migrate.rpc_results import WAY_OUT, RpcResults, described
 from repot.migrate.sample import Backlog, Sample, TaskLook
@@ -30,6 +34,15 @@ if TYPE_CHECKING:
     from repot.migrate.move import Move
 
 _COUNTED_WITHIN_S = 12
+#: A field of a plan that is not shown.
+HIDDEN = {"hidden": True}
+#: What becomes of messages that are not delivered.
+_QUARANTINED: dict[str, str] = {
+    Reason.EXPIRED: "have expired, and run on neither broker",
+    Reason.PICKLED: "are pickled, and --raw would move them",
+    Reason.UNDECODABLE: "cannot be read",
+    Reason.TOO_LARGE: "are larger than the target takes, and stay on the source",
+}
 _UNASKED = Unknown("this broker's adapter does not say")
 
 
@@ -45,6 +58,8 @@ class QueuePlan(Remarks):
     traffic: Traffic | Unknown = _UNASKED
     looked_at: int | str = 0
     tasks: dict[str, TaskLook] = field(default_factory=dict)
+    #: Of the tasks looked at; it is not shown.
+    ids: set[str] = field(default_factory=set, repr=False, metadata=HIDDEN)
 
 
 @dataclass(slots=True)
@@ -129,6 +144,51 @@ def _look_for_orphans(move: Move, plan: Plan) -> None:
         plan.notes.append(look_ahead(move.source, move.order.orphans))
     except HoldersUnknown as error:
         plan.problems.append(error.message)
+
+
+def remark_revoked(move: Move, plan: Plan) -> None:
+    """Say which of the messages looked at are revoked on the source, and what becomes of them; workers are asked."""
+    found = revoked_ids(move.order.addresses.source, move.settings)
+    if isinstance(found, Unknown):
+        plan.unknown.append(f"which tasks were revoked: {found.reason}")
+        return
+    if not found:
+        return
+    seen = sum(len(queue.ids & found) for queue in plan.queues)
+    then = (
+        "the move names the ids to the target's workers first"
+        if move.order.revoked
+        else "the target's workers do not know that, and run them, unless --revoked names the ids to them"
+    )
+    plan.notes.append(
+        f"workers of the source know {len(found)} revoked tasks, {seen} of the messages looked at: {then}"
+    )
+
+
+def _remark_chords(move: Move, looked: Sample, found: QueuePlan) -> None:
+    """Say where the counters of chords are that messages belong to."""
+    if looked.groups:
+        found.unknown.append(
+            f"whether {looked.groups} of the messages looked at are of chords: they are of groups, and not JSON"
+        )
+    if not looked.chords:
+        return
+    count = f"{looked.chords} of the messages looked at are of chords"
+    backend, source = move.order.result_backend, move.order.addresses.source.url
+    if not backend:
+        found.unknown.append(
+            f"{count}, whose counters are in the result backend of the application that sent them: unless the target's "
+            f"workers have the same one, their callbacks never run; -A names the application"
+        )
+        return
+    text = (
+        f"{count}, and the application counts them in {masked(backend)}: if they were sent with another result "
+        f"backend, or the target's workers have another one, their callbacks never run"
+    )
+    host, port = source.addresses[0]
+    if (urlsplit(backend).hostname, urlsplit(backend).port or port) == (host, port):
+        text += "; that is the server of the source, which has to stay until they have run"
+    found.notes.append(text)
 
 
 _MISSING = "not declared"
@@ -246,10 +306,12 @@ def _look(move: Move, found: QueuePlan, sample: int) -> Sample:
         found.looked_at = f"unknown: {error.message}"
         return Sample(looked.translation, looked.now, looked.rpc)
     found.looked_at, found.tasks = looked.count, looked.tasks
-    if looked.quarantined:
-        found.notes.append(
-            f"{looked.quarantined} of the messages looked at would be quarantined beside the dead letters"
-        )
+    found.ids = looked.ids
+    found.notes += [
+        f"{count} of the messages looked at {_QUARANTINED.get(reason, 'cannot be delivered')}: quarantined as {reason}"
+        for reason, count in looked.quarantined.items()
+    ]
+    _remark_chords(move, looked, found)
     if looked.awaited:
         text = f"{described(looked.awaited)}. {WAY_OUT}"
         (found.notes if looked.rpc.allowed else found.problems).append(text)

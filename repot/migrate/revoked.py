@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.exceptions import OperationalError
 
+from repot.brokers.facts import Unknown
 from repot.config.masking import masked
 from repot.errors import BrokerUnreachable
 
@@ -62,6 +63,22 @@ def _workers(address: Address, settings: WorkerSettings) -> Iterator[tuple[Contr
 
 def _failures(connection: Connection) -> tuple[type[BaseException], ...]:
     return (*connection.connection_errors, *connection.channel_errors)
+
+
+def revoked_ids(address: Address, settings: WorkerSettings) -> set[str] | Unknown:
+    """Return the ids that a broker's workers know as revoked; unknown if no worker answered."""
+    try:
+        with _workers(address, settings) as (control, connection):
+            failures: tuple[type[BaseException], ...] = (OperationalError, *_failures(connection))
+            try:
+                answers = control.inspect(timeout=_WITHIN_S, connection=connection).revoked()
+            except failures as error:
+                return Unknown(f"the workers cannot be asked: {masked(str(error))}")
+    except (OperationalError, OSError) as error:
+        return Unknown(f"the workers cannot be asked: {masked(str(error))}")
+    if not answers:
+        return Unknown("no worker of the source answered, and a task is revoked by what workers remember")
+    return {one for known in answers.values() for one in known}
 
 
 def _carry(inspect: Callable[..., Inspect], revoke: Callable[..., Any]) -> str:

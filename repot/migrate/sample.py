@@ -6,12 +6,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from repot.brokers.headers import instant
+from repot.brokers.message import media_type, read_json
+from repot.migrate.identity import task_id
 from repot.migrate.translate import Quarantine, Translation
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message
     from repot.migrate.rpc_results import RpcResults
 
+#: Where a body of protocol 2 has callbacks, chain and chord, after arguments and keywords.
+_EMBED = 2
 #: What a broker stores for a message besides its body, its headers and Base64: an estimate.
 _ENVELOPE_BYTES = 300
 
@@ -83,6 +87,8 @@ class Sample:
 
     Attributes:
         awaited: those whose `rpc://` results are awaited on the source.
+        ids: of their tasks.
+        chords: those whose end a chord counts; `groups` are those whose body is not read and that may be of one.
     """
 
     translation: Translation
@@ -90,6 +96,9 @@ class Sample:
     rpc: RpcResults
     count: int = 0
     awaited: list[Message] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+    chords: int = 0
+    groups: int = 0
     tasks: dict[str, TaskLook] = field(default_factory=dict)
     goals: dict[str, GoalLook] = field(default_factory=dict)
 
@@ -99,6 +108,10 @@ class Sample:
         goal = self.translation.goal_of(message)
         self.goals.setdefault(goal, GoalLook()).add(message, self._held_s(message, goal))
         self.awaited += self.rpc.awaited([message])
+        self.ids.add(task_id(message))
+        is_counted = _is_in_chord(message)
+        self.chords += is_counted is True
+        self.groups += is_counted is None
         task = str(message.headers.get("task") or "(no task header)")
         self.tasks.setdefault(task, TaskLook()).add(message, self.translation, self.now)
 
@@ -107,9 +120,13 @@ class Sample:
         return 0 if due_at is None or self.translation.traits_of(goal).delays else due_at - self.now
 
     @property
-    def quarantined(self) -> int:
-        """Return how many of them would be quarantined."""
-        return sum(sum(one.quarantined.values()) for one in self.tasks.values())
+    def quarantined(self) -> dict[str, int]:
+        """Return how many of them would be quarantined, by reason."""
+        found: dict[str, int] = {}
+        for task in self.tasks.values():
+            for reason, count in task.quarantined.items():
+                found[reason] = found.get(reason, 0) + count
+        return found
 
     def backlogs(self, messages: int | None, usual: str) -> dict[str, Backlog]:
         """Return an estimate for each target queue of so many messages; None if their number is unknown.
@@ -144,6 +161,23 @@ class Backlog:
             _sum(self.body_bytes, other.body_bytes),
             _sum(self.stored_bytes, other.stored_bytes),
         )
+
+
+def _is_in_chord(message: Message) -> bool | None:
+    """Return whether a chord counts the end of a task; None if its body is not read and it is of a group.
+
+    The chord stands in the body: in protocol 2 in the third of its parts, in protocol 1 in a field.
+    """
+    if media_type(message.content_type) != "application/json" or message.headers.get("compression"):
+        return None if message.headers.get("group") else False
+    if b'"chord"' not in message.body:
+        return False
+    try:
+        body = read_json(message.body)
+    except (ValueError, RecursionError):
+        return False
+    stated = body[_EMBED] if isinstance(body, list) and len(body) > _EMBED else body
+    return isinstance(stated, dict) and bool(stated.get("chord"))
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
