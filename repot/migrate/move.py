@@ -210,11 +210,7 @@ class Move:
         return staying(self.source, sorted(queues)) if self.order.direction is Direction.FORTH else ""
 
     def left_in_hand(self) -> str:
-        """Return a sentence about what workers of the source still hold; empty for nothing, and on the way back.
-
-        Raises:
-            BrokerUnreachable: the source did not answer.
-        """
+        """Return a sentence about what workers of the source still hold; empty for nothing, and on the way back."""
         selection = self.order.orphans or Selection(tuple(self.order.queues))
         return left_in_hand(self.source, selection, self.order.name) if self.order.direction is Direction.FORTH else ""
 

@@ -14,7 +14,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.in_hand import KeepsDeliveries
-from repot.errors import HoldersUnknown, MoveStopped
+from repot.errors import BrokerUnreachable, FactUnknown, HoldersUnknown, MoveStopped
 from repot.migrate.control import Request
 from repot.migrate.orphans import Finding, Selection, ready_at, selected, take_back
 from repot.migrate.status import audit_line
@@ -125,15 +125,15 @@ class OrphanMove:
 def left_in_hand(broker: object, selection: Selection, name: str) -> str:
     """Return a sentence about what workers of a source still hold, and when to come again; empty for nothing.
 
-    It is empty also for a broker that gives back by itself.
-
-    Raises:
-        BrokerUnreachable: the broker did not answer.
+    It is empty also for a broker that gives back by itself. That a user may not ask is said as well.
     """
     if not isinstance(broker, KeepsDeliveries):
         return ""
     keeper: Any = broker
-    held: Sequence[Finding] = selected(keeper, selection)
+    try:
+        held: Sequence[Finding] = selected(keeper, selection)
+    except (BrokerUnreachable, FactUnknown) as error:
+        return f"what workers of the source still hold is unknown: {error.message}"
     if not held:
         return ""
     what = "1 message is" if len(held) == 1 else f"{len(held)} messages are"

@@ -103,6 +103,20 @@ def test_the_rights_of_the_page_are_enough(
     assert 5 == json.loads(run("resume", name, "--execute", "--json", *managed))["delivered"] - begun["delivered"]
 
 
+def test_a_move_ends_well_where_it_may_not_ask_what_is_in_hand(
+    side: Callable[..., Side], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that this is unknown."""
+    source, target = side("redis", "source", "+hscan"), side("redis", "target")
+    with closing(source.open()) as broker:
+        broker.publish("orders", [task(0)])
+    monkeypatch.setenv("WORKER_MOVE_DIR", str(tmp_path))
+    words = ["move", "start", "--name", f"m-{uuid4()}", "--from", source.mover, "--to", target.mover, "--execute"]
+    result = CliRunner().invoke(main, [*words, "--queue", "orders"])
+    assert 0 == result.exit_code, result.output
+    assert "what workers of the source still hold is unknown: " in result.stderr
+
+
 #: What a move between two Redis cannot begin without; a script stops at the first command that it may not run.
 NEEDED = ("+select", "+info", "+evalsha", "+script|load", "+time", "+exists", "+get", "+set", "+hset", "+hgetall")
 
