@@ -70,6 +70,11 @@ class Message:
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
+def media_type(content_type: object) -> str:
+    """Return the type that a content type names, without parameters and in lower case (RFC 9110, 8.3.1)."""
+    return str(content_type).partition(";")[0].strip().lower()
+
+
 def from_redis(envelope: str) -> Message:
     """Read kombu's envelope; the mark of a redelivery is Redis's, not the message's, and left out.
 

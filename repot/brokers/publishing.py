@@ -23,12 +23,19 @@ class Receipt:
 
     Attributes:
         reason: why it is not confirmed.
-        is_too_large: the broker will never take it.
+        is_too_large: the broker will never take it, because of its size.
+        is_unsupported: the broker will never take it, because its protocol cannot express it.
     """
 
     outcome: PublishOutcome
     reason: str = ""
     is_too_large: bool = False
+    is_unsupported: bool = False
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether the broker will never take the message."""
+        return self.is_too_large or self.is_unsupported
 
     @property
     def is_confirmed(self) -> bool:
@@ -39,9 +46,9 @@ class Receipt:
 CONFIRMED = Receipt(PublishOutcome.CONFIRMED)
 
 
-def refused(reason: str, *, is_too_large: bool = False) -> Receipt:
+def refused(reason: str, *, is_too_large: bool = False, is_unsupported: bool = False) -> Receipt:
     """Return the receipt of a message that the broker certainly does not have."""
-    return Receipt(PublishOutcome.REFUSED, reason, is_too_large)
+    return Receipt(PublishOutcome.REFUSED, reason, is_too_large, is_unsupported)
 
 
 def unknown(reason: str) -> Receipt:

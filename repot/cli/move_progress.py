@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,17 @@ _PROGRESS_S, _COUNT_S = 2.0, 10.0
 
 @dataclass(slots=True)
 class _Shown:
-    """What was printed last about a queue; and when it was counted, what was moved then, and the count."""
+    """What was printed last about a queue; and when it was counted, what was moved then, and the count.
 
-    at: float = field(default_factory=monotonic)
-    moved: int = 0
+    Attributes:
+        rate: messages a second between two lines that are not too close to each other; None before the second one.
+        measured: when, and how many were moved then.
+    """
+
+    at: float = -_PROGRESS_S
     doing: str = ""
+    rate: float | None = None
+    measured: tuple[float, int] | None = None
     counted: tuple[float, int, int | None] = (-_COUNT_S, 0, None)
 
 
@@ -48,26 +54,25 @@ class Progress:
         now, last = monotonic(), self._shown[queue]
         if doing == last.doing and now - last.at < _PROGRESS_S:
             return
-        rate = (moved - last.moved) / max(now - last.at, 0.001)
-        last.at, last.moved, last.doing = now, moved, doing
-        left = self._left(queue, last)
+        last.at, last.doing = now, doing
+        rate, left = _rate(last, now, moved), self._left(queue, last, moved)
         shown: dict[str, Any] = {
             "queue": queue,
             "doing": doing,
             "moved": moved,
-            "rate": round(rate, 1),
+            "rate": None if rate is None else round(rate, 1),
             "left": left,
             "seconds_left": round(left / rate) if left is not None and rate else None,
             **self._account(),
         }
         click.echo(json.dumps(shown) if self._as_json else sanitize(_line(shown)), err=True)
 
-    def _left(self, queue: str, shown: _Shown) -> int | None:
+    def _left(self, queue: str, shown: _Shown, moved: int) -> int | None:
         counted_at, moved_then, count = shown.counted
         if shown.at - counted_at >= _COUNT_S:
-            moved_then, count = shown.moved, self._count(queue)
+            moved_then, count = moved, self._count(queue)
             shown.counted = shown.at, moved_then, count
-        return None if count is None else max(0, count - (shown.moved - moved_then))
+        return None if count is None else max(0, count - (moved - moved_then))
 
     def _count(self, queue: str) -> int | None:
         try:
@@ -84,12 +89,21 @@ class Progress:
         return {"quarantined": found.quarantined, "maybe_twice": found.maybe_twice}
 
 
+def _rate(shown: _Shown, now: float, moved: int) -> float | None:
+    """Return the rate, measured again if the last time is long enough ago."""
+    begun_at, moved_then = shown.measured or (now, moved)
+    if shown.measured is None or now - begun_at >= _PROGRESS_S:
+        shown.measured = now, moved
+    if now - begun_at >= _PROGRESS_S:
+        shown.rate = (moved - moved_then) / (now - begun_at)
+    return shown.rate
+
+
 def _line(shown: dict[str, Any]) -> str:
+    rate = "" if shown["rate"] is None else f", {shown['rate']:.0f}/s"
     left = "an unknown number" if shown["left"] is None else shown["left"]
     time = "" if shown["seconds_left"] is None else f", {shown['seconds_left']} s"
     counts = "".join(
         f", {shown[name]} {name.replace('_', ' ')}" for name in ("quarantined", "maybe_twice") if shown.get(name)
     )
-    return (
-        f"{shown['queue']}: {shown['doing']}; {shown['moved']} moved, {shown['rate']:.0f}/s; {left} left{time}{counts}"
-    )
+    return f"{shown['queue']}: {shown['doing']}; {shown['moved']} moved{rate}; {left} left{time}{counts}"

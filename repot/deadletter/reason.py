@@ -22,9 +22,10 @@ class Reason(StrEnum):
     DELIVERY_LIMIT = "delivery_limit"
     EXPIRED = "expired"
     MAXLEN = "maxlen"
-    #: A move quarantined it: its body is pickled, or the target cannot hold it.
+    #: A move quarantined it: its body is pickled, or the target cannot hold or express it.
     PICKLED = "pickled"
     TOO_LARGE = "too_large"
+    UNSUPPORTED = "unsupported"
     #: The message does not say.
     UNKNOWN = "unknown"
 

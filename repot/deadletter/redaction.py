@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from repot.brokers.message import media_type
 from repot.config.masking import MASK
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class _Unreadable:
 
 
 def _decoded(message: Message) -> Any:  # noqa: ANN401 - JSON
-    if message.content_type != "application/json":
+    if media_type(message.content_type) != "application/json":
         return _Unreadable("not JSON; no other format is loaded")
     if message.headers.get("compression"):
         return _Unreadable("compressed")

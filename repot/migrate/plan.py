@@ -98,9 +98,9 @@ class Plan(Remarks):
         return [problem for part in self._parts() for problem in part.problems]
 
     def _parts(self) -> Iterator[Remarks]:
+        yield self
         yield from self.queues
         yield from self.goals
-        yield self
 
 
 def plan_of(move: Move, sample: int, *, follows: bool) -> Plan:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.headers import MAYBE_TWICE_HEADER, MOVE_HEADER, instant
-from repot.brokers.message import Message, read_json
+from repot.brokers.message import Message, media_type, read_json
 from repot.brokers.moving import Outgoing, QueueTraits
 from repot.deadletter.dead_letter import HEADER, Death, make_dead_letter
 from repot.deadletter.reason import Reason
@@ -112,7 +112,7 @@ class Translation:
 
     def quarantine(self, message: Message, reason: Reason, why: str) -> Quarantine:
         """Return the dead letter for a message that cannot be delivered."""
-        at_source = reason is Reason.TOO_LARGE
+        at_source = reason in (Reason.TOO_LARGE, Reason.UNSUPPORTED)
         queue = self.queue if at_source else self.rules.queues.get(self.queue, self.queue)
         now = datetime.now(UTC).timestamp()
         death = Death(reason, queue, died_at=now, exception="Quarantined", message=why)
@@ -142,7 +142,7 @@ class Translation:
         properties = {name: value for name, value in message.properties.items() if name not in ("priority", "user_id")}
         if "expiration" in properties:
             left = _lifetime_s(message, now)
-            properties["expiration"] = properties["expiration"] if left is None else str(max(1, round(left * 1000)))
+            properties["expiration"] = _text(properties["expiration"] if left is None else max(1, round(left * 1000)))
         properties["delivery_mode"] = 2
         priority = self._priority(message.properties.get("priority"), target)
         return properties if priority is None else properties | {"priority": priority}
@@ -179,11 +179,11 @@ def _own_headers(message: Message) -> Mapping[str, Any]:
 
 
 def _unreadable(message: Message) -> tuple[Reason, str] | None:
-    kind = message.content_type
+    kind = media_type(message.content_type)
     if kind == _PICKLE:
         return Reason.PICKLED, "its body is pickled; --raw moves it as it is"
     if kind not in _SAFE_TYPES:
-        return Reason.UNDECODABLE, f"its content type is {kind!r}; --raw moves it as it is"
+        return Reason.UNDECODABLE, f"its content type is {message.content_type!r}; --raw moves it as it is"
     if kind == _JSON and not message.headers.get("compression"):
         try:
             read_json(message.body)
@@ -204,6 +204,13 @@ def _lifetime_s(message: Message, now: float) -> float | None:
     except (KeyError, TypeError, ValueError):
         # without the time of its sending the rest is unknown
         return None
+
+
+def _text(expiration: object) -> object:
+    """Return a time to live as AMQP has it: a whole number of milliseconds becomes a text, anything else stays."""
+    is_whole = isinstance(expiration, float) and expiration.is_integer()
+    is_number = is_whole or (isinstance(expiration, int) and not isinstance(expiration, bool))
+    return str(int(expiration)) if is_number else expiration  # type: ignore[call-overload] # a number
 
 
 def _delay_s(message: Message, now: float) -> int:

@@ -59,9 +59,10 @@ class WindowWriter:
         receipts = self._placement.write(window, sending)
         refusals = []
         for entry, receipt in zip(pending, receipts, strict=True):
-            if receipt.is_too_large:
+            if receipt.is_final:
                 translation, message = self._route.translation, entry.taken.message
-                entry.translated = translation.quarantine(message, Reason.TOO_LARGE, receipt.reason)
+                reason = Reason.TOO_LARGE if receipt.is_too_large else Reason.UNSUPPORTED
+                entry.translated = translation.quarantine(message, reason, receipt.reason)
             elif not receipt.is_confirmed:
                 refusals.append(receipt.reason)
         again = self._mark(_unknown(pending, receipts))

@@ -150,4 +150,4 @@ def _note(row: Row, receipt: Receipt, outcome: Outcome) -> None:
         outcome.published.append(row.id)
         return
     pause_s = min(_FIRST_PAUSE_S * 2 ** min(row.attempts, 10), _LONGEST_PAUSE_S)
-    outcome.failed[row.id] = Failure(receipt.reason, None if receipt.is_too_large else pause_s)
+    outcome.failed[row.id] = Failure(receipt.reason, None if receipt.is_final else pause_s)

@@ -59,7 +59,7 @@ def counted(server: Server, queue: str, depth: Depth) -> None:
 
 
 def test_what_a_mover_has_staged_is_in_hand_of_its_queue(rabbitmq: Server) -> None:
-    """And is not a queue of its own, which nobody would name."""
+    """And is not a queue of its own, which no setting would name."""
     queue = f"staged-{uuid4()}"
     send(rabbitmq, queue, 2)
     counted(rabbitmq, queue, Depth(2, 0))

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 from click.testing import CliRunner
 
 from repot.cli.main import main
@@ -164,6 +165,41 @@ def test_one_mover_a_queue(path: Way, repot: Callable[..., Result]) -> None:
         assert "process 7" in result.stderr
         hold.release()
     assert 0 == repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code
+
+
+def test_progress_states_no_rate_before_there_is_one(path: Way, repot: Callable[..., Result]) -> None:
+    path.fill([task(place) for place in range(60)])
+    shown = repot("start", "--name", path.name, "--execute", *brokers(path), "--window", "10", "--json")
+    first = json.loads(shown.stderr.splitlines()[0])
+    assert (10, None, None) == (first["moved"], first["rate"], first["seconds_left"])
+    said = repot("revert", path.name, "--execute").stderr.splitlines()
+    assert "60 moved" in said[0]
+    assert "/s" not in said[0]
+
+
+@pytest.mark.parametrize(
+    ("user", "hint"),
+    [
+        ("wrong", "user name or the password is wrong"),
+        ("untagged", "set_user_tags untagged monitoring"),
+        ("elsewhere", "set_permissions"),
+    ],
+)
+def test_a_refusal_of_the_management_api_names_its_cause(
+    path: Way, repot: Callable[..., Result], user: str, hint: str
+) -> None:
+    """All three answers are 401; a tag helps against one of them."""
+    with requests.Session() as management:
+        management.trust_env, management.auth = False, ("guest", "guest")
+        for name, tags in (("untagged", ""), ("elsewhere", "management")):
+            url = f"{path.target.management_url}/api/users/{name}"
+            management.put(url, json={"password": "planted", "tags": tags}, timeout=30).raise_for_status()
+    words = [word.replace("guest:guest", f"{user}:planted") for word in brokers(path)]
+    refused = repot("plan", *words)
+    assert 8 == refused.exit_code, refused.output
+    assert hint in refused.stderr
+    assert ("set_user_tags" in refused.stderr) == (user == "untagged")
+    assert "planted" not in refused.output + refused.stderr
 
 
 def test_a_name_belongs_to_one_pair_of_brokers(path: Way, repot: Callable[..., Result]) -> None:

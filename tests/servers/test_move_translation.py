@@ -114,7 +114,43 @@ def test_what_amqp_cannot_express_stays_on_the_source(onward: Way) -> None:
     assert (2, 2) == (found["delivered"], found["quarantined"])
     dead = [read_dead_letter(one, "") for one in read_at_least(onward.source, f"{onward.queue}.dead", 2)]
     assert all("cannot be written as AMQP" in one.death.message for one in dead)
+    assert {"unsupported"} == {one.death.reason for one in dead}
     assert [1, 3] == places(onward.arrived())
+
+
+def test_a_number_that_amqp_has_not_is_not_called_too_large(onward: Way) -> None:
+    onward.fill([task(0, headers={"share": float("nan")}), task(1, expiration="soon")])
+    assert 2 == onward.move()["quarantined"]
+    dead = [read_dead_letter(one, "") for one in read_at_least(onward.source, f"{onward.queue}.dead", 2)]
+    assert {"unsupported"} == {one.death.reason for one in dead}
+    texts = sorted(one.death.message for one in dead)
+    assert "a number that is not finite" in texts[0]
+    assert "the expiration is not a number of milliseconds" in texts[1]
+
+
+def test_a_time_to_live_that_is_a_number_is_written_as_text(onward: Way) -> None:
+    """Celery writes a text; other producers write the number of milliseconds, which Redis takes as it is."""
+    onward.fill(
+        [task(0, expiration=60_000), task(1, expiration=60_000, timestamp=int(datetime.now(UTC).timestamp()) - 20)]
+    )
+    assert 2 == onward.move()["delivered"]
+    left = [int(one.properties["expiration"]) for one in onward.arrived()]
+    assert 60_000 == left[0]
+    assert 30_000 < left[1] <= 40_000
+
+
+def test_parameters_and_case_of_a_content_type_do_not_count(onward: Way) -> None:
+    """RFC 9110, 8.3.1; the message keeps its own text."""
+    kinds = ["application/json; charset=utf-8", "Application/JSON", "application/x-yaml;v=1.2", "TEXT/plain"]
+    onward.fill([Message(one.body, kind, "utf-8", one.headers) for one, kind in ((task(0), kind) for kind in kinds)])
+    broken = Message(b"{broken", "Application/JSON;charset=utf-8", "utf-8", task(0).headers)
+    pickled = Message(pickle.dumps([]), "application/X-Python-serialize; v=2", "binary", task(0).headers)
+    onward.fill([broken, pickled])
+    found = onward.move()
+    assert (4, 2) == (found["delivered"], found["quarantined"])
+    assert kinds == [one.content_type for one in onward.arrived()]
+    dead = [read_dead_letter(one, "") for one in read_at_least(onward.target, f"{onward.goal}.dead", 2)]
+    assert ["pickled", "undecodable"] == sorted(one.death.reason for one in dead)
 
 
 def test_a_time_to_live_is_less_by_the_time_that_has_passed(back: Way) -> None:

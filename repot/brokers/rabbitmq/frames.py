@@ -79,6 +79,10 @@ _PROPERTIES: tuple[tuple[str, int, Callable[[Any], bytes]], ...] = (
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 1 << 15, 1 << 14, 1 << 13
 
 
+class LongerThanAFrame(ValueError):
+    """The headers and properties of a message do not fit into one frame."""
+
+
 class FrameWriter:
     """Writes messages for one channel of a connection."""
 
@@ -91,7 +95,8 @@ class FrameWriter:
         """Return the frames of a mandatory basic.publish.
 
         Raises:
-            ValueError: AMQP cannot express the message, or its headers and properties are longer than a frame.
+            LongerThanAFrame: its headers and properties are.
+            ValueError: AMQP cannot express the message.
         """
         try:
             method = self._methods.get((exchange, key)) or self._method(exchange, key)
@@ -105,7 +110,7 @@ class FrameWriter:
         header = _CONTENT.pack(spec.Basic.CLASS_ID, 0, len(body), flags) + properties
         if len(header) > self._largest:
             why = f"its headers and properties have {len(header)} bytes, and a frame has {self._largest}"
-            raise ValueError(why)
+            raise LongerThanAFrame(why)
         parts = [method, self._frame(_HEADER, header)]
         parts += [self._frame(_BODY, body[at : at + self._largest]) for at in range(0, len(body), self._largest)]
         return b"".join(parts)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _PORT, _TLS_PORT = 15672, 15671
 
+#: Words of an answer, and the tag that the user lacks; `monitoring` includes `management`.
+_MISSING_TAGS = (("dministrator", "administrator"), ("monitor", "monitoring"), ("anagement user", "monitoring"))
+
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNAVAILABLE = 401, 403, 404, 503
 
 
@@ -80,14 +83,27 @@ class ManagementApi:
         reason = answer.get("reason", error.reason)
         message = f"RabbitMQ's management API at {self.address} answered {error.code} {reason!s} to {path}"
         if error.code in (_UNAUTHORIZED, _FORBIDDEN):
-            hint = (
+            raise AccessRefused(message, hint=self._way_out(str(reason))) from error
+        raise BrokerUnreachable(message) from error
+
+    def _way_out(self, reason: str) -> str:
+        """Return the next step for a reason; RabbitMQ answers 401 whatever it is (`rabbit_mgmt_util.erl`)."""
+        tag = next((tag for words, tag in _MISSING_TAGS if words in reason), "")
+        if tag == "administrator":
+            return (
                 f"`rabbitmqctl set_user_tags {self.user} administrator` would allow it, or name such a user in "
                 "WORKER_MANAGEMENT_URL."
-                if "dministrator" in str(reason)
-                else f"The user needs the tag `monitoring`: rabbitmqctl set_user_tags {self.user} monitoring"
             )
-            raise AccessRefused(message, hint=hint) from error
-        raise BrokerUnreachable(message) from error
+        if tag:
+            return f"The user needs the tag `{tag}`: rabbitmqctl set_user_tags {self.user} {tag}"
+        if "virtual host" in reason:
+            return f"The user has no rights there: rabbitmqctl set_permissions -p VHOST {self.user} '.*' '.*' '.*'"
+        if "localhost" in reason:
+            return f"RabbitMQ lets {self.user!r} in from its own host alone (loopback_users): name another user."
+        return (
+            "The user name or the password is wrong: those of the broker's address, unless WORKER_MANAGEMENT_URL, "
+            "--from-management or --to-management name others."
+        )
 
 
 def default_management_url(server: Endpoint, *, encrypted: bool) -> str:

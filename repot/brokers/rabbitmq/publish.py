@@ -19,7 +19,7 @@ import amqp
 
 from repot.brokers.headers import MOVE_HEADER
 from repot.brokers.publishing import CONFIRMED, Receipt, refused, unknown
-from repot.brokers.rabbitmq.frames import FrameWriter
+from repot.brokers.rabbitmq.frames import FrameWriter, LongerThanAFrame
 from repot.config.delays import ENTRY, delayed_key
 from repot.errors import ReturnUnrecognised
 from repot.upstream.confirming_channel import open_confirming_channel, publish_unconfirmed, report_close_at_once
@@ -122,7 +122,8 @@ class _Batch:
             try:
                 frames.append(self._writer.publish(one.message, exchange, key))
             except ValueError as error:
-                self._receipts[number] = refused(str(error), is_too_large=True)
+                is_long = isinstance(error, LongerThanAFrame)
+                self._receipts[number] = refused(str(error), is_too_large=is_long, is_unsupported=not is_long)
                 continue
             self._pending[number] = None
             self._marks[mark] = number
