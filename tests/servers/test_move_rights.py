@@ -61,7 +61,8 @@ def side(server: Server, rabbitmq: Server) -> Callable[..., Side]:
             return Side(realm.url, realm.of_page("mover", "management"), rabbitmq.management_url)
         database = ("source", "target").index(role)
         url = f"127.0.0.1:{server.port}/{database}"
-        (line,) = re.findall(r"^ACL SETUSER mover (.*)$", PAGE, re.MULTILINE)
+        # the first of the two lines: the other one is for plans without --queue
+        (line,) = re.findall(r"^ACL SETUSER mover (on .*)$", PAGE, re.MULTILINE)
         user = f"mover-{uuid4()}"
         admin: Any = redis_client.Redis.from_url(f"redis://{url}")
         with closing(admin):
