@@ -83,7 +83,9 @@ def test_without_repeats_the_first_failure_counts(tmp_path: Path) -> None:
 def test_a_group_of_which_all_is_skipped_has_not_passed(tmp_path: Path) -> None:
     """It runs again once there is what it needs."""
     found = run_pytest(tmp_path, "import pytest\ndef test_on_docker():\n    pytest.skip('no Docker engine')\n")
-    assert ("", "1 skipped") == (found.problem, found.skipped)
+    assert "" == found.problem
+    # pytest may count a warning as well
+    assert found.skipped.startswith("1 skipped")
     results = Results(tmp_path)
     results.add("one", found)
     assert None is results.passed("one")
