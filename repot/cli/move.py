@@ -94,7 +94,7 @@ def start(*, name: str, execute: bool, force: bool, as_json: bool, **given: Any)
         click.echo("nothing was changed; add --execute", err=True)
         return
     remember(directory_of(settings), name, addresses)
-    note_choice(order)
+    note_choice(order, as_json=as_json)
     if not force:
         refuse_losses(order, settings, given["sample"])
     order = replace(order, force=force)
@@ -263,4 +263,4 @@ def _run(order: Order, settings: WorkerSettings, *, as_json: bool) -> None:
     shown = counts(account)
     click.echo(json.dumps(shown) if as_json else "  ".join(f"{name} {count}" for name, count in shown.items()))
     for text in left:
-        click.echo(sanitize(text), err=True)
+        click.echo(json.dumps({"note": text}) if as_json else sanitize(text), err=True)

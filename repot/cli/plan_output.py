@@ -52,9 +52,13 @@ def show_plan(order: Order, settings: WorkerSettings, sample: int, *, as_json: b
     _refuse(problems, f"{len(problems)} problems; the plan lists them all.")
 
 
-def note_choice(order: Order) -> None:
-    """Print the queues that were found, and what stays, to standard error."""
+def note_choice(order: Order, *, as_json: bool) -> None:
+    """Print the queues that were found, and what stays, to standard error; as one line of JSON, or one for each."""
     if order.choice is None:
+        return
+    if as_json:
+        found = {"queues": order.choice.read, "notes": order.choice.notes, "unknown": order.choice.unknown}
+        click.echo(json.dumps(found), err=True)
         return
     for kind, texts in (("queue", order.choice.read), ("note", order.choice.notes), ("unknown", order.choice.unknown)):
         for text in texts:

@@ -170,7 +170,9 @@ def test_one_mover_a_queue(path: Way, repot: Callable[..., Result]) -> None:
 def test_progress_states_no_rate_before_there_is_one(path: Way, repot: Callable[..., Result]) -> None:
     path.fill([task(place) for place in range(60)])
     shown = repot("start", "--name", path.name, "--execute", *brokers(path), "--window", "10", "--json")
-    first = json.loads(shown.stderr.splitlines()[0])
+    # the queues that were found come first
+    found, first, *_ = [json.loads(line) for line in shown.stderr.splitlines()]
+    assert path.queue in found["queues"][0]
     assert (10, None, None) == (first["moved"], first["rate"], first["seconds_left"])
     said = repot("revert", path.name, "--execute").stderr.splitlines()
     assert "60 moved" in said[0]
