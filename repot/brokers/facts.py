@@ -94,6 +94,17 @@ class DeclaredPolicy:
     definition: Mapping[str, Any]
     operator: bool = False
 
+    @classmethod
+    def of_api(cls, stated: Mapping[str, Any], *, operator: bool = False) -> DeclaredPolicy:
+        """Return a policy as the management API states it.
+
+        Raises:
+            KeyError: a part is missing.
+        """
+        return cls(
+            stated["name"], stated["pattern"], stated["apply-to"], stated["priority"], stated["definition"], operator
+        )
+
     def concerns(self, queue: str, kind: str) -> bool:
         """Return whether it applies to queues of this name and kind (`quorum` or `classic`)."""
         if self.apply_to not in ("all", "queues", f"{kind}_queues"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -14,6 +13,7 @@ from kombu.exceptions import OperationalError
 
 from repot.brokers.closing import leave
 from repot.brokers.errors import no_answer
+from repot.brokers.facts import DeclaredPolicy
 from repot.brokers.moving import WINDOW_BYTES, Outgoing, QueueTraits
 from repot.brokers.port import Depth
 from repot.brokers.publishing import PublishOutcome
@@ -59,8 +59,6 @@ DEFAULT_DEPTH_LAG_S = 10.0
 _DEFAULT_RETURN_LIMIT, _LIMITED_SINCE = 20, 4
 #: What a policy says of a queue whose messages it lets RabbitMQ drop.
 _DROPPING = frozenset({"expires", "max-length", "max-length-bytes", "message-ttl"})
-#: To what such a policy applies, if it concerns a quorum queue.
-_APPLIED = ("all", "queues", "quorum_queues")
 #: A reader of delayed messages has no window of its own, and stages no larger ones.
 _MAX_WINDOW = 5000
 #: A scan's reader may wait so long for the next message that it takes.
@@ -200,10 +198,12 @@ class RabbitBroker:
             MoveRefused: one does.
         """
         # the queue itself says which one it has once RabbitMQ has counted it
-        found = [one for one in self._api.get(f"/api/policies/{segment(self._vhost)}") or [] if _concerns(one, queue)]
-        policy: dict[str, Any] = max(found, key=lambda one: int(one.get("priority") or 0), default={})
-        if limits := sorted(_DROPPING & set(policy.get("definition") or {})):
-            message = f"the policy {policy['name']!r} would drop messages of {queue!r}: {', '.join(limits)}"
+        policies = map(DeclaredPolicy.of_api, self._api.get(f"/api/policies/{segment(self._vhost)}") or ())
+        # a mover declares a quorum queue
+        found = [one for one in policies if one.concerns(queue, "quorum")]
+        policy = max(found, key=lambda one: one.priority, default=None)
+        if policy is not None and (limits := sorted(_DROPPING & set(policy.definition))):
+            message = f"the policy {policy.name!r} would drop messages of {queue!r}: {', '.join(limits)}"
             hint = "Let its pattern leave out names that end with .repot-staging, or stop the queue's workers first."
             raise MoveRefused(message, hint=hint)
 
@@ -373,12 +373,3 @@ class RabbitBroker:
             return _DEFAULT_RETURN_LIMIT if self._major >= _LIMITED_SINCE else None
         # -1 is no limit
         return min((limit for limit in limits if limit >= 0), default=None)
-
-
-def _concerns(policy: dict[str, Any], queue: str) -> bool:
-    """Return whether a policy is one for a quorum queue of this name."""
-    try:
-        return policy["apply-to"] in _APPLIED and re.search(policy["pattern"], queue) is not None
-    except re.error:
-        # Erlang knows some patterns that Python does not
-        return True

@@ -127,10 +127,7 @@ def _deprecated(found: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
 
 def _policies(api: ManagementApi, vhost: str) -> tuple[DeclaredPolicy, ...] | Unknown:
     def read(operator: bool) -> Callable[[Any], tuple[DeclaredPolicy, ...]]:  # noqa: FBT001
-        return lambda found: tuple(
-            DeclaredPolicy(one["name"], one["pattern"], one["apply-to"], one["priority"], one["definition"], operator)
-            for one in found
-        )
+        return lambda found: tuple(DeclaredPolicy.of_api(one, operator=operator) for one in found)
 
     users = _fact(api, f"/api/policies/{vhost}", read(False))
     operators = _fact(api, f"/api/operator-policies/{vhost}", read(True))

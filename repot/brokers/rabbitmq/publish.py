@@ -76,8 +76,8 @@ class _Batch:
         connection.on_blocked = self._block  # type: ignore[attr-defined]
         connection.on_unblocked = self._unblock  # type: ignore[attr-defined]
         self._sent = 0
-        #: The numbers of messages that the broker has not answered for, in order.
-        self._pending: dict[int, None] = {}
+        #: The numbers of messages that the broker has not answered for, in order, with their marks.
+        self._pending: dict[int, _Mark] = {}
         #: The number of each message that was published, in order.
         self._numbers: list[int] = []
         self._receipts: dict[int, Receipt] = {}
@@ -125,8 +125,7 @@ class _Batch:
                 is_long = isinstance(error, LongerThanAFrame)
                 self._receipts[number] = refused(str(error), is_too_large=is_long, is_unsupported=not is_long)
                 continue
-            self._pending[number] = None
-            self._marks[mark] = number
+            self._pending[number], self._marks[mark] = mark, number
             self._numbers.append(number)
             size += len(frames[-1])
             if size >= _WRITTEN_BYTES:
@@ -199,9 +198,7 @@ class _Batch:
         meant = list(takewhile(lambda one: one <= last, self._pending)) if multiple else [last]
         found = [one for one in meant if one in self._pending]
         for one in found:
-            del self._pending[one]
-            outgoing = self._outgoing[one]
-            del self._marks[_mark(*address_of(outgoing), outgoing.message.headers)]
+            del self._marks[self._pending.pop(one)]
         return found
 
 

@@ -114,13 +114,8 @@ def consumer_count(connection: amqp.Connection, queue: str) -> int | None:
     Raises:
         amqp.AMQPError, OSError: there was no answer.
     """
-    own: Any = connection.channel()
-    try:
-        counted = own.queue_declare(queue, passive=True).consumer_count
-    except amqp.NotFound:
-        return None
-    own.close()
-    return int(counted)
+    found = _declared(connection, queue)
+    return None if found is None else int(found.consumer_count)
 
 
 def await_ready(connection: amqp.Connection, queue: str, count: int) -> None:
@@ -147,13 +142,19 @@ def await_ready(connection: amqp.Connection, queue: str, count: int) -> None:
 
 def declared_count(connection: amqp.Connection, queue: str) -> int | None:
     """Return the same, and touch no message; 0 also for a quorum queue whose leader is silent."""
+    found = _declared(connection, queue)
+    return None if found is None else int(found.message_count)
+
+
+def _declared(connection: amqp.Connection, queue: str) -> Any:  # noqa: ANN401 - py-amqp's counts
+    """Return what RabbitMQ says of a queue by a passive declaration; None if it is not declared."""
     own: Any = connection.channel()
     try:
-        counted = own.queue_declare(queue, passive=True).message_count
+        found = own.queue_declare(queue, passive=True)
     except amqp.NotFound:
         return None
     own.close()
-    return int(counted)
+    return found
 
 
 def without_counts(message: Message) -> Message:
