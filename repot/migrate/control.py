@@ -234,12 +234,16 @@ class Control:
         return now
 
     def _check_end(self) -> None:
-        if self.stop.is_set():
-            raise MoveStopped.on_request()
-        hint = "`repot move resume` goes on from here."
-        if self._requested is Request.STOP:
-            message = "the move was stopped by an operator"
-            raise MoveStopped(message, hint=hint)
-        if self.limits.deadline_s is not None and monotonic() - self.spent.begun_at > self.limits.deadline_s:
-            message = f"the deadline of {self.limits.deadline_s:g} s is over"
-            raise MoveStopped(message, hint=hint)
+        if reason := reason_to_end(self.limits, self.spent, self.stop, self._requested):
+            raise MoveStopped(reason, hint="`repot move resume` goes on from here.")
+
+
+def reason_to_end(limits: Limits, spent: Spent, stop: Event, requested: str) -> str:
+    """Return why a move ends before its time; empty if it goes on."""
+    if stop.is_set():
+        return "the move was interrupted; nothing is lost"
+    if requested == Request.STOP:
+        return "the move was stopped by an operator"
+    if limits.deadline_s is not None and monotonic() - spent.begun_at > limits.deadline_s:
+        return f"the deadline of {limits.deadline_s:g} s is over"
+    return ""

@@ -10,12 +10,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from time import monotonic, time
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.in_hand import KeepsDeliveries
 from repot.errors import BrokerUnreachable, FactUnknown, HoldersUnknown, MoveStopped
-from repot.migrate.control import Request
+from repot.migrate.control import Request, reason_to_end
 from repot.migrate.orphans import Finding, Selection, ready_at, selected, take_back
 from repot.migrate.status import audit_line
 from repot.migrate.window import nothing
@@ -103,23 +103,12 @@ class OrphanMove:
         self.run.progress(queue, doing, self.run.spent.moved_count)
         while True:
             found = self.journal.apply(self.journal.step(self.run.token, nothing(queue)), self.limits.lease_s)
-            self._check_end(found.get("wanted", ""))
+            if reason := reason_to_end(self.limits, self.run.spent, self.run.stop, found.get("wanted", "")):
+                raise MoveStopped(reason, hint="`repot move resume --orphans` goes on from here.")
             if self.run.stop.wait(_SLICE_S):
                 continue
             if time() >= until_at and found.get("wanted") != Request.PAUSE:
                 return
-
-    def _check_end(self, wanted: str) -> None:
-        deadline_s = self.limits.deadline_s
-        reasons = {
-            "the move was interrupted; nothing is lost": self.run.stop.is_set(),
-            "the move was stopped by an operator": wanted == Request.STOP,
-            f"the deadline of {deadline_s or 0:g} s is over": deadline_s is not None
-            and monotonic() - self.run.spent.begun_at > deadline_s,
-        }
-        for message, applies in reasons.items():
-            if applies:
-                raise MoveStopped(message, hint="`repot move resume --orphans` goes on from here.")
 
 
 def left_in_hand(broker: object, selection: Selection, name: str) -> str:
