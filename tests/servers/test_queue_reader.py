@@ -293,7 +293,8 @@ def test_what_was_scanned_is_ready_again_when_the_scan_returns(rabbitmq: Server,
     declare(rabbitmq, queue, **{"x-queue-type": kind})
     fill(rabbitmq, queue, 20_000)
     with Connection(rabbitmq.url) as connection, closing(source(rabbitmq)) as broker:
-        for limit in (None, 700):
+        # a quorum queue has its messages back in steps, and counts the scan's own consumer until then
+        for limit in (None, 700, None, 700, None, 700):
             looked = list(broker.scan(queue, limit))
             channel: Any = connection.default_channel
             assert (limit or 20_000, 20_000) == (

@@ -15,7 +15,14 @@ import amqp
 from repot.brokers.closing import leave
 from repot.brokers.moving import QueueHold, QueueReader
 from repot.brokers.rabbitmq.deliveries import Delivery, of_py_amqp, read_deliveries
-from repot.brokers.rabbitmq.requeue import await_ready, count_waiting, is_declared, move, returns_in, without_counts
+from repot.brokers.rabbitmq.requeue import (
+    await_ready,
+    count_waiting,
+    is_declared,
+    move,
+    returns_in,
+    without_counts,
+)
 from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config.delays import delayed_queue_of
 from repot.errors import AlreadyMoving, MessagesWithheld, ReservationLost, Unroutable
@@ -67,6 +74,8 @@ class RabbitReader(QueueReader):
         self._arrived: deque[Delivery] = deque()
         #: Messages that the last channel holds to the end.
         self._held = 0
+        #: Messages that had arrived, or were on their way, when it closed.
+        self._late = 0
         self._has_acknowledged = False
 
     def open(self) -> amqp.Connection:
@@ -132,7 +141,7 @@ class RabbitReader(QueueReader):
                     looked += 1
                     yield without_counts(self._arrived.popleft().message)
         finally:
-            self._close(looked + len(self._arrived))
+            self._close(looked)
 
     def keep_alive(self) -> None:
         """Ask for an answer, which shows RabbitMQ that the connection lives."""
@@ -144,21 +153,24 @@ class RabbitReader(QueueReader):
         """Give back everything at once, in one step."""
         self._close(0)
 
-    def _close(self, awaited: int) -> None:
-        """Close, and wait until so many messages are in the queue again."""
+    def _close(self, looked: int) -> None:
+        """Close; wait until the queue has these back and what arrived after them, if no other consumer takes them."""
         connection, self._connection = self._connection, None
         channels, self._channels = self._channels, {}
+        self._late = len(self._arrived)
         self._arrived.clear()
         if connection is None:
             return
         with suppress(*_FAILURES):
+            own: Any = connection.connection.channel()
+            before = own.queue_declare(self._queue, passive=True) if looked else None
             for channel in channels.values():
                 for queue in self._queues:
                     channel.basic_cancel(f"mover.{queue}")
                 nack_all(channel)
                 channel.basic_qos(0, 0, False)
-            if awaited:
-                await_ready(connection.connection, self._queue, awaited)
+            if before is not None and before.consumer_count <= len(channels):
+                await_ready(own, self._queue, before.message_count + looked + self._late, len(channels))
         leave(connection, _ARRIVE_WITHIN_S)
 
     def acknowledge(self, channels: Mapping[int, Any], deliveries: Sequence[Delivery], *, in_order: bool) -> None:
@@ -206,6 +218,7 @@ class RabbitReader(QueueReader):
     def _arrive(self, delivery: Delivery) -> None:
         if delivery.channel not in self._channels:
             # the reader is closed meanwhile: this was on its way, and goes back with the others
+            self._late += 1
             return
         if not self._refreshed(delivery) and self._is_wanted(delivery):
             self._arrived.append(delivery)

@@ -8,12 +8,14 @@ of 0, long before it reaches the limit.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import amqp
 
 from repot.brokers.message import Message, from_amqp, publish
+from repot.errors import DeadlineExceeded
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 #: A queue that takes messages back has more of them within this time.
 _GROWS_WITHIN_S = 10
+#: RabbitMQ waits so long for a quorum queue's leader, and then says that there are no messages (`rabbit_quorum_queue`).
+_LEADER_WITHIN_S = 0.25
+#: A leader that is silent for longer may never come back.
+_READY_WITHIN_S = 120
 #: RabbitMQ's counts of returns; of a delivery, not of the message.
 _COUNTS = ("x-delivery-count", "x-acquired-count")
 
@@ -118,26 +124,28 @@ def consumer_count(connection: amqp.Connection, queue: str) -> int | None:
     return None if found is None else int(found.consumer_count)
 
 
-def await_ready(connection: amqp.Connection, queue: str, count: int) -> None:
+def await_ready(channel: Any, queue: str, count: int, own: int) -> None:  # noqa: ANN401 - amqp.Channel
     """Wait until so many messages of a queue are ready; RabbitMQ answers before a queue has taken back what was held.
 
-    Consumers may take them at once, and a message may expire: then this ends without them.
+    `own` consumers of it were cancelled; a quorum queue counts them until it has the messages. Others may take them at
+    once, and a message may expire: then this ends without them.
 
     Raises:
         amqp.AMQPError, OSError: there was no answer.
     """
-    own: Any = connection.channel()
     most, grown_at = -1, monotonic()
 
     def is_over() -> bool:
         nonlocal most, grown_at
-        found = own.queue_declare(queue, passive=True)
-        if found.message_count > most:
-            most, grown_at = found.message_count, monotonic()
-        return most >= count or found.consumer_count > 0 or monotonic() - grown_at > _GROWS_WITHIN_S
+        asked_at = monotonic()
+        found = channel.queue_declare(queue, passive=True)
+        is_silent = not found.message_count and monotonic() - asked_at >= _LEADER_WITHIN_S
+        if is_silent or found.message_count > most:
+            most, grown_at = max(most, found.message_count), monotonic()
+        return most >= count or found.consumer_count > own or monotonic() - grown_at > _GROWS_WITHIN_S
 
-    wait_until(is_over, within_s=float("inf"), what="the messages are ready again")
-    own.close()
+    with suppress(DeadlineExceeded):
+        wait_until(is_over, within_s=_READY_WITHIN_S, what="the messages are ready again")
 
 
 def declared_count(connection: amqp.Connection, queue: str) -> int | None:

@@ -228,7 +228,8 @@ class StagingReader(QueueReader):
         self._staged.close()
         connection = self._reader.open()
         with self._errors():
-            if consumer_count(connection, self._name) == 0 and count_waiting(connection, self._name) == 0:
+            # in this order: a leader that is silent has no consumers either
+            if count_waiting(connection, self._name) == 0 and consumer_count(connection, self._name) == 0:
                 channel: Any = connection.channel()
                 channel.queue_delete(self._name)
                 channel.close()
