@@ -97,11 +97,11 @@ def _on(name: str, about: str, *paths: str, options: tuple[str, ...] = ()) -> Gr
     unit = Command((*_unit(python).words, *options), python)
     more = Command((python, "-m", "pytest", *paths, "--numprocesses", "2", "--dist", "loadgroup"), python)
     needs = (("scripts/environment", name), ("scripts/celery_tests",))
-    return Group(name, about, (unit, more) if paths else (unit,), needs, lane=_OTHER)
+    return Group(name, about, (unit, more) if paths else (unit,), needs, lane=_COMPUTING)
 
 
-#: The lane of what mostly waits for containers and for Celery's own tests, or uses one or two processes.
-_OTHER = "other"
+#: The lane of what mostly waits, for containers and for Celery's own tests, and of what computes in two processes.
+_WAITING, _COMPUTING = "waiting", "computing"
 
 _UNIT = _unit(PYTHON)
 _SUITE = (("scripts/celery_tests",),)
@@ -140,12 +140,15 @@ _CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")
 _COVERAGE = ("--cov", "--cov-report=")
 _PROJECTS = ("tests/apps", "tests/conformance")
 
-#: What `make campaign` runs, in this order; the two lanes take about as long.
+#: What `make campaign` runs, in this order; the lanes take about as long.
 CAMPAIGN = (
     Group("site", "the docs site: every page in its place, no broken link", (
         _run("mkdocs", "build", "--strict"),
-    ), lane=_OTHER),
-    _of("doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql"),
+    ), lane=_WAITING),
+    _of(
+        "doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql",
+        lane=_COMPUTING,
+    ),
     _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
     _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
     _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus"),
@@ -154,21 +157,21 @@ CAMPAIGN = (
     _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
     _of("mariadb", "the stores on MariaDB", "mariadb"),
     _of("valkey", "the stores on Valkey, where one is installed"),
-    _of("pages", "every command of every page, typed", "postgresql"),
+    _of("pages", "every command of every page, typed", "postgresql", lane=_COMPUTING),
     _of("browser", "pages in a headless Chromium", "browser"),
-    _of("compose", "the compose files, where a Docker engine answers", lane=_OTHER),
-    _of("wheel", "sdist and wheel, tried in an empty environment", lane=_OTHER),
+    _of("compose", "the compose files, where a Docker engine answers", lane=_WAITING),
+    _of("wheel", "sdist and wheel, tried in an empty environment", lane=_WAITING),
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,
-    ), _SUITE, lane=_OTHER),
+    ), _SUITE, lane=_WAITING),
     Group("mutants", "planted defects, each of which must turn tests red", (
         _run(PYTHON, "-m", "mutants"),
-    ), lane=_OTHER),
+    ), lane=_COMPUTING),
     Group("storms", "the long experiments at a small size", (
         _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
-    ), (("scripts/setup", "postgresql"),), lane=_OTHER),
+    ), (("scripts/setup", "postgresql"),), lane=_COMPUTING),
     _on("other-python", "unit tests on another supported Python"),
     _on("oldest", "unit tests, whole projects, Celery's own, on the oldest allowed libraries", *_PROJECTS),
     _on("newest", "the same on the newest, and the floor of the coverage", *_PROJECTS, options=_COVERAGE),

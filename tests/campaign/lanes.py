@@ -1,4 +1,4 @@
-"""Run groups in lanes: one after another in each, two lanes beside each other, each group as a program of its own."""
+"""Run groups in lanes: one after another in each, the lanes beside each other, each group as a program of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INTERRUPTED_WITHIN_S = 120
 
 
 class Lanes:
-    """Runs groups, and shows what they print; where two lanes do, with the name of the group before each line."""
+    """Runs groups, and shows what they print, beside other lanes with the name of the group before each line."""
 
     def __init__(self, groups: Sequence[Group], results: Results, logs: Path, program: Sequence[str]) -> None:
         """Take the groups to run, and the program that runs the one whose name it gets."""

@@ -91,7 +91,7 @@ def run_group(group: Group, logs: Path, *, repeats: bool) -> Result:
 
 
 def prepare(group: Group, logs: Path) -> str:
-    """Install what a group needs; return the problem, or nothing. Two lanes install one after the other."""
+    """Install what a group needs; return the problem, or nothing. Lanes install one after the other."""
     with (logs / "prepare.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for need in group.needs:

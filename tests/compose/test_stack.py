@@ -41,6 +41,10 @@ _BOTH_BROKERS = [
 _SECRET_PART = "details"
 
 
+#: Stacks of their own, one after another, beside the tests of `stack`.
+_OVERLAYS = pytest.mark.xdist_group("overlays")
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("stack")
@@ -214,9 +218,10 @@ def test_a_wrong_password_is_said(stack: Stack) -> None:
     assert 0 == again.returncode, again.stderr
 
 
-def test_toxiproxy_stands_between(directory: Path, images: Images) -> None:
+@_OVERLAYS
+def test_toxiproxy_stands_between(tmp_path: Path, images: Images) -> None:
     """Without the broker the worker lives and is not ready; with it again, it is."""
-    with Stack(directory, images, "chaos").running() as stack:
+    with Stack(tmp_path, images, "chaos").running() as stack:
         require_a_task_completes(stack)
         health, toxiproxy = stack.variables["HEALTHCHECK_PORT"], stack.variables["TOXIPROXY_PORT"]
         assert 200 == get(toxiproxy, "/proxies/rabbitmq", "POST", '{"enabled": false}')[0]
@@ -233,9 +238,10 @@ def test_toxiproxy_stands_between(directory: Path, images: Images) -> None:
         require_a_task_completes(stack)
 
 
-def test_a_cluster_loses_a_node(directory: Path, images: Images) -> None:
+@_OVERLAYS
+def test_a_cluster_loses_a_node(tmp_path: Path, images: Images) -> None:
     """Each queue has a copy on every node, and the worker goes on when the one that it is connected to dies."""
-    with Stack(directory, images, "cluster").running() as stack:
+    with Stack(tmp_path, images, "cluster").running() as stack:
         require_a_task_completes(stack)
         listed = stack.inside("rabbitmq", "rabbitmqctl", "-q", "--formatter", "json", "list_queues", "name", "members")
         members = {queue["name"]: len(queue["members"]) for queue in json.loads(listed.stdout)}
@@ -250,14 +256,15 @@ def test_a_cluster_loses_a_node(directory: Path, images: Images) -> None:
         require_a_task_completes(stack)
 
 
-def test_a_cluster_grows_from_a_single_broker(directory: Path, images: Images) -> None:
+@_OVERLAYS
+def test_a_cluster_grows_from_a_single_broker(tmp_path: Path, images: Images) -> None:
     """The two new nodes join what is there, with the message that waits in it; `up` returns when they have."""
-    stack = Stack(directory, images)
+    stack = Stack(tmp_path, images)
     nodes = ("rabbitmq", "rabbitmq2", "rabbitmq3")
     with stack.removed():
         assert 0 == stack.up("rabbitmq", "redis").returncode
         stack.send("repot.run", 0)
-        stack.add("cluster", directory)
+        stack.add("cluster", tmp_path)
         done = stack.up(*nodes)
         assert 0 == done.returncode, done.stderr
         for node in nodes:
@@ -271,12 +278,13 @@ def test_a_cluster_grows_from_a_single_broker(directory: Path, images: Images) -
         assert {"name": "celery", "messages": 1} in json.loads(listed.stdout)
 
 
-def test_what_is_observed(directory: Path, images: Images) -> None:
+@_OVERLAYS
+def test_what_is_observed(tmp_path: Path, images: Images) -> None:
     """Prometheus, its rules, the dashboard's expressions, and Flower, each on a real worker's numbers.
 
     One task is left on the broker that the worker has left.
     """
-    with Stack(directory, images, "observe").running(*WITHOUT_GRAFANA) as stack:
+    with Stack(tmp_path, images, "observe").running(*WITHOUT_GRAFANA) as stack:
         stack.rewrite(BROKER="redis")
         left = stack.send("repot.run", 0)
         stack.rewrite(BROKER="rabbitmq")
