@@ -100,7 +100,7 @@ def _on(name: str, about: str, *paths: str, options: tuple[str, ...] = ()) -> Gr
     return Group(name, about, (unit, more) if paths else (unit,), needs, lane=_COMPUTING)
 
 
-#: The lane of what mostly waits, for containers and for Celery's own tests, and of what computes in two processes.
+#: Lanes beside that of servers: what mostly waits, as Celery's own tests do, and what needs a processor.
 _WAITING, _COMPUTING = "waiting", "computing"
 
 _UNIT = _unit(PYTHON)
@@ -157,9 +157,9 @@ CAMPAIGN = (
     _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
     _of("mariadb", "the stores on MariaDB", "mariadb"),
     _of("valkey", "the stores on Valkey, where one is installed"),
-    _of("pages", "every command of every page, typed", "postgresql", lane=_COMPUTING),
+    _of("pages", "every command of every page, typed", "postgresql"),
     _of("browser", "pages in a headless Chromium", "browser"),
-    _of("compose", "the compose files, where a Docker engine answers", lane=_WAITING),
+    _of("compose", "the compose files, where a Docker engine answers", lane=_COMPUTING),
     _of("wheel", "sdist and wheel, tried in an empty environment", lane=_WAITING),
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,

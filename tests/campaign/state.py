@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Results:
     """The last result of each group, in a file of its own, with a hash of the checkout that it is about."""
 
-    def __init__(self, directory: Path) -> None:
-        """Take the directory of the files, which exists."""
-        self._directory, self._checkout = directory, _fingerprint()
+    def __init__(self, directory: Path, root: Path = ROOT) -> None:
+        """Take the directory of the results, which exists, and that of the checkout."""
+        self._directory, self._checkout = directory, _fingerprint(root)
 
     def add(self, name: str, result: Result) -> None:
         """Keep a result."""
@@ -53,13 +53,13 @@ class Results:
         return json.loads(path.read_text()) if path.exists() else None  # type: ignore[no-any-return] # as `add` wrote it
 
 
-def _fingerprint() -> str:
+def _fingerprint(root: Path) -> str:
     """Return a hash of all files of the checkout but those that git ignores."""
     listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    names = subprocess.run(listed, cwd=root, capture_output=True, check=True).stdout.decode().split("\0")
     found = hashlib.sha256()
     for name in sorted(filter(None, names)):
-        path = ROOT / name
+        path = root / name
         found.update(f"{name}\0".encode())
         found.update(path.read_bytes() if path.is_file() else b"")
     return found.hexdigest()

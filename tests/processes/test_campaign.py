@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from threading import Thread
@@ -12,7 +13,7 @@ from threading import Thread
 import psutil
 import pytest
 
-from campaign.groups import ROOT, Command, Group
+from campaign.groups import Command, Group
 from campaign.lanes import Lanes
 from campaign.running import REPEATS, Result, run_group
 from campaign.state import Results
@@ -116,18 +117,17 @@ def test_what_a_group_leaves_behind_fails_it(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_group_that_passed_is_remembered_until_a_file_changes(tmp_path: Path) -> None:
-    results = Results(tmp_path)
+    # not the checkout itself: other tests ask whether its groups have passed
+    root = tmp_path / "checkout"
+    subprocess.run(["git", "init", "--quiet", root], check=True)
+    results = Results(tmp_path, root)
     results.add("one", run_group(Group("one", "", (Command((sys.executable, "-c", "")),)), tmp_path, repeats=True))
     results.add("two", Result("it failed"))
-    assert Results(tmp_path).passed("one")
-    assert None is Results(tmp_path).passed("two")
-    new = ROOT / "tests" / "campaign" / "new-file"
-    new.touch()
-    try:
-        assert None is Results(tmp_path).passed("one")
-        assert Results(tmp_path).last("one")
-    finally:
-        new.unlink()
+    assert Results(tmp_path, root).passed("one")
+    assert None is Results(tmp_path, root).passed("two")
+    (root / "new-file").touch()
+    assert None is Results(tmp_path, root).passed("one")
+    assert Results(tmp_path, root).last("one")
 
 
 #: Runs a group by its name: it waits for the other one, dies, or waits to be interrupted.

@@ -22,6 +22,7 @@ from repot.brokers.rabbitmq import publish
 from repot.config import BrokerUrl
 from repot.errors import ReturnUnrecognised
 from repot.testbed import standalone_rabbitmq, standalone_redis
+from repot.testbed.rabbitmqctl import evaluate
 from repot.upstream import raw_frames
 from support.moves import declare, places, scan
 
@@ -220,6 +221,17 @@ def test_a_broker_that_stands_still_leaves_the_outcome_unknown(request: pytest.F
         pause.resume()
         assert [PublishOutcome.UNKNOWN] * 3 == outcomes(receipts)
         assert (CONFIRMED,) == broker.publish("q", [message(9)])
+
+
+def test_an_idle_connection_that_was_closed_is_replaced_before_anything_is_sent(private_rabbitmq: Any) -> None:
+    """What was sent over it would be unknown."""
+    variables = private_rabbitmq.primary.launched.variables
+    with closing(impatient(private_rabbitmq, 20)) as broker:
+        assert (CONFIRMED,) == broker.publish("q", [message(0)])
+        # rabbitmqctl starts a node of its own: longer than a connection counts as alive without an answer
+        evaluate(variables, '[rabbit_networking:close_connection(P, "idle") || P <- rabbit_networking:connections()].')
+        assert (CONFIRMED,) * 2 == broker.publish("q", [message(1), message(2)])
+        assert (CONFIRMED,) * 2 == broker.publish("q", [message(3), message(4)])
 
 
 def test_a_message_that_is_too_large_is_refused(private_rabbitmq: Any) -> None:
