@@ -17,12 +17,13 @@ from repot.brokers.facts import DeclaredPolicy
 from repot.brokers.moving import WINDOW_BYTES, Outgoing, QueueTraits
 from repot.brokers.port import Depth
 from repot.brokers.publishing import PublishOutcome
-from repot.brokers.rabbitmq import browse, publish
+from repot.brokers.rabbitmq import browse
 from repot.brokers.rabbitmq.conditions import RabbitConditions
 from repot.brokers.rabbitmq.consumers import ask, consumers, mailboxes
 from repot.brokers.rabbitmq.delayed import delayed_for
 from repot.brokers.rabbitmq.held import held
 from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
+from repot.brokers.rabbitmq.publish import Publisher, publisher_on
 from repot.brokers.rabbitmq.reader import FilteredReader, RabbitHold, RabbitReader, brought_by, is_for
 from repot.brokers.rabbitmq.requeue import declared_count, is_declared
 from repot.brokers.rabbitmq.staging import StagedReader, StagingReader, staging_name
@@ -81,6 +82,7 @@ class RabbitBroker:
         """
         self._url, self._tls, self._timeout_s = url, options.tls, options.timeout_s
         self._kept: Connection | None = None
+        self._publisher: Publisher | None = None
         server = self._server = endpoints(url.reveal())[0]
         address = options.management_url or default_management_url(server, encrypted=server.is_encrypted)
         self._api = ManagementApi(
@@ -159,10 +161,13 @@ class RabbitBroker:
         on_sent: Callable[[], None] = lambda: None,
     ) -> tuple[Receipt, ...]:
         """Publish in the same way to several queues, some of it delayed."""
+
+        def send(connection: amqp.Connection) -> tuple[Receipt, ...]:
+            self._publisher = publisher_on(connection, self._publisher)
+            return self._publisher.publish(outgoing, self._timeout_s, on_wait, on_sent)
+
         try:
-            receipts = self._on_kept(
-                lambda connection: publish.publish(connection, outgoing, self._timeout_s, on_wait, on_sent)
-            )
+            receipts = self._on_kept(send)
         except ReturnUnrecognised:
             self._drop()
             raise

@@ -11,8 +11,8 @@ message with the same mark waits for its confirm, the next one is not sent.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from itertools import takewhile
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import amqp
@@ -37,44 +37,106 @@ _WRITTEN_BYTES = 64 << 10
 _MAX_SIZE = re.compile(r"larger than (?:configured )?max size (\d+)")
 #: Seconds between two calls of `on_wait`.
 _SLICE_S = 1.0
+#: A connection that has answered within this time counts as alive.
+_FRESH_S = 0.2
 
 #: Exchange, routing key, number in a move, and id of the task.
 _Mark: TypeAlias = "tuple[str, str, str, str]"
 
 
-def publish(
-    connection: amqp.Connection,
-    outgoing: Sequence[Outgoing],
-    timeout_s: float,
-    on_wait: Callable[[], None] = lambda: None,
-    on_sent: Callable[[], None] = lambda: None,
-) -> tuple[Receipt, ...]:
-    """Send messages over a connection without `confirm_publish`; return a receipt for each.
+class Publisher:
+    """Publishes batches over one connection without `confirm_publish`, on one channel that is kept between them.
 
-    While RabbitMQ blocks the connection (an alarm) this waits, and calls `on_wait` about once a second; `on_sent` is
-    called once, before it waits for the last confirms. If a receipt is unknown, close the connection: its confirms may
-    still come.
-
-    Raises:
-        amqp.AMQPError, OSError: the connection failed before anything was sent.
-        ReturnUnrecognised: RabbitMQ returned a message that was not sent here; which of them have arrived is unknown.
+    Attributes:
+        channel: the channel that is kept; None before the first batch, and after one that failed.
+        published: how many messages were published on it before the batch.
+        is_blocked: whether RabbitMQ takes nothing over the connection (an alarm).
     """
-    batch = _Batch(connection, outgoing, timeout_s, on_wait)
-    reason = batch.send(on_sent)
-    if not reason:
-        batch.close()
-    return batch.receipts(reason)
+
+    def __init__(self, connection: amqp.Connection) -> None:
+        """Publish over a connection."""
+        self.connection = connection
+        connection.on_blocked = self._block  # type: ignore[attr-defined]
+        connection.on_unblocked = self._unblock  # type: ignore[attr-defined]
+        self.channel: Any = None
+        self.published = 0
+        self.is_blocked = False
+        self._batch: _Batch | None = None
+        self._answered_at = 0.0
+
+    def publish(
+        self,
+        outgoing: Sequence[Outgoing],
+        timeout_s: float,
+        on_wait: Callable[[], None] = lambda: None,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> tuple[Receipt, ...]:
+        """Send messages; return a receipt for each.
+
+        While RabbitMQ blocks the connection this waits, and calls `on_wait` about once a second; `on_sent` is called
+        once, before it waits for the last confirms. If a receipt is unknown, close the connection: its confirms may
+        still come.
+
+        Raises:
+            amqp.AMQPError, OSError: the connection failed before anything was sent.
+            ReturnUnrecognised: RabbitMQ returned a message that was not sent here; which of them have arrived is
+                unknown.
+        """
+        channel = self._open_channel()
+        batch = self._batch = _Batch(self, outgoing, timeout_s, on_wait)
+        self.channel = None
+        reason = batch.send(on_sent)
+        if not reason:
+            self.channel, self.published = channel, self.published + batch.published
+            self._answered_at = monotonic()
+        return batch.receipts(reason)
+
+    def _open_channel(self) -> Any:  # noqa: ANN401 - amqp.Channel
+        """Return the channel; one that was idle has answered: a batch that a dead connection takes would be unknown."""
+        if self.channel is not None and not self.is_blocked and monotonic() - self._answered_at > _FRESH_S:
+            self.channel.basic_qos(0, 0, False)
+        if self.channel is None or self.channel.connection is None:
+            self.channel, self.published = open_confirming_channel(self.connection, publish_unconfirmed, self), 0
+            report_close_at_once(self.channel)
+        return self.channel
+
+    def _block(self, reason: str) -> None:
+        del reason
+        self.is_blocked = True
+
+    def _unblock(self) -> None:
+        self.is_blocked = False
+
+    def confirmed(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
+        """Note messages that the broker has."""
+        assert self._batch is not None
+        self._batch.confirmed(tag, multiple)
+
+    def nacked(self, tag: int, multiple: bool) -> None:  # noqa: FBT001
+        """Note messages that the queue does not take."""
+        assert self._batch is not None
+        self._batch.nacked(tag, multiple)
+
+    def returned(self, error: BaseException, exchange: str, key: str, message: Any) -> None:  # noqa: ANN401
+        """Find the message that came back; its confirm follows."""
+        del error
+        assert self._batch is not None
+        self._batch.returned(exchange, key, message.headers or {})
+
+
+def publisher_on(connection: amqp.Connection, kept: Publisher | None) -> Publisher:
+    """Return the publisher that is kept, if it is one of this connection, else a new one."""
+    return kept if kept is not None and kept.connection is connection else Publisher(connection)
 
 
 class _Batch:
     def __init__(
-        self, connection: amqp.Connection, outgoing: Sequence[Outgoing], timeout_s: float, on_wait: Callable[[], None]
+        self, publisher: Publisher, outgoing: Sequence[Outgoing], timeout_s: float, on_wait: Callable[[], None]
     ) -> None:
-        self._connection = connection
+        self._publisher, self._connection, self._channel = publisher, publisher.connection, publisher.channel
+        self._before = publisher.published
+        self._writer = FrameWriter(self._channel.channel_id, self._connection.frame_max)
         self._outgoing, self._timeout_s, self._on_wait = outgoing, timeout_s, on_wait
-        self._is_blocked = False
-        connection.on_blocked = self._block  # type: ignore[attr-defined]
-        connection.on_unblocked = self._unblock  # type: ignore[attr-defined]
         self._sent = 0
         #: The numbers of messages that the broker has not answered for, in order, with their marks.
         self._pending: dict[int, _Mark] = {}
@@ -83,9 +145,11 @@ class _Batch:
         self._receipts: dict[int, Receipt] = {}
         #: The number of each message that the broker has not answered for, by its mark.
         self._marks: dict[_Mark, int] = {}
-        self._channel = open_confirming_channel(connection, publish_unconfirmed, self)
-        report_close_at_once(self._channel)
-        self._writer = FrameWriter(self._channel.channel_id, connection.frame_max)
+
+    @property
+    def published(self) -> int:
+        """Return how many of the messages have a tag."""
+        return len(self._numbers)
 
     def send(self, on_sent: Callable[[], None]) -> str:
         """Publish everything and wait for the confirms; return why that failed, or an empty text."""
@@ -133,11 +197,6 @@ class _Batch:
                 size = 0
         write_frames(self._connection, frames)
 
-    def close(self) -> None:
-        """Close the channel."""
-        with suppress(amqp.AMQPError, OSError):
-            self._channel.close()
-
     def receipts(self, reason: str) -> tuple[Receipt, ...]:
         """Return a receipt for each message; `reason` is that of `send`."""
         limit = _MAX_SIZE.search(reason)
@@ -158,21 +217,14 @@ class _Batch:
             try:
                 self._connection.drain_events(timeout=_SLICE_S)
             except TimeoutError:
-                silent_s = 0 if self._is_blocked else silent_s + _SLICE_S
+                silent_s = 0 if self._publisher.is_blocked else silent_s + _SLICE_S
                 if silent_s >= self._timeout_s:
                     raise
                 self._on_wait()
             if len(self._pending) < waiting:
                 silent_s = 0
 
-    def _block(self, reason: str) -> None:
-        del reason
-        self._is_blocked = True
-
-    def _unblock(self) -> None:
-        self._is_blocked = False
-
-    def confirmed(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
+    def confirmed(self, tag: int, multiple: bool) -> None:  # noqa: FBT001
         """Note messages that the broker has."""
         for number in self._settled(tag, multiple):
             # a message that came back is confirmed as well
@@ -184,17 +236,16 @@ class _Batch:
             why = f"the queue {self._outgoing[number].queue!r} takes no more messages"
             self._receipts[number] = refused(why)
 
-    def returned(self, error: BaseException, exchange: str, key: str, message: Any) -> None:  # noqa: ANN401
+    def returned(self, exchange: str, key: str, headers: Mapping[str, Any]) -> None:
         """Find the message that came back; its confirm follows."""
-        del error
-        number = self._marks.get(_mark(exchange, key, message.headers or {}))
+        number = self._marks.get(_mark(exchange, key, headers))
         if number is None:
             raise ReturnUnrecognised.to(key)
         self._receipts[number] = refused(f"there is no queue {self._outgoing[number].queue!r}")
 
     def _settled(self, tag: int, multiple: bool) -> list[int]:  # noqa: FBT001
         """Return the numbers that a confirm is about; RabbitMQ confirms many at once, and 0 means all."""
-        last = self._numbers[tag - 1] if tag else self._sent
+        last = self._numbers[tag - self._before - 1] if tag else self._sent
         meant = list(takewhile(lambda one: one <= last, self._pending)) if multiple else [last]
         found = [one for one in meant if one in self._pending]
         for one in found:

@@ -17,6 +17,7 @@ from repot.brokers.moving import QueueHold, QueueReader
 from repot.brokers.rabbitmq.deliveries import Delivery, of_py_amqp, read_deliveries
 from repot.brokers.rabbitmq.requeue import (
     await_ready,
+    consumer_count,
     count_waiting,
     is_declared,
     move,
@@ -99,6 +100,26 @@ class RabbitReader(QueueReader):
     def consumers_of(self, queue: str) -> int:
         """Return how many consumers of a queue are its own."""
         return len(self._channels) if queue in self._queues else 0
+
+    def count_consumers(self, queue: str) -> int | None:
+        """Return how many consumers a queue has, its own among them; None if it is not declared.
+
+        It is 0 as well while the queue's leader is silent.
+
+        Raises:
+            amqp.AMQPError, OSError: there was no answer.
+        """
+        assert self._connection is not None
+        if list(self._channels.values()) != [self._channel] or queue not in self._queues:
+            return consumer_count(self._connection.connection, queue)
+        try:
+            found = self._channel.queue_declare(queue, passive=True)
+        except amqp.NotFound:
+            self.close()
+            return None
+        # an answer on the channel of the deliveries: RabbitMQ has read their acknowledgements
+        self._has_acknowledged = False
+        return int(found.consumer_count)
 
     def taken(self, name: str, delivery: Delivery) -> TakenMessage:
         """Return a delivery as a message of a reservation."""

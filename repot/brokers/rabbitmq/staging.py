@@ -23,7 +23,7 @@ from repot.brokers.headers import MAYBE_TWICE_HEADER, instant
 from repot.brokers.message import Message
 from repot.brokers.moving import Outgoing, QueueReader, Release
 from repot.brokers.publishing import PublishOutcome
-from repot.brokers.rabbitmq import publish
+from repot.brokers.rabbitmq.publish import Publisher, publisher_on
 from repot.brokers.rabbitmq.reader import RabbitReader
 from repot.brokers.rabbitmq.requeue import consumer_count, count_waiting, is_declared
 from repot.brokers.reservation import TakenMessage
@@ -93,6 +93,7 @@ class StagingReader(QueueReader):
         #: Whether there is a staging queue; None before it was looked for.
         self._is_staging: bool | None = None
         self._is_first = True
+        self._publisher: Publisher | None = None
         #: Messages that were staged and not taken since.
         self._rest = 0
         staged.staged_by = self._id = uuid4().hex
@@ -152,11 +153,11 @@ class StagingReader(QueueReader):
 
     def _has_others(self, connection: amqp.Connection) -> bool:
         own = self._reader.consumers_of(self._queue)
-        found = consumer_count(connection, self._queue)
+        found = self._reader.count_consumers(self._queue)
         if found == 0 and own == 0:
             # a leader that is silent has no consumers either: only a queue that answers has really none
             count_waiting(connection, self._queue)
-            found = consumer_count(connection, self._queue)
+            found = self._reader.count_consumers(self._queue)
         # fewer than its own: a silent leader
         return found is not None and found != own
 
@@ -194,7 +195,8 @@ class StagingReader(QueueReader):
                 raise TimeoutError(message)
 
         with self._errors():
-            receipts = publish.publish(connection, outgoing, self._timeout_s, wait)
+            self._publisher = publisher_on(connection, self._publisher)
+            receipts = self._publisher.publish(outgoing, self._timeout_s, wait)
             failed = [one for one in receipts if not one.is_confirmed]
             if is_probe:
                 failed = [one for one in failed if one.outcome is PublishOutcome.UNKNOWN]
