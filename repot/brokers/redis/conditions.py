@@ -79,13 +79,19 @@ class RedisConditions:
     def existing(self, queues: Iterable[str]) -> tuple[Sequence[str], Unknown | None]:
         """Return which lists hold messages; an empty list has no key, though a client may wait for it."""
         found: list[str] = []
-        for queue in queues:
+        queues = list(queues)
+        for queue in queues if self._may_exist(queues) else ():
             length = self._length(queue)
             if isinstance(length, Unknown):
                 return found, length
             if length:
                 found.append(queue)
         return found, _EMPTY
+
+    def _may_exist(self, queues: Sequence[str]) -> bool:
+        """Return whether one of these queues has a key, by one question; True as well without the right to ask."""
+        keys = [name for queue in queues for name in lists_of(queue, self._keys)]
+        return bool(keys) and self._allowed(lambda: self._client.exists(*keys), "EXISTS", "+exists") != 0
 
     def _lengths(self, queue: str) -> list[int]:
         with self._client.pipeline(transaction=False) as pipeline:
