@@ -8,7 +8,7 @@ and 2, JSON, pickle, YAML, msgpack, uncompressed, gzip and zstd, priorities, ETA
 once with kombu's steps of priorities and separator, once with a step for each priority and another separator. `repot
 move start --raw` takes all of it to the other broker, and a second move brings it back. Before, in between and at the
 end the queues are read with redis-py and py-amqp alone: each id that the writer named has to be there once, with the
-same body, ETA and expiry. Exits with 4 if one is not.
+same body, ETA, expiry and rank: Redis' priorities count from 0 up, RabbitMQ's from 9 down. Exits with 4 if one is not.
 """
 
 from __future__ import annotations
@@ -100,12 +100,15 @@ def write(python: Path, server: Server, results: Server, options: dict[str, Any]
 def read(server: Server, options: dict[str, Any]) -> Ledger:
     """Return what is in the queues, which stays there."""
     found: Ledger = {}
-    messages = _of_redis(server, options) if server.url.startswith("redis") else _of_rabbitmq(server)
+    is_redis = server.url.startswith("redis")
+    messages = _of_redis(server, options) if is_redis else _of_rabbitmq(server)
     for body, kind, encoding, headers, properties in messages:
         id_ = headers.get("id") or properties.get("correlation_id")
+        priority = int(properties.get("priority") or 0)
         stated = [
             kind,
             encoding,
+            priority if is_redis else 9 - priority,
             *(str(headers.get(name)) for name in ("task", "eta", "expires", "compression", "lang")),
         ]
         digest = f"{sha256(body).hexdigest()} {json.dumps(stated)}"
@@ -122,6 +125,8 @@ def _of_redis(
             for step in steps:
                 for element in client.lrange(f"{queue}{separator}{step}" if step else queue, 0, -1):
                     one = json.loads(element)
+                    priority = int(one["properties"].get("priority") or 0)
+                    assert step == max(one for one in steps if one <= priority), f"{priority} is in the list of {step}"
                     yield (
                         base64.b64decode(one["body"]),
                         one["content-type"],
