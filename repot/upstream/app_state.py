@@ -35,6 +35,8 @@ class AppState:
     applied: dict[str, Any] = field(default_factory=dict)
     #: repot.worker.configure: what stood in the place of what was set.
     replaced: list[dict[str, Any]] = field(default_factory=list)
+    #: repot.worker.configure: the status writers of its workers in this process.
+    status_writers: list[Any] = field(default_factory=list)
     #: repot.worker.routing: makes a queue of the application's one of repot's; None where no argument counts.
     adopt: Any = None
     #: repot.worker.rollout: its `RolloutSender`; None without a rollout.

@@ -61,8 +61,12 @@ def use_connection(app: Any, mixin: type[HookedConnection], **attributes: Any) -
 
 
 def hooked(connection_class: Any, mixin: type[HookedConnection], **attributes: Any) -> Any:
-    """Return a subclass of a connection class of kombu's, with `mixin` before it and these attributes."""
-    return type("WorkerConnection", (mixin, connection_class), attributes)
+    """Return a subclass of a connection class of kombu's, with `mixin` before it and these attributes.
+
+    It replaces one that an earlier worker of the same process has made, as in applications' tests.
+    """
+    own = vars(connection_class).get("unhooked", connection_class)
+    return type("WorkerConnection", (mixin, own), {**attributes, "unhooked": own})
 
 
 class HookedConnection:

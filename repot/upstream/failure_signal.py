@@ -10,7 +10,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import TimeLimitExceeded
-from celery import signals
 
 from repot.upstream.point import Failure, Point
 
@@ -36,8 +35,8 @@ POINTS = (
 _MAX_KILLED = 1000
 
 
-def on_task_failure(call: Callable[[Any], None], uid: str) -> None:
-    """Call `call(task)` for each task that fails, once."""
+def once_a_failure(call: Callable[[Any], None]) -> Callable[..., None]:
+    """Return a receiver of `task_failure` that calls `call(task)` for each task that fails, once."""
     killed: deque[str] = deque(maxlen=_MAX_KILLED)
 
     def failed(sender: Any, task_id: str, exception: object, **_: Any) -> None:
@@ -48,5 +47,4 @@ def on_task_failure(call: Callable[[Any], None], uid: str) -> None:
             killed.append(task_id)
         call(sender)
 
-    # a weak reference would drop this local function at once
-    signals.task_failure.connect(failed, weak=False, dispatch_uid=uid)
+    return failed

@@ -36,9 +36,11 @@ def can_see_skipped() -> bool:
     return _LOG.isEnabledFor(logging.INFO)
 
 
-def on_skipped(call: Callable[[str], None]) -> None:
-    """Call `call(name)` for each task that this process skips from now on."""
-    _LOG.addFilter(_Skipped(call))
+def on_skipped(call: Callable[[str], None]) -> Callable[[], None]:
+    """Call `call(name)` for each task that this process skips, until what is returned is called."""
+    found = _Skipped(call)
+    _LOG.addFilter(found)
+    return lambda: _LOG.removeFilter(found)
 
 
 class _Skipped(logging.Filter):

@@ -215,11 +215,17 @@ def _start_status_writer(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celer
     if settings is not None and _STEPS[0] in sender.app.steps["consumer"]:
         from repot.worker.status_writer import StatusWriter
 
-        sender.repot_status_writer = StatusWriter(sender, settings)
+        writers = state_of(sender.app).status_writers
+        # a process may run several workers, one after the other, as applications' tests do
+        for one in [one for one in writers if one.has_ended]:
+            one.leave()
+            writers.remove(one)
+        writer = sender.repot_status_writer = StatusWriter(sender, settings)
+        writers.append(writer)
         if settings.rollout:
             from repot.worker.rollout_report import report_to_rollout
 
-            report_to_rollout(sender, settings)
+            writer.receivers.add(report_to_rollout(sender, settings))
 
 
 def _applies(app: Celery, entry: Entry, given: set[str]) -> bool:

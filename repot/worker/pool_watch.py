@@ -26,6 +26,8 @@ from repot.worker.task_outcomes import TaskOutcome
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from repot.worker.receivers import Receivers
+
 #: A process that has lived for so long does not die at its start.
 STABLE_AFTER_S = 5.0
 
@@ -48,14 +50,12 @@ class RunningTasks:
         self._stack: list[int] = []
 
     @classmethod
-    def of_this_process(cls) -> Self:
-        """Follow the tasks of this process and its children from now on."""
+    def of_this_process(cls, receivers: Receivers) -> Self:
+        """Follow the tasks of this process and its children by these receivers."""
         running = cls()
-        name = f"repot-running-{id(running)}"
-        # weak references would drop local functions at once
-        signals.worker_process_init.connect(lambda **_: running.clear(), weak=False, dispatch_uid=name)
-        signals.task_prerun.connect(lambda task_id, **_: running.begin(task_id), weak=False, dispatch_uid=name)
-        signals.task_postrun.connect(lambda **_: running.end(), weak=False, dispatch_uid=name)
+        receivers.connect(signals.worker_process_init, lambda **_: running.clear())
+        receivers.connect(signals.task_prerun, lambda task_id, **_: running.begin(task_id))
+        receivers.connect(signals.task_postrun, lambda **_: running.end())
         return running
 
     def clear(self) -> None:

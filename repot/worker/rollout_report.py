@@ -11,8 +11,6 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from celery import signals
-
 from repot.errors import RepotError, StatusFileUnreadable
 from repot.forks import no_fork
 from repot.routing.choice import Side
@@ -23,7 +21,7 @@ from repot.worker.rollout_store import open_rollout_store, quick
 from repot.worker.status_file import INTERVAL_S, WorkerPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from repot.config import WorkerSettings
@@ -33,22 +31,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def report_to_rollout(worker: Any, settings: WorkerSettings) -> None:  # noqa: ANN401 - WorkController
-    """Report what a worker counts, from now until it has stopped."""
+def report_to_rollout(worker: Any, settings: WorkerSettings) -> Callable[[], None]:  # noqa: ANN401 - WorkController
+    """Report what a worker counts, until what is returned is called."""
     directory = settings.status_dir or status_file.default_dir()
     store = open_rollout_store(quick(settings))
     revoked = RevokedWatch(worker, store, settings)
     revoked.load()
     reporter = WorkerReporter(settings, store, status_file.path_of(directory, worker.hostname), revoked)
-
-    def stop(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
-        if sender is worker:
-            signals.worker_shutdown.disconnect(stop)
-            reporter.stop()
-
-    # a weak reference would drop the local function at once
-    signals.worker_shutdown.connect(stop, weak=False)
     reporter.start()
+    return reporter.stop
 
 
 #: A stopping worker waits no longer for its last report.

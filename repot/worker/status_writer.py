@@ -16,7 +16,7 @@ from threading import RLock, current_thread, get_ident, main_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from celery import signals
+from celery import bootsteps, signals
 
 from repot.upstream import worker_state
 from repot.upstream.skipped_tasks import can_see_skipped
@@ -24,6 +24,7 @@ from repot.upstream.soft_shutdown import before_soft_shutdown
 from repot.worker import status_file, task_counters, tcp_info
 from repot.worker.pool_watch import PoolWatch, RunningTasks
 from repot.worker.process_identity import this_process
+from repot.worker.receivers import Receivers
 from repot.worker.reconnection import use_worker_connections
 from repot.worker.status_fields import link_of, pool_of, wait_s
 from repot.worker.status_file import Link, ShutdownKind, WorkerPhase, WorkerStatus
@@ -39,6 +40,9 @@ log = logging.getLogger(__name__)
 #: Each kind is one series for Prometheus; further kinds are counted together.
 _MAX_ERROR_KINDS = 20
 
+# the stubs do not know them
+_ENDED: tuple[int, int] = (bootsteps.CLOSE, bootsteps.TERMINATE)  # type: ignore[attr-defined]
+
 #: The pool of processes, by the name of its module in Celery.
 _PREFORK = "prefork"
 
@@ -52,10 +56,9 @@ class StatusWriter:
         self._path = status_file.path_of(settings.status_dir or status_file.default_dir(), worker.hostname)
         self._url = settings.read_url
         self._peers: frozenset[tuple[str, int]] = frozenset()
-        self._counters = task_counters.count_tasks(worker.app)
-        self._uid = f"repot-status-{id(self)}"
-        self._connected: list[Any] = []
-        self._pool_watch = PoolWatch(RunningTasks.of_this_process())
+        self.receivers = Receivers()
+        self._counters = task_counters.count_tasks(worker.app, self.receivers)
+        self._pool_watch = PoolWatch(RunningTasks.of_this_process(self.receivers))
         self._last_faults: dict[str, Any] = {}
         # signals interrupt the thread that writes, and a pool's threads write as well
         self._lock = RLock()
@@ -227,13 +230,22 @@ class StatusWriter:
         def stopped(sender: Any, **_: Any) -> None:  # noqa: ANN401
             # a process may run several workers, one after the other, as applications' tests do
             if sender is self._worker:
-                self.update(phase=WorkerPhase.STOPPED)
-                self._disconnect_signals()
+                self.leave()
 
-        self._connect(signals.task_received, received)
-        self._connect(signals.worker_shutting_down, shutting_down)
-        self._connect(signals.worker_shutdown, stopped)
+        self.receivers.connect(signals.task_received, received)
+        self.receivers.connect(signals.worker_shutting_down, shutting_down)
+        self.receivers.connect(signals.worker_shutdown, stopped)
         before_soft_shutdown(self._worker, self._begin_soft_shutdown)
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its worker has; Celery sends no signal for one that is terminated within its process."""
+        return self._worker.blueprint.state in _ENDED
+
+    def leave(self) -> None:
+        """Write a last time, and follow the worker no more."""
+        self.update(phase=WorkerPhase.STOPPED)
+        self.receivers.disconnect()
 
     def _begin_soft_shutdown(self) -> None:
         is_soft = self._worker.app.conf.worker_soft_shutdown_timeout
@@ -248,19 +260,8 @@ class StatusWriter:
             if get_ident() == loop:
                 self.write()
 
-        self._connect(signals.task_prerun, write)
-        self._connect(signals.task_postrun, write)
-
-    def _connect(self, signal: Any, receiver: Any) -> None:  # noqa: ANN401 - Celery's
-        # weak references would drop local functions at once
-        signal.connect(receiver, weak=False, dispatch_uid=self._uid)
-        if signal not in self._connected:
-            self._connected.append(signal)
-
-    def _disconnect_signals(self) -> None:
-        for signal in self._connected:
-            signal.disconnect(dispatch_uid=self._uid)
-        self._connected = []
+        self.receivers.connect(signals.task_prerun, write)
+        self.receivers.connect(signals.task_postrun, write)
 
     def _replace_file(self, text: str) -> None:
         self._writing += 1

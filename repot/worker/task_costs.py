@@ -17,6 +17,7 @@ from repot.worker.cost import Cost, CostKind
 if TYPE_CHECKING:
     from celery import Celery
 
+    from repot.worker.receivers import Receivers
     from repot.worker.task_counters import TaskCounters
 
 log = logging.getLogger(__name__)
@@ -61,15 +62,14 @@ class Costs:
         #: Requests that the worker holds, by id.
         self._held: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
-    def connect(self) -> None:
+    def connect(self, receivers: Receivers) -> None:
         """Follow Celery's signals."""
-        # weak references would drop the methods at once
-        guard_event.connect(self._guarded, weak=False, dispatch_uid=f"repot-cost-guard-{id(self)}")
-        on_skipped(self._prevented)
+        receivers.connect(guard_event, self._guarded)
+        receivers.add(on_skipped(self._prevented))
         # in the worker itself: its processes are killed without a signal of theirs
-        signals.task_received.connect(self._received, weak=False, dispatch_uid=f"repot-cost-received-{id(self)}")
-        signals.task_retry.connect(self._retried, weak=False, dispatch_uid=f"repot-cost-retried-{id(self)}")
-        signals.task_failure.connect(self._failed, weak=False, dispatch_uid=f"repot-cost-failed-{id(self)}")
+        receivers.connect(signals.task_received, self._received)
+        receivers.connect(signals.task_retry, self._retried)
+        receivers.connect(signals.task_failure, self._failed)
 
     def ended(self, task: Any, task_id: str, took_s: float) -> None:  # noqa: ANN401 - Celery's Task
         """Count a run that has ended in this process; call it while its request is the task's."""

@@ -20,7 +20,7 @@ from celery.states import SUCCESS
 
 from repot.deadletter import dead_letter_events
 from repot.idempotency.guard_events import guard_event
-from repot.upstream.failure_signal import on_task_failure
+from repot.upstream.failure_signal import once_a_failure
 from repot.upstream.pool_process import process_index
 from repot.upstream.skipped_tasks import on_skipped
 from repot.worker.cost import MILLIONTHS, CostKind
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from celery import Celery
+
+    from repot.worker.receivers import Receivers
 
 #: Rows: the worker's own, and one for each child; children beyond this number share the last.
 _ROWS = 513
@@ -153,8 +155,8 @@ def _row() -> int:
     return 0 if index is None else min(index + 1, _ROWS - 1)
 
 
-def count_tasks(app: Celery) -> TaskCounters:
-    """Count the outcomes of the application's tasks from now on, in this process and its children."""
+def count_tasks(app: Celery, receivers: Receivers) -> TaskCounters:
+    """Count the outcomes of the application's tasks by these receivers, in this process and its children."""
     counts = TaskCounters(app.tasks)
 
     def received(request: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
@@ -170,25 +172,22 @@ def count_tasks(app: Celery) -> TaskCounters:
     def failed(task: Any) -> None:  # noqa: ANN401
         counts.add(task.name, TaskOutcome.FAILED)
 
-    # weak references would drop these local functions at once
-    signals.task_received.connect(received, weak=False, dispatch_uid=f"repot-count-received-{id(counts)}")
-    on_task_failure(failed, f"repot-count-failed-{id(counts)}")
-    signals.worker_process_init.connect(
-        lambda **_: counts.in_child(), weak=False, dispatch_uid=f"repot-count-child-{id(counts)}"
-    )
+    receivers.connect(signals.task_received, received)
+    receivers.connect(signals.task_failure, once_a_failure(failed))
+    receivers.connect(signals.worker_process_init, lambda **_: counts.in_child())
     costs = costs_of(app, counts)
     if costs is None:
-        _time_runs(counts)
+        _time_runs(counts, receivers)
     else:
-        costs.connect()
-        _time_runs(counts, costs.ended)
-    on_skipped(lambda name: counts.add(name, TaskOutcome.DEDUPLICATED))
-    _count_retries(counts)
-    _count_protected(counts)
+        costs.connect(receivers)
+        _time_runs(counts, receivers, costs.ended)
+    receivers.add(on_skipped(lambda name: counts.add(name, TaskOutcome.DEDUPLICATED)))
+    _count_retries(counts, receivers)
+    _count_protected(counts, receivers)
     return counts
 
 
-def _count_retries(counts: TaskCounters) -> None:
+def _count_retries(counts: TaskCounters, receivers: Receivers) -> None:
     """Count the runs that end in a retry."""
 
     def retried(sender: Any, request: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
@@ -196,10 +195,12 @@ def _count_retries(counts: TaskCounters) -> None:
         if not request.retries:
             counts.add(sender.name, TaskOutcome.FIRST_RETRIED)
 
-    signals.task_retry.connect(retried, weak=False, dispatch_uid=f"repot-count-retried-{id(counts)}")
+    receivers.connect(signals.task_retry, retried)
 
 
-def _time_runs(counts: TaskCounters, ended: Callable[[Any, str, float], None] | None = None) -> None:
+def _time_runs(
+    counts: TaskCounters, receivers: Receivers, ended: Callable[[Any, str, float], None] | None = None
+) -> None:
     """Measure each run in its own process, and call `ended` with task, id and seconds; not the runs of a killed one.
 
     Success is counted in the same receiver: each further signal costs an empty task one percent.
@@ -220,8 +221,8 @@ def _time_runs(counts: TaskCounters, ended: Callable[[Any, str, float], None] | 
         if ended is not None:
             ended(sender, task_id, took_s)
 
-    signals.task_prerun.connect(prerun, weak=False, dispatch_uid=f"repot-count-begins-{id(counts)}")
-    signals.task_postrun.connect(postrun, weak=False, dispatch_uid=f"repot-count-ends-{id(counts)}")
+    receivers.connect(signals.task_prerun, prerun)
+    receivers.connect(signals.task_postrun, postrun)
 
 
 def _queue_wait_s(request: Any) -> float | None:  # noqa: ANN401 - celery's Request
@@ -237,7 +238,7 @@ def _queue_wait_s(request: Any) -> float | None:  # noqa: ANN401 - celery's Requ
     return float(max(time() - sent, 0))
 
 
-def _count_protected(counts: TaskCounters) -> None:
+def _count_protected(counts: TaskCounters, receivers: Receivers) -> None:
     """Count the events of guarded tasks and dead letters."""
 
     def guarded(sender: str, event: str, **_: Any) -> None:  # noqa: ANN401 - the signals' arguments
@@ -246,7 +247,5 @@ def _count_protected(counts: TaskCounters) -> None:
     def dead_lettered(sender: str, **_: Any) -> None:  # noqa: ANN401
         counts.add(sender, TaskOutcome.DEAD_LETTERED)
 
-    guard_event.connect(guarded, weak=False, dispatch_uid=f"repot-count-guard-{id(counts)}")
-    dead_letter_events.dead_lettered.connect(
-        dead_lettered, weak=False, dispatch_uid=f"repot-count-dead-letters-{id(counts)}"
-    )
+    receivers.connect(guard_event, guarded)
+    receivers.connect(dead_letter_events.dead_lettered, dead_lettered)

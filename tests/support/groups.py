@@ -50,7 +50,7 @@ FILES = {
         *(f"servers/test_{name}.py" for name in ("claim*", "closing", "command_mailbox", "confirm_window", "costs")),
         *(
             f"servers/test_{name}.py"
-            for name in ("dead_letters", "deliveries", "dlq_queues", "expiries", "partial_results")
+            for name in ("dead_letters", "deliveries", "dlq_queues", "embedded_worker", "expiries", "partial_results")
         ),
         *(f"servers/test_{name}.py" for name in ("prefetch", "requeue_orphans", "waiting_messages", "worker")),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
+from functools import partial, wraps
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from amqp import spec
 from billiard.exceptions import TimeLimitExceeded
-from celery import Celery, signals
+from celery import Celery
 from celery.app.trace import LOG_IGNORED
 from celery.exceptions import WorkerLostError
 from celery.local import Proxy
@@ -31,7 +31,7 @@ from repot.upstream.consumer_hooks import (
     wrap_task_handler,
 )
 from repot.upstream.current_app import resolve
-from repot.upstream.failure_signal import on_task_failure
+from repot.upstream.failure_signal import once_a_failure
 from repot.upstream.producers import choose_producer
 from repot.upstream.raw_methods import nack_all
 from repot.upstream.sending import current_root, options_with_those_of_the_task, send_by, stop_sending_by
@@ -43,6 +43,7 @@ from repot.upstream.task_run import before_success_stored, wrap_run
 from repot.upstream.tasks import last_of_chain, original_run
 from repot.upstream.unconfirmed import send_events_unconfirmed, send_replies_unconfirmed
 from repot.upstream.wrapped_errors import as_exception_info
+from repot.upstream.wrapping import wrap_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,27 +159,23 @@ def test_the_soft_shutdown_is_announced(app: Any) -> None:
 
 def test_a_skipped_task_is_seen() -> None:
     seen: list[str] = []
-    on_skipped(seen.append)
+    forget = on_skipped(seen.append)
     said = {"id": "1", "name": "plain", "description": "Task already completed successfully."}
     logger = logging.getLogger("celery.app.trace")
-    for description in (said["description"], "ignored"):
-        logger.handle(
-            logger.makeRecord(
-                logger.name, logging.INFO, "", 0, LOG_IGNORED, (said | {"description": description},), None
-            )
-        )
+    told = [said, said | {"description": "ignored"}]
+    records = [logger.makeRecord(logger.name, logging.INFO, "", 0, LOG_IGNORED, (one,), None) for one in told]
+    for record in records:
+        logger.handle(record)
+    forget()
+    logger.handle(records[0])
     assert ["plain"] == seen
 
 
 def test_a_failure_is_told_once(task: Any) -> None:
     failed: list[str] = []
-    uid = str(uuid4())
-    on_task_failure(lambda found: failed.append(found.name), uid)
-    try:
-        for error in (TimeLimitExceeded(1), TimeLimitExceeded(1), ValueError()):
-            signals.task_failure.send(sender=task, task_id="1", exception=error)
-    finally:
-        signals.task_failure.disconnect(dispatch_uid=uid)
+    receive = once_a_failure(lambda found: failed.append(found.name))
+    for error in (TimeLimitExceeded(1), TimeLimitExceeded(1), ValueError()):
+        receive(sender=task, task_id="1", exception=error)
     assert ["plain", "plain"] == failed
 
 
@@ -419,3 +416,26 @@ def test_a_sibling_shares_tasks_and_results_and_has_a_configuration_of_its_own(a
     assert found.producer_pool.connections is pool
     assert found.amqp is not app.amqp
     assert ("other", "") == (found.connection_for_write().hostname, app.connection_for_write().hostname or "")
+
+
+def test_a_function_is_wrapped_once_whoever_else_wraps_it() -> None:
+    """Instrumentation leaves the same `__wrapped__`, before repot and after it."""
+
+    class Library:
+        @staticmethod
+        def answer() -> int:
+            return 1
+
+    def instrument() -> None:
+        own = Library.answer
+
+        @wraps(own)
+        def answer() -> int:
+            return own()
+
+        Library.answer = answer  # type: ignore[method-assign] # as instrumentation does
+
+    for _ in range(2):
+        instrument()
+        wrap_once(Library, "answer", lambda own: lambda: own() + 10)
+    assert 11 == Library.answer()
