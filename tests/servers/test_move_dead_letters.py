@@ -93,11 +93,12 @@ def test_a_move_says_how_many_dead_letters_stay_and_dlq_reads_them(path: Way, re
     moved = repot(*start(path))
     assert 0 == moved.exit_code, moved.output
     assert said in moved.stderr.splitlines()[-1]
-    assert [] == json.loads(repot("dlq", "list", "--json").stdout)
+    # other tests leave dead letters on the same servers
+    assert not dead.keys() & {one["id"] for one in json.loads(repot("dlq", "list", "--json").stdout)}
     management = ["--management", path.source.management_url] if path.source.management_url else []
     listed = repot("dlq", "list", "--broker", "source", "--json", *management)
     assert 0 == listed.exit_code, listed.output
-    assert dead == {one["id"]: one["reason"] for one in json.loads(listed.stdout)}
+    assert dead == {one["id"]: one["reason"] for one in json.loads(listed.stdout) if one["queue"] == path.queue}
     unnamed = CliRunner().invoke(
         main, ["dlq", "list", "--broker", "source"], env={"WORKER_BROKER_URL": path.target.url}
     )
