@@ -20,10 +20,11 @@ from repot.brokers.moving import MoveTarget, Outgoing
 from repot.brokers.publishing import CONFIRMED, PublishOutcome
 from repot.brokers.rabbitmq import publish
 from repot.config import BrokerUrl
-from repot.errors import ReturnUnrecognised
+from repot.errors import BrokerUnreachable, ReturnUnrecognised
 from repot.testbed import standalone_rabbitmq, standalone_redis
 from repot.testbed.rabbitmqctl import evaluate
 from repot.upstream import raw_frames
+from repot.upstream.confirming_channel import open_confirming_channel
 from support.moves import declare, places, scan
 
 if TYPE_CHECKING:
@@ -232,6 +233,35 @@ def test_an_idle_connection_that_was_closed_is_replaced_before_anything_is_sent(
         evaluate(variables, '[rabbit_networking:close_connection(P, "idle") || P <- rabbit_networking:connections()].')
         assert (CONFIRMED,) * 2 == broker.publish("q", [message(1), message(2)])
         assert (CONFIRMED,) * 2 == broker.publish("q", [message(3), message(4)])
+
+
+def test_a_late_confirm_of_an_interrupted_batch_is_not_one_of_the_next(
+    rabbitmq: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a mover loses its source while the target confirms, and goes on over the same connection."""
+    queue, channels = f"late-{uuid4()}", list[Any]()
+    declare(rabbitmq, queue)
+
+    def opened(*given: Any) -> Any:
+        channels.append(open_confirming_channel(*given))
+        return channels[-1]
+
+    def interrupt() -> None:
+        message = "the source is away"
+        raise BrokerUnreachable(message)
+
+    def confirm_late() -> None:
+        for confirmed in channels[0].events["basic_ack"]:
+            confirmed(1, False)
+
+    monkeypatch.setattr(publish, "open_confirming_channel", opened)
+    with closing(rabbitmq.open()) as broker:
+        assert isinstance(broker, MoveTarget)
+        with pytest.raises(BrokerUnreachable):
+            broker.deliver([Outgoing(queue, message(0))], on_sent=interrupt)
+        receipts = broker.deliver([Outgoing(f"no-{queue}", message(1))], on_sent=confirm_late)
+        assert [PublishOutcome.REFUSED] == outcomes(receipts)
+        assert (CONFIRMED,) == broker.publish(queue, [message(2)])
 
 
 def test_a_message_that_is_too_large_is_refused(private_rabbitmq: Any) -> None:

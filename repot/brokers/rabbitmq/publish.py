@@ -48,9 +48,10 @@ class Publisher:
     """Publishes batches over one connection without `confirm_publish`, on one channel that is kept between them.
 
     Attributes:
-        channel: the channel that is kept; None before the first batch, and after one that failed.
+        channel: None before the first batch.
         published: how many messages were published on it before the batch.
         is_blocked: whether RabbitMQ takes nothing over the connection (an alarm).
+        is_spent: whether a batch has not ended as it should: its confirms may still come, and would count for another.
     """
 
     def __init__(self, connection: amqp.Connection) -> None:
@@ -60,7 +61,7 @@ class Publisher:
         connection.on_unblocked = self._unblock  # type: ignore[attr-defined]
         self.channel: Any = None
         self.published = 0
-        self.is_blocked = False
+        self.is_blocked = self.is_spent = False
         self._batch: _Batch | None = None
         self._answered_at = 0.0
 
@@ -82,23 +83,22 @@ class Publisher:
             ReturnUnrecognised: RabbitMQ returned a message that was not sent here; which of them have arrived is
                 unknown.
         """
-        channel = self._open_channel()
+        self._require_channel()
         batch = self._batch = _Batch(self, outgoing, timeout_s, on_wait)
-        self.channel = None
+        self.is_spent = True
         reason = batch.send(on_sent)
-        if not reason:
-            self.channel, self.published = channel, self.published + batch.published
-            self._answered_at = monotonic()
+        self.is_spent = bool(reason)
+        self.published += batch.published
+        self._answered_at = monotonic()
         return batch.receipts(reason)
 
-    def _open_channel(self) -> Any:  # noqa: ANN401 - amqp.Channel
-        """Return the channel; one that was idle has answered: a batch that a dead connection takes would be unknown."""
+    def _require_channel(self) -> None:
+        """Open the channel; one that was idle has to answer: a batch that a dead connection takes would be unknown."""
         if self.channel is not None and not self.is_blocked and monotonic() - self._answered_at > _FRESH_S:
             self.channel.basic_qos(0, 0, False)
         if self.channel is None or self.channel.connection is None:
             self.channel, self.published = open_confirming_channel(self.connection, publish_unconfirmed, self), 0
             report_close_at_once(self.channel)
-        return self.channel
 
     def _block(self, reason: str) -> None:
         del reason
@@ -125,8 +125,10 @@ class Publisher:
 
 
 def publisher_on(connection: amqp.Connection, kept: Publisher | None) -> Publisher:
-    """Return the publisher that is kept, if it is one of this connection, else a new one."""
-    return kept if kept is not None and kept.connection is connection else Publisher(connection)
+    """Return the publisher that is kept, if it is one of this connection and not spent, else a new one."""
+    if kept is not None and kept.connection is connection and not kept.is_spent:
+        return kept
+    return Publisher(connection)
 
 
 class _Batch:
