@@ -183,8 +183,9 @@ class RabbitReader(QueueReader):
         if connection is None:
             return
         with suppress(*_FAILURES):
-            own: Any = connection.connection.channel()
-            before = own.queue_declare(self._queue, passive=True) if looked else None
+            # a channel more for a scan alone
+            own: Any = connection.connection.channel() if looked else None
+            before = own and own.queue_declare(self._queue, passive=True)
             for channel in channels.values():
                 for queue in self._queues:
                     channel.basic_cancel(f"mover.{queue}")
