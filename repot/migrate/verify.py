@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Delayed messages that are received together, and for how long they may be held, in seconds.
 _TOGETHER, _LEASE_S = 500, 120
+#: Counts of a broker that have to agree.
+_COUNTS = 2
 #: Ids in a report.
 _LISTED = 100
 
@@ -77,17 +79,26 @@ def verify(move: Move, record: Mapping[str, str], queues: Mapping[str, str]) -> 
         BrokerUnreachable: a broker did not answer.
     """
     checks = [_check(move, record, queue, goal) for queue, goal in queues.items()]
-    if not any(_may_be_dropped(move, record, one, is_settled=False) for one in checks):
+    suspects = [one for one in checks if _may_be_dropped(move, record, one, is_settled=False)]
+    if not suspects:
         return checks
-    # what consumers have just taken is counted some seconds later, and what has become due is on its way
-    target: Any = move.target
-    Event().wait(target.depth_lag_s)
+    for _ in range(_COUNTS):
+        if not suspects:
+            break
+        # what consumers hold and what they have taken are counted at two moments, some seconds later. By then the
+        # counts are without what this has held itself, and what has become due has arrived
+        target: Any = move.target
+        Event().wait(target.depth_lag_s)
+        suspects = [one for one in suspects if _may_be_dropped(move, record, one, is_settled=True)]
+    gone = {one.queue: one.gone for one in suspects}
     checks = [_check(move, record, queue, goal) for queue, goal in queues.items()]
     for one in checks:
-        if _may_be_dropped(move, record, one, is_settled=True):
+        # consumers may have begun meanwhile
+        dropped = min(one.gone, gone.get(one.queue, 0))
+        if dropped > 0:
             one.is_dropped = True
             one.problems.append(
-                f"{one.gone} messages that were delivered are not in the target any more, and no consumer has taken "
+                f"{dropped} messages that were delivered are not in the target any more, and no consumer has taken "
                 f"any since the move began: the target dropped them{_limits(move, one.to)}"
             )
     return checks
@@ -96,7 +107,7 @@ def verify(move: Move, record: Mapping[str, str], queues: Mapping[str, str]) -> 
 def _may_be_dropped(move: Move, record: Mapping[str, str], check: QueueCheck, *, is_settled: bool) -> bool:
     """Return whether messages are gone that no consumer has taken; what was given back, the mover itself has taken.
 
-    Once the counts are settled, consumers hold none, and each message that was delivered is among the arrivals.
+    In settled counts consumers hold none, and each message that was delivered is among the arrivals.
     """
     if check.gone <= 0 or _taken_out(check.given_back):
         return False

@@ -11,9 +11,12 @@ from click.testing import CliRunner
 from kombu import Connection
 from kombu.transport.native_delayed_delivery import declare_native_delayed_delivery_exchanges_and_queues
 
+from repot.brokers.conditions import HasConditions, QueueUse
 from repot.brokers.moving import HoldsDelayed
 from repot.cli.main import main
 from repot.config.delays import EXIT, delayed_pattern
+from repot.migrate import verify
+from repot.migrate.identity import identity_of
 from repot.waiting import wait_until
 from support.move_plans import brokers, policy
 from support.moves import Way, consume, task, way
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
+    from repot.brokers.message import Message
     from repot.testbed import Server
 
 
@@ -63,7 +67,28 @@ def test_what_a_queue_dropped_is_not_consumed(path: Way, repot: Callable[..., Re
             said.stderr
         )
         assert "(max-length 10, drop-head)" in said.stderr
-    (check,) = json.loads(repot("verify", path.name, "--json").stdout)
+
+
+def test_what_verify_itself_holds_is_held_by_no_consumer(
+    path: Way, repot: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ counts what is held every few seconds, now and then at the moment of a look."""
+    moved(path, repot, 60)
+    with closing(path.target.open()) as broker, policy(path, {"max-length": 10}):
+        assert isinstance(broker, HasConditions)
+        conditions = broker.conditions()
+
+        def is_counted() -> bool:
+            use = conditions.use(path.goal)
+            return isinstance(use, QueueUse) and use.held == 10
+
+        def counted(message: Message) -> str:
+            wait_until(is_counted, within_s=60, what="RabbitMQ has counted what the look holds", poll_s=0.2)
+            return identity_of(message)
+
+        wait_until(lambda: ready(path) == 10, within_s=60, what="the queue has dropped its oldest messages")
+        monkeypatch.setattr(verify, "identity_of", counted)
+        (check,) = json.loads(repot("verify", path.name, "--json").stdout)
     assert (10, 50, True) == (check["present"], check["gone"], check["is_dropped"])
 
 
