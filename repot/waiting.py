@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from contextlib import contextmanager
+from random import SystemRandom
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -17,6 +18,10 @@ T = TypeVar("T")
 
 #: Seconds between two checks of a condition.
 POLL_S = 0.02
+
+#: `spread(low, high)`: a random number between both, for waits that should not coincide. Not of `random` itself: an
+#: application that has seeded that keeps its sequence, and processes that are forked do not share theirs.
+spread = SystemRandom().uniform
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import contextmanager
-from random import uniform
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
@@ -15,6 +14,7 @@ from sqlalchemy.pool import StaticPool
 
 from repot.database.failures import Meaning, failure, is_read_only, meaning_of
 from repot.errors import ConfigInvalid, StoreMisconfigured
+from repot.waiting import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,7 +127,7 @@ class Database:
                     if is_read_only(error):
                         _close_connections(self.engine)
                     raise failure(self.url, error) from error
-                Event().wait(uniform(0, _PAUSE_S * (repeats + reconnects)))  # noqa: S311
+                Event().wait(spread(0, _PAUSE_S * (repeats + reconnects)))
 
     @contextmanager
     def errors_named(self) -> Iterator[None]:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from io import StringIO
-from random import uniform
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from sqlalchemy import exc, func, select
 
 from repot.database.schema import VERSION_TABLE
 from repot.errors import StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.waiting import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +108,7 @@ class Migrations:
                 raise
             except (StoreMisconfigured, StoreUnreachable):
                 # perhaps another one makes the same tables
-                Event().wait(uniform(0, pause_s))  # noqa: S311
+                Event().wait(spread(0, pause_s))
             else:
                 return pending
         pending = self.pending()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from random import uniform
 from typing import TYPE_CHECKING
 
 from billiard.exceptions import SoftTimeLimitExceeded
 
 from repot.errors import ConfigInvalid
 from repot.idempotency.fingerprint import ARGUMENTS, AllBut, BuiltInKey, Key, Namespace
+from repot.waiting import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,8 +54,7 @@ class Backoff:
 
     def delay_s(self, attempt: int) -> float:
         """Return a random delay of at most `ceiling_s(attempt)`; the first attempt is 0."""
-        # S311: to spread load, not to keep a secret
-        return uniform(0, self.ceiling_s(attempt))  # noqa: S311
+        return spread(0, self.ceiling_s(attempt))
 
     def ceiling_s(self, attempt: int) -> float:
         """Return the longest possible delay: `base_s` doubled for each earlier attempt, up to `cap_s`."""

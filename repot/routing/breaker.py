@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from threading import Lock
 from time import monotonic
+
+from repot.waiting import spread
 
 #: Seconds of the first pause and of the longest one; each is twice the one before, give or take a quarter.
 FIRST_S, LONGEST_S = 1.0, 10.0
@@ -21,7 +22,6 @@ class Breaker:
         self._pause_s = 0.0
         self._open_until = 0.0
         self._is_tried = False
-        self._random = random.Random()  # noqa: S311 - no secret
 
     def allows(self) -> bool:
         """Return whether this caller may try; one that may must say how it went."""
@@ -49,7 +49,7 @@ class Breaker:
             was_closed = not self._pause_s
             if was_closed or self._is_tried:
                 self._pause_s = min(max(2 * self._pause_s, FIRST_S), LONGEST_S)
-                self._open_until = monotonic() + self._pause_s * (1 + self._random.uniform(-_JITTER, _JITTER))
+                self._open_until = monotonic() + self._pause_s * (1 + spread(-_JITTER, _JITTER))
                 self._is_tried = False
             # else a caller that had begun before the first failure
             return was_closed

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 from os import getpid
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from repot.errors import RepotError
 from repot.forks import no_fork
+from repot.waiting import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,6 @@ class Follower:
     def _follow(self, reading: _Reading) -> None:
         read = None
         failed = False
-        spread = random.Random()  # noqa: S311 - no secret
         while not reading.stopped.is_set():
             try:
                 with no_fork():
@@ -97,7 +96,7 @@ class Follower:
                     )
                 failed = True
             reading.answered.set()
-            reading.stopped.wait(INTERVAL_S * (1 + spread.uniform(-_JITTER, _JITTER)))
+            reading.stopped.wait(INTERVAL_S * (1 + spread(-_JITTER, _JITTER)))
 
     def _take(self, record: RolloutRecord | None) -> None:
         if record is None:

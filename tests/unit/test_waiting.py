@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from threading import Event
 
 import pytest
 
 from repot.errors import DeadlineExceeded, Interrupted
-from repot.waiting import stop_on_signal, wait_until
+from repot.idempotency import Backoff
+from repot.waiting import spread, stop_on_signal, wait_until
 
 
 def test_it_returns_the_first_true_answer() -> None:
@@ -46,3 +48,10 @@ def test_a_signal_asks_to_stop_and_a_third_is_not_caught() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert before is signal.getsignal(signal.SIGINT)
+
+
+def test_a_spread_leaves_the_sequence_of_the_application_as_it_was_seeded() -> None:
+    before = random.getstate()
+    assert {0.0} != {spread(0, 1) for _ in range(3)}
+    Backoff(base_s=1, cap_s=2).delay_s(3)
+    assert before == random.getstate()

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from enum import Enum, auto
 from hashlib import sha1
-from random import uniform
 from socket import gethostname
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from repot.upstream.redis_transport import (
     next_answer,
     transports_with,
 )
+from repot.waiting import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -242,7 +242,7 @@ class ClaimSource:
             self._send(_State.ARMING, "EXISTS", *self._lists)
         elif state is _State.CLAIMING:
             self._has_turn = False
-            self._send(_State.WAITING, "BRPOP", self._turn, round(uniform(*_WAIT_S), 2))  # noqa: S311
+            self._send(_State.WAITING, "BRPOP", self._turn, round(spread(*_WAIT_S), 2))
         elif state is _State.ARMING and not found:
             self._state = _State.WATCHING
             if self._connection.can_read(timeout=0):
