@@ -31,6 +31,20 @@ def _rule_names(_context: click.Context, _option: click.Parameter, given: tuple[
     metavar="APP",
     help="Application, as for `celery -A`; several are compared. Default: WORKER_APP.",
 )
+@click.option(
+    "--python",
+    metavar="PATH",
+    type=click.Path(),
+    help="Read the application with this interpreter: its own, with a Celery from 4.4 on. Nothing is installed there.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --python: how long the application may take to load.",
+)
 @click.option("--live", is_flag=True, help="Also read the broker; nothing changes there.")
 @click.option("--target", metavar="URL", help="Judge the application as if it already ran on this broker.")
 @click.option(
@@ -76,7 +90,7 @@ def doctor(
     ignore: tuple[str, ...],
     fail_on: str | None,
     form: str,
-    **switches: bool,
+    **given: Any,  # noqa: ANN401 - the remaining options
 ) -> None:
     """Find tasks that can run twice, get lost or stop.
 
@@ -93,10 +107,19 @@ def doctor(
     config = read_config(Path.cwd())
     rules = all_rules()
     in_use = select_rules(rules, select or config.select, ignore or config.ignore)
-    facts = _collect(context, apps, config, target=target, live=switches["live"], management_url=management_url or "")
+    facts = _collect(
+        context,
+        apps,
+        config,
+        target=target,
+        live=given["live"],
+        management_url=management_url or "",
+        python=given["python"] or "",
+        timeout_s=given["timeout"],
+    )
     reports = [run_rules(one, in_use, config, rules) for one in facts]
     if form == "text":
-        click.echo(text.render(reports, verbose=switches["verbose"]))
+        click.echo(text.render(reports, verbose=given["verbose"]))
     else:
         found = FORMATS[form](reports)
         click.echo(found, nl=bool(found))
@@ -133,7 +156,7 @@ def _collect(context: click.Context, apps: Sequence[str], config: DoctorConfig, 
     from repot.doctor.collect import DoctorRequest, collect_facts, collect_from, compare
 
     mounted = _mounted(context)
-    if mounted is not None and not apps:
+    if mounted is not None and not apps and not wanted["python"]:
         given = context.find_root().params.get("app")
         name = given if isinstance(given, str) else str(getattr(mounted, "main", "") or "the application")
         return [collect_from(mounted, DoctorRequest(name, **wanted), config)]

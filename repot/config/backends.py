@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 #: They come with django-celery-results, which a sidecar or a doctor that reads the worker's variables may lack.
 _OF_PLUGINS = ("django-cache", "django-db")
 
 
-def require_backend(backend: str) -> None:
+def known_backends() -> set[str]:
+    """Return the names of backends that the installed Celery knows, and those of installed packages."""
+    from celery.app.backends import BACKEND_ALIASES
+    from celery.utils.imports import load_extension_class_names
+
+    added: Any = load_extension_class_names("celery.result_backends")
+    return {*BACKEND_ALIASES, *(pair[0] for pair in added)}
+
+
+def require_backend(backend: str, known: Collection[str] | None = None) -> None:
     """Raise an error for a backend name that Celery does not know (`celery/app/backends.py`, `by_url`).
 
     A class path such as `shop.results:Store` is not imported here: its module may be importing repot.
 
+    Args:
+        backend: a name, or an address with one.
+        known: the names that the Celery in question knows; those of the installed one if left out.
+
     Raises:
         ValueError: the name is unknown; with the known names.
     """
-    from celery.app.backends import BACKEND_ALIASES
-    from celery.utils.imports import load_extension_class_names
-
     scheme = backend.partition("://")[0]
     name = scheme.partition("+")[0] if "://" in backend else backend
     if not name or "." in name or ":" in name:
         return
-    added: Any = load_extension_class_names("celery.result_backends")
-    known = {*BACKEND_ALIASES, *_OF_PLUGINS, *(pair[0] for pair in added)}
+    known = {*(known_backends() if known is None else known), *_OF_PLUGINS}
     if name in known:
         return
     near = difflib.get_close_matches(name, known, n=1)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,15 +13,11 @@ from repot.config.broker_kinds import BrokerKind
 TlsOptions: TypeAlias = Mapping[str, Any]
 
 
-def _no_options() -> frozenset[str]:
-    return frozenset()
-
-
 def _no_tls_problem(_options: TlsOptions) -> str:
     return ""
 
 
-def _no_unread_options(_options: TlsOptions) -> list[str]:
+def _no_unread_options(_options: TlsOptions, _known: Collection[str]) -> list[str]:
     return []
 
 
@@ -42,8 +37,10 @@ class Capabilities:
         socket_options: the transport option that holds the options of the socket.
         default_login: user and password that it accepts from its own machine unless that was changed.
         verified_tls: a line of configuration for TLS with a verified certificate.
-        read_transport_options: returns the names of the transport options that its transport reads.
-        unread_tls_options: returns the keys of `broker_use_ssl` that its transport does not read.
+        transport: the name of the library's transport (`repot/upstream/collector.py`, `transport_options`).
+        more_transport_options: options that it reads beside those that it lists.
+        unread_tls_options: returns the keys of `broker_use_ssl` that its transport does not read, of those and of the
+            names that its library takes.
         certificate_problem: returns what keeps TLS options from verifying the certificate; empty if nothing does.
     """
 
@@ -58,8 +55,9 @@ class Capabilities:
     socket_options: str = ""
     default_login: tuple[str, str] = ("", "")
     verified_tls: str = ""
-    read_transport_options: Callable[[], frozenset[str]] = _no_options
-    unread_tls_options: Callable[[TlsOptions], list[str]] = _no_unread_options
+    transport: str = ""
+    more_transport_options: frozenset[str] = frozenset()
+    unread_tls_options: Callable[[TlsOptions, Collection[str]], list[str]] = _no_unread_options
     certificate_problem: Callable[[TlsOptions], str] = _no_tls_problem
 
 
@@ -68,29 +66,16 @@ def capabilities_of(kind: BrokerKind | None) -> Capabilities:
     return _TABLE.get(kind, Capabilities()) if kind else Capabilities()
 
 
-def _redis_transport_options() -> frozenset[str]:
-    from kombu.transport.redis import Channel, SentinelChannel
-
-    # read beside the list: kombu/transport/redis.py, Transport and Channel._connparams; and by repot's transport
-    more = {"polling_interval", "reauth_check_interval", "claim", "claim_lease"}
-    return frozenset(SentinelChannel.from_transport_options) | frozenset(Channel.from_transport_options) | more
+#: Read beside the list: kombu/transport/redis.py, Transport and Channel._connparams; and by repot's transport.
+_REDIS_OPTIONS = frozenset({"polling_interval", "reauth_check_interval", "claim", "claim_lease"})
+_RABBITMQ_OPTIONS = frozenset({"confirm_publish", "socket_settings", "read_timeout", "write_timeout"})
 
 
-def _rabbitmq_transport_options() -> frozenset[str]:
-    import amqp
-
-    more = {"confirm_publish", "socket_settings", "read_timeout", "write_timeout"}
-    return frozenset(inspect.signature(amqp.Connection.__init__).parameters) | more
-
-
-def _unread_on_redis(options: TlsOptions) -> list[str]:
+def _unread_on_redis(options: TlsOptions, _known: Collection[str]) -> list[str]:
     return [str(key) for key in options if not str(key).startswith("ssl")]
 
 
-def _unread_on_rabbitmq(options: TlsOptions) -> list[str]:
-    from repot.upstream.connection_options import tls_options
-
-    known = tls_options()
+def _unread_on_rabbitmq(options: TlsOptions, known: Collection[str]) -> list[str]:
     return [str(key) for key in options if str(key).startswith("ssl_") and key not in known]
 
 
@@ -115,7 +100,8 @@ _TABLE = {
         keeps_results_in_memory=True,
         socket_options="socket_keepalive_options",
         verified_tls="app.conf.broker_use_ssl = {'ssl_cert_reqs': ssl.CERT_REQUIRED, 'ssl_ca_certs': '/path'}  # Redis",
-        read_transport_options=_redis_transport_options,
+        transport="redis",
+        more_transport_options=_REDIS_OPTIONS,
         unread_tls_options=_unread_on_redis,
         certificate_problem=_redis_certificate_problem,
     ),
@@ -129,7 +115,8 @@ _TABLE = {
         default_login=("guest", "guest"),
         verified_tls="app.conf.broker_use_ssl = "
         "{'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path', 'server_hostname': None}  # RabbitMQ",
-        read_transport_options=_rabbitmq_transport_options,
+        transport="amqp",
+        more_transport_options=_RABBITMQ_OPTIONS,
         unread_tls_options=_unread_on_rabbitmq,
         certificate_problem=_rabbitmq_certificate_problem,
     ),
@@ -154,9 +141,11 @@ FAILOVER_OPTIONS = frozenset(
 NAMING_OPTIONS = ("fanout_prefix", "global_keyprefix", "priority_steps", "sep", "unacked_index_key", "unacked_key")
 
 
-def all_transport_options() -> frozenset[str]:
-    """Return the names of the transport options that any transport reads."""
-    return frozenset[str]().union(*(one.read_transport_options() for one in _TABLE.values()))
+def all_transport_options(listed: Mapping[str, Collection[str]]) -> frozenset[str]:
+    """Return the names of the transport options that any transport reads; `listed` are those that each lists itself."""
+    return frozenset[str]().union(
+        *(one.more_transport_options.union(listed.get(one.transport, ())) for one in _TABLE.values())
+    )
 
 
 def verified_tls_examples() -> str:

@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing, contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, replace
-from functools import cache
-from importlib.metadata import version
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from repot.brokers import inspect
 from repot.brokers.facts import Unknown
-from repot.config import BrokerUrl, ExplicitSettings, explain, load, overriding_variable
+from repot.config import BrokerUrl, ExplicitSettings, explain, load
 from repot.config.endpoints import Endpoint, endpoints
 from repot.doctor import static_analysis
 from repot.doctor.deployment import read_deployment
 from repot.doctor.facts import Facts, Setting, StoreFacts, Versions
-from repot.doctor.modules import loaded_modules, own_tasks
-from repot.doctor.queue_facts import read_queues
+from repot.doctor.interpreter import read_with
+from repot.doctor.queue_facts import delayed_by_repot, read_queues
+from repot.doctor.release import Release
 from repot.doctor.task_facts import read_task, task_lines
 from repot.doctor.typos import spellings, unknown_settings
+from repot.doctor.values import decode
 from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError, StoreRefused
 from repot.idempotency import IdempotentTask
 from repot.idempotency.durability import Durability, durability
 from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, is_replica, missing_rights
+from repot.upstream import collector
 from repot.worker.app_loader import explained, load_app
 from repot.worker.configure import config_error_of, configure, configured_with
-from repot.worker.effective_config import APPLICATION, effective_config
+from repot.worker.effective_config import APPLICATION, CELERY_DEFAULT, effective_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from celery import Celery
 
@@ -39,21 +40,37 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.doctor.config import DoctorConfig
     from repot.doctor.rule import Location
-    from repot.worker.effective_config import EffectiveSetting
 
 T = TypeVar("T")
-
-_URLS = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorRequest:
-    """An application to judge; `target` puts it on another broker, `live` adds the facts of the running broker."""
+    """An application to judge; `target` puts it on another broker, `live` adds the facts of the running broker.
+
+    `python` reads it with another interpreter, in whose environment it and its Celery are, for at most `timeout_s`.
+    """
 
     app: str
     target: str | None = None
     live: bool = False
     management_url: str = ""
+    python: str = ""
+    timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFacts:
+    """What only repot's own configuration of an application says, beside the application itself.
+
+    Attributes:
+        origins: the settings that repot or one of its variables has set.
+        delayed: the queues whose messages RabbitMQ delays for it.
+    """
+
+    origins: Mapping[str, str] = field(default_factory=dict)
+    delayed: Mapping[str, bool] = field(default_factory=dict)
+    store: StoreFacts | Unknown | None = None
 
 
 def collect_facts(request: DoctorRequest, config: DoctorConfig) -> Facts:
@@ -62,13 +79,34 @@ def collect_facts(request: DoctorRequest, config: DoctorConfig) -> Facts:
     Raises:
         AppUnusable: the application cannot be imported or configured, or uses a broker that repot does not know.
         BrokerUnreachable: the broker does not answer, or refuses the connection.
+        ConfigInvalid: `python` is not an interpreter, or its environment has no Celery that can be read.
     """
+    if request.python:
+        return _collect_with(request, config)
     if request.app == ExplicitSettings().app:
         # this module exits the process on an invalid environment; here it raises an error instead
         load()
     with _stdout_to_stderr():
         app = load_app(request.app)
     return collect_from(app, request, config)
+
+
+def _collect_with(request: DoctorRequest, config: DoctorConfig) -> Facts:
+    """Return the facts of an application in another environment."""
+    target = _target(request.target) if request.target is not None else ()
+    wanted = {"app": request.app, "target": request.target, "root": str(config.root)}
+    document = read_with(request.python, wanted, timeout_s=request.timeout_s)
+    store = None
+    if document["configured_by_repot"]:
+        why = "the application is configured by the repot of its own environment, which this one does not ask"
+        store = Unknown(why, f"Run `repot doctor -A {request.app}` in that environment.")
+    facts = facts_of(document, request.app, config, OwnFacts(store=store), servers=target)
+    facts = replace(facts, python=request.python)
+    today = _today(decode(document["today"])) if target else ()
+    facts = _moved(facts, today) if target else facts
+    if request.live:
+        facts = _query_brokers(facts, today, request.management_url, passes_over_replicas=False)
+    return facts
 
 
 def collect_from(app: Celery, request: DoctorRequest, config: DoctorConfig) -> Facts:
@@ -89,15 +127,8 @@ def collect_from(app: Celery, request: DoctorRequest, config: DoctorConfig) -> F
             raise explained(error) or AppFailed(
                 message, hint=f"`celery -A {request.app} report` shows where."
             ) from error
-    today: tuple[Endpoint, ...] = ()
-    if target:
-        # an unknown broker of today does not prevent judging another
-        with suppress(ValueError):
-            today = tuple(one for one in endpoints(address) if one.kind)
-        # not where the application names the broker of today
-        broker_url = replace(facts.settings["broker_url"], origin="--target", location=None)
-        settings = {**facts.settings, "broker_url": broker_url}
-        facts = replace(facts, settings=settings, moved_from=today[0].kind if today else None)
+    today = _today(address) if target else ()
+    facts = _moved(facts, today) if target else facts
     if request.live:
         # an application that repot configured leaves a server that is not the primary
         configured = configured_with(app) is not None
@@ -105,6 +136,20 @@ def collect_from(app: Celery, request: DoctorRequest, config: DoctorConfig) -> F
         facts = _query_brokers(facts, today, management_url, passes_over_replicas=configured)
         facts = replace(facts, **_store_facts(app))
     return facts
+
+
+def _today(address: object) -> tuple[Endpoint, ...]:
+    """Return the servers of today's broker; none if repot does not know it, which does not prevent judging another."""
+    with suppress(ValueError):
+        return tuple(one for one in endpoints(address) if one.kind)
+    return ()
+
+
+def _moved(facts: Facts, today: tuple[Endpoint, ...]) -> Facts:
+    # not where the application names the broker of today
+    broker_url = replace(facts.settings["broker_url"], origin="--target", location=None)
+    settings = {**facts.settings, "broker_url": broker_url}
+    return replace(facts, settings=settings, moved_from=today[0].kind if today else None)
 
 
 @contextmanager
@@ -136,8 +181,7 @@ def read_app(app: Celery, name: str, config: DoctorConfig, servers: tuple[Endpoi
         ConfigInvalid: a setting has a type that Celery cannot read.
     """
     try:
-        app.finalize(auto=True)
-        app.loader.import_default_modules()
+        collector.import_tasks(app)
     except RepotError:
         raise
     except (Exception, SystemExit) as error:
@@ -148,15 +192,39 @@ def read_app(app: Celery, name: str, config: DoctorConfig, servers: tuple[Endpoi
     if refusal is not None:
         # Celery suppresses the errors of signal receivers
         raise refusal
-    tasks, library = own_tasks(app)
-    found = static_analysis.read(loaded_modules(app, tasks, config.root), config.root, task_lines(tasks))
-    own = {str(task.name) for task in tasks}
+    try:
+        document = collector.read(app, str(config.root))
+    except collector.Unreadable as error:
+        raise ConfigInvalid(error.message, hint=error.hint) from error
+    return facts_of(document, name, config, _own_facts(app), servers)
+
+
+def _own_facts(app: Celery) -> OwnFacts:
+    settings = configured_with(app)
+    if settings is None:
+        return OwnFacts()
+    theirs = (APPLICATION, CELERY_DEFAULT)
+    origins = {one.key: one.origin for one in effective_config(app) if one.origin not in theirs}
+    return OwnFacts(origins, delayed_by_repot(app), _store_of(settings))
+
+
+def facts_of(
+    document: Mapping[str, Any], name: str, config: DoctorConfig, own: OwnFacts, servers: tuple[Endpoint, ...] = ()
+) -> Facts:
+    """Return the facts of a document (`repot/upstream/collector.py`); `servers` replace those of the application.
+
+    Raises:
+        AppUnusable: it uses a broker that repot does not know.
+        ConfigInvalid: an address names no server.
+    """
+    release = Release.read(document["release"])
+    tasks = document["tasks"]
+    names = {task["name"] for task in tasks}
+    found = static_analysis.read(document, config.root, task_lines(tasks))
     # treat a call of another application's task like a call of an unknown task
-    found = replace(found, calls=tuple(call if call.task in own else replace(call, task="") for call in found.calls))
-    effective = {one.key: one for one in effective_config(app)}
-    settings = {key: Setting(key, one.value, one.origin, _location(one, app, found)) for key, one in effective.items()}
-    unknown, old = unknown_settings(app)
-    judged = tuple(read_task(app, task, found, config.root) for task in tasks)
+    found = replace(found, calls=tuple(call if call.task in names else replace(call, task="") for call in found.calls))
+    settings = {key: _setting(key, one, document, found, own) for key, one in document["settings"].items()}
+    unknown, old = unknown_settings(document["written"], document["namespace"], release)
     return Facts(
         app=name,
         # also correct if an environment variable of Celery overrides the configuration
@@ -166,30 +234,51 @@ def read_app(app: Celery, name: str, config: DoctorConfig, servers: tuple[Endpoi
         settings=settings,
         unknown_settings=unknown,
         old_names=old,
-        tasks=judged,
-        library_tasks=library,
-        # last: routing creates missing queues
-        queues=read_queues(app),
-        versions=_installed(),
-        overriding={key: name for key in _URLS if (name := overriding_variable(key))},
+        tasks=tuple(read_task(task, found, config.root, release) for task in tasks),
+        library_tasks=tuple(document["library_tasks"]),
+        queues=read_queues(document["queues"], own.delayed),
+        versions=Versions(release.celery, release.kombu, release.redis),
+        release=release,
+        overriding={key: _variable(key) for key in document["environment"]},
         deployment=read_deployment(config.root, config.worker),
         bounds=config.bounds,
         source=found,
-        store=_store_of(configured_with(app)),
+        store=own.store,
     )
 
 
-@cache
-def _installed() -> Versions:
-    # read once: metadata is parsed as a message, which takes milliseconds for each library
-    return Versions(*(version(name) for name in Versions._fields))
+def _variable(key: str) -> str:
+    """Return the variable by which Celery itself overrides a setting."""
+    return f"CELERY_{key.upper()}"
+
+
+def _setting(
+    key: str,
+    one: Mapping[str, Any],
+    document: Mapping[str, Any],
+    found: static_analysis.SourceFacts,
+    own: OwnFacts,
+) -> Setting:
+    """Return a setting with its origin, and with the place where the application sets it, under any of its names."""
+    location: Location | None = None
+    if key in document["environment"]:
+        origin = f"{_variable(key)} (environment)"
+    elif key in own.origins:
+        origin = own.origins[key]
+    elif one["own"]:
+        origin = APPLICATION
+        names = spellings(key.rpartition(".")[2], document["namespace"], document["release"]["old_names"])
+        location = next((found.keys[name] for name in names if name in found.keys), None)
+    else:
+        origin = CELERY_DEFAULT
+    return Setting(key, decode(one["value"]), origin, location)
 
 
 def _apply_target(app: Celery, target: str) -> None:
     """Configure an application for another broker."""
     settings = configured_with(app)
     if settings is None:
-        app.conf.update(broker_url=target, broker_read_url=None, broker_write_url=None)
+        collector.retarget(app, target)
         return
     try:
         configure(app, settings.at(target))
@@ -221,8 +310,8 @@ def _query_brokers(
     return replace(facts, live=ask(facts.servers), source_live=ask(source_servers) if source_servers else None)
 
 
-def _store_of(settings: WorkerSettings | None) -> StoreFacts | None:
-    if settings is None or settings.store_url is None:
+def _store_of(settings: WorkerSettings) -> StoreFacts | None:
+    if settings.store_url is None:
         return None
     url = settings.store_url
     servers = () if url.is_database else endpoints(url.reveal())
@@ -320,11 +409,3 @@ def _results(address: object) -> tuple[Endpoint, ...]:
     except ValueError:
         pass
     return ()
-
-
-def _location(setting: EffectiveSetting, app: Celery, found: static_analysis.SourceFacts) -> Location | None:
-    """Return where the application sets a setting, under any of its names."""
-    if setting.origin != APPLICATION:
-        return None
-    name = setting.key.rpartition(".")[2]
-    return next((found.keys[spelling] for spelling in spellings(app, name) if spelling in found.keys), None)

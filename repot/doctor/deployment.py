@@ -11,7 +11,7 @@ import yaml
 
 from repot.doctor.facts import Deployment, StartCommand
 from repot.doctor.rule import Location
-from repot.doctor.static_analysis import shorten
+from repot.upstream.collector import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known, release_of
-from repot.config.capabilities import Capabilities, capabilities_of
+from repot.config.capabilities import FAILOVER_OPTIONS, Capabilities, all_transport_options, capabilities_of
 from repot.config.redis import ATOMIC_CLAIM, DEFAULT_CLAIM_LEASE_S
 from repot.doctor.durations import seconds
 from repot.errors import FactUnknown
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from repot.config.broker_kinds import BrokerKind
     from repot.config.endpoints import Endpoint
     from repot.doctor.config import Waiver
+    from repot.doctor.release import Release
     from repot.doctor.rule import Location
     from repot.doctor.static_analysis import Call, SourceFacts
     from repot.idempotency.durability import Durability
@@ -195,6 +196,9 @@ class Facts:
 
     Attributes:
         siblings: the other applications of the same run.
+        release: what its libraries are and know.
+        python: the interpreter that it was read with, if that is another one; then what only its own run of repot
+            knows is unknown.
         moved_from: today's broker, if the application is judged as if it ran on another.
         live: the facts of the running broker; None without `--live`.
         source_live: the same for today's broker, if `moved_from` is set.
@@ -211,6 +215,7 @@ class Facts:
     tasks: tuple[TaskFacts, ...]
     queues: tuple[QueueFacts, ...]
     versions: Versions
+    release: Release = field(repr=False)
     overriding: Mapping[str, str]
     deployment: Deployment
     bounds: Bounds
@@ -224,7 +229,8 @@ class Facts:
     moved_from: BrokerKind | None = None
     live: RedisFacts | RabbitFacts | None = None
     source_live: RedisFacts | RabbitFacts | None = None
-    store: StoreFacts | None = None
+    store: StoreFacts | Unknown | None = None
+    python: str = ""
     #: Rights that the lease store's user lacks; None if no task needs a store, or without `--live`.
     store_rights: tuple[str, ...] | Unknown | None = None
     #: Why the lease store takes no writes, empty if it does; None as for `store_rights`.
@@ -248,8 +254,13 @@ class Facts:
 
     @property
     def has_database_store(self) -> bool:
-        """Return whether leases and idempotency records are in a database."""
-        return self.store is not None and self.store.is_database
+        """Return whether leases and idempotency records are in a database.
+
+        Raises:
+            FactUnknown: the lease store is that of another environment.
+        """
+        store = known(self.store)
+        return store is not None and store.is_database
 
     @property
     def kinds(self) -> set[BrokerKind | None]:
@@ -272,9 +283,45 @@ class Facts:
         return found is None or found.is_default
 
     def option(self, name: str) -> Any:  # noqa: ANN401 - values of any option
-        """Return a transport option of the broker connection, or kombu's default."""
+        """Return a transport option of the broker connection, or kombu's default.
+
+        An option that no transport of the application's kombu reads has that default, whatever is written.
+        """
         found = self.settings.get(f"broker_transport_options.{name}")
-        return found.value if found else KOMBU_REDIS_DEFAULTS.get(name)
+        return found.value if found and self._is_read(name) else KOMBU_REDIS_DEFAULTS.get(name)
+
+    def _is_read(self, name: str) -> bool:
+        try:
+            return name in self.read_options
+        except FactUnknown:
+            return True
+
+    @cached_property
+    def read_options(self) -> frozenset[str]:
+        """Return the transport options that any transport reads, and kombu's connection itself.
+
+        Raises:
+            FactUnknown: the application's kombu cannot load a transport.
+        """
+        listed = {name: self._listed(name) for name in self.release.transport_options}
+        return all_transport_options(listed) | FAILOVER_OPTIONS
+
+    @property
+    def broker_options(self) -> frozenset[str]:
+        """Return the transport options that the transport of this broker reads.
+
+        Raises:
+            FactUnknown: the application's kombu cannot load it.
+        """
+        return self.broker.more_transport_options | self._listed(self.broker.transport)
+
+    def _listed(self, transport: str) -> frozenset[str]:
+        found = self.release.transport_options[transport]
+        if not found:
+            message = f"the application's kombu {self.versions.kombu} cannot load its transport {transport!r}"
+            hint = f"`python -c 'import kombu.transport.{transport}'` in its environment shows why."
+            raise FactUnknown(message, hint=hint)
+        return found
 
     @property
     def claims_messages(self) -> bool:
@@ -466,12 +513,23 @@ class Facts:
         """Return whether the broker delays the ETA tasks of a queue, or of every configured queue.
 
         That needs a quorum queue among those configured, and an exchange that is not
-        direct (`celery/app/base.py`, `send_task`), or repot (`repot/config/delays.py`).
+        direct (`celery/app/base.py`, `send_task`), or repot (`repot/config/delays.py`); and Celery 5.5.
         """
+        if not self.delays_in_broker:
+            return False
         quorum = any(one.is_quorum for one in self.queues)
         queues = [one for one in self.queues if one.name == queue or (not queue and one.configured)]
         behind = (one.exchange_type != "direct" if one.delayed is None else one.delayed for one in queues)
         return quorum and all(behind)
+
+    @property
+    def delays_in_broker(self) -> bool:
+        """Return whether its Celery can leave a delay to RabbitMQ (`celery/app/base.py`, `send_task`)."""
+        return self.has_version("celery", 5, 5)
+
+    def has_setting(self, key: str) -> bool:
+        """Return whether the application's Celery has a setting: many are newer than 4.4."""
+        return key in self.release.settings
 
     def has_version(self, library: str, *at_least: int) -> bool:
         """Return whether a library has at least this version."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from repot.brokers.facts import release_of
 from repot.config.masking import masked
 from repot.doctor.config import Waiver
+from repot.doctor.release import SINCE
 from repot.doctor.rule import Finding, Location, Rule, Severity, with_location
 from repot.errors import FactUnknown, FindingsFound
 
@@ -71,7 +74,9 @@ def run_rules(facts: Facts, rules: Mapping[str, Rule], config: DoctorConfig, kno
             continue
         try:
             for found in rule.check(facts):
-                finding = with_location(found, _location(facts, found))
+                finding = replace(
+                    with_location(found, _location(facts, found)), fix=_fitting(facts, found.fix or rule.fix)
+                )
                 waiver = next((one for one in valid if one.covers(rule.id, finding)), None)
                 (waived if waiver else findings).append(Violation(rule, finding, waiver))
         except FactUnknown as unknown:
@@ -109,6 +114,21 @@ def _comment_waivers(facts: Facts) -> Iterator[Waiver]:
         )
         for rule in waiver.rules:
             yield Waiver(rule, "", waiver.reason, waiver.location, tasks, line)
+
+
+def _fitting(facts: Facts, fix: str) -> str:
+    """Return lines to write, with a comment where one names a setting that the application's Celery does not have."""
+    return "\n".join(_fitting_line(facts, line) for line in fix.splitlines())
+
+
+def _fitting_line(facts: Facts, line: str) -> str:
+    missing = [
+        since for name, since in SINCE.items() if re.search(rf"\b{name}\b", line) and not facts.has_setting(name)
+    ]
+    if not missing or "Celery" in line:
+        return line
+    needed = max(missing, key=release_of)
+    return f"{line}{',' if '#' in line else '  #'} Celery {needed} and newer"
 
 
 def _location(facts: Facts, finding: Finding) -> Location | None:

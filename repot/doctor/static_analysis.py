@@ -7,7 +7,6 @@ import io
 import math
 import operator
 import re
-import sys
 import tokenize
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -15,20 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repot.doctor.config import rule_names
-from repot.doctor.modules import other_modules
 from repot.doctor.rule import Location
-from repot.doctor.source_names import SIGNATURES, first_line, is_celerys, object_behind
+from repot.doctor.source_names import SIGNATURES, Names, Symbol, first_line, symbol_behind
 from repot.doctor.transactions import DatabaseWrite, EarlySend, read_transactions
+from repot.upstream.collector import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from types import ModuleType
+    from collections.abc import Iterator, Mapping
 
 #: `# repot: ignore[RPT101, RPT203] reason`
 _WAIVER = re.compile(r"#\s*repot:\s*ignore\[([A-Za-z0-9,\s]*)\]\s*(.*)")
 
-#: A module that is not loaded is read only if this matches.
-_WORTH_READING = re.compile(r"\.(delay|apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\(")
 #: Calls that send a task, or prepare one to be sent, with options.
 _SENDING = frozenset({"apply_async", "retry", "send_task", "set", "signature", "subtask", "s", "si"})
 
@@ -124,31 +120,29 @@ class _Found:
     writes: list[DatabaseWrite] = field(default_factory=list)
 
 
-def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[str, int], str]) -> SourceFacts:
+def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str, int], str]) -> SourceFacts:
     """Read the source of loaded modules, and of other modules of the project that send tasks.
 
-    `task_names` maps file and first line of a function to the name of its task.
+    `document` is that of the application (`repot/upstream/collector.py`); `task_names` maps file and first line of a
+    function to the name of its task.
     """
     found = _Found()
-    loaded = set()
-    complete = True
-    for module in modules:
-        path = Path(str(vars(module).get("__file__") or ""))
-        if path.suffix != ".py" or not path.is_file():
-            continue
-        loaded.add(path.resolve())
-        tasks = {line: name for (file, line), name in task_names.items() if file == str(path)}
-        name = shorten(path, root)
-        complete &= _read_module(found, path, name, vars(module), tasks)
-        if name.startswith("/"):
-            # outside the project: its names are not settings of the application
-            found.keys = {name: location for name, location in found.keys.items() if location.file != name}
-    others, all_of_them = other_modules(root, loaded)
-    for path in others:
+    complete = bool(document["complete"])
+    for module in document["modules"]:
+        path = Path(module["path"])
+        shown = shorten(path, root)
+        names = {name: Symbol.read(one) for name, one in module["names"].items()}
+        tasks = {line: name for (file, line), name in task_names.items() if file == module["path"] and module["loaded"]}
         # a module that the application does not import cannot configure it
-        without_settings = replace(found, keys={}, extents={})
-        complete &= _read_module(without_settings, path, shorten(path, root), None, {})
-    complete &= all_of_them
+        into = found if module["loaded"] else replace(found, keys={}, extents={})
+        try:
+            complete &= _read_module(into, path, shown, names, tasks, per_request=document["atomic_requests"])
+        except (SyntaxError, ValueError):
+            # what is loaded is Python, of a newer release than this one; other files may be templates
+            complete &= not module["loaded"]
+        if shown.startswith("/"):
+            # outside the project: its names are not settings of the application
+            found.keys = {name: location for name, location in found.keys.items() if location.file != shown}
     return SourceFacts(
         calls=tuple(found.calls),
         waivers=tuple(found.waivers),
@@ -164,22 +158,18 @@ def read(modules: Iterable[ModuleType], root: Path, task_names: Mapping[tuple[st
 
 
 def _read_module(
-    found: _Found, path: Path, shown: str, names: Mapping[str, Any] | None, tasks: Mapping[int, str]
+    found: _Found, path: Path, shown: str, names: Names, tasks: Mapping[int, str], *, per_request: bool
 ) -> bool:
-    """Collect the facts of one module; return whether it was readable. `names`: its globals; None if not loaded."""
+    """Collect the facts of one module; return whether it was readable.
+
+    Raises:
+        SyntaxError: it is not Python. Or ValueError.
+    """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-        if names is None and not _WORTH_READING.search(text):
-            return True
         tree = ast.parse(text)
-        imported = _imported(tree, shown)
-        _Reader(found, shown, imported if names is None else names, tasks).visit(tree)
-        # views import tasks within their functions
-        names = {**imported, **(names or {})}
-        transactions = read_transactions(tree, shown, names, tasks, per_request=_has_atomic_requests())
-    except (SyntaxError, ValueError):
-        # not Python, for example a template
-        return True
+        _Reader(found, shown, names, tasks).visit(tree)
+        transactions = read_transactions(tree, shown, names, tasks, per_request=per_request)
     except (OSError, RecursionError, MemoryError):
         return False
     found.waivers += _waivers(text, shown)
@@ -188,52 +178,10 @@ def _read_module(
     return True
 
 
-def _has_atomic_requests() -> bool:
-    """Return whether Django opens a transaction for each request; False if it is not configured in this process."""
-    django = sys.modules.get("django.conf")
-    if django is None or not django.settings.configured:
-        return False
-    return any(one.get("ATOMIC_REQUESTS") for one in (getattr(django.settings, "DATABASES", None) or {}).values())
-
-
-def _imported(tree: ast.Module, file: str) -> dict[str, Any]:
-    """Return the names that a module which is not loaded imports from loaded modules."""
-    names: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            source = vars(_loaded(node, file) or object)
-            names |= {one.asname or one.name: source[one.name] for one in node.names if one.name in source}
-        elif isinstance(node, ast.Import):
-            for one in node.names:
-                # without `as` it is the name of the top package
-                module = one.name if one.asname else one.name.partition(".")[0]
-                if module in sys.modules:
-                    names[one.asname or module] = sys.modules[module]
-    return names
-
-
-def _loaded(node: ast.ImportFrom, file: str) -> ModuleType | None:
-    """Return the loaded module that an import names; a relative import starts at the file."""
-    named = node.module.split(".") if node.module else []
-    if not node.level:
-        return sys.modules.get(".".join(named))
-    parts = [*file.split("/")[: -node.level], *named]
-    names = (".".join(parts[start:]) for start in range(len(parts)))
-    return next((sys.modules[name] for name in names if name in sys.modules), None)
-
-
-def shorten(path: Path, root: Path) -> str:
-    """Return a path relative to the project, or the absolute path outside it."""
-    try:
-        return path.resolve().relative_to(root.resolve()).as_posix()
-    except ValueError:
-        return path.as_posix()
-
-
 class _Reader(ast.NodeVisitor):
     """Visitor that collects the facts of one module."""
 
-    def __init__(self, found: _Found, file: str, names: Mapping[str, Any], tasks: Mapping[int, str]) -> None:
+    def __init__(self, found: _Found, file: str, names: Names, tasks: Mapping[int, str]) -> None:
         self._found = found
         self._file = file
         self._names = names
@@ -291,7 +239,7 @@ class _Reader(ast.NodeVisitor):
         for keyword in node.keywords:
             if keyword.arg:
                 self._key(_CONSTRUCTOR.get(keyword.arg, keyword.arg), keyword.value)
-        if called == "Reject" and getattr(self._object(node.func), "__module__", "") == "celery.exceptions":
+        if called == "Reject" and (found := self._symbol(node.func)) and found.module == "celery.exceptions":
             requeue = next((word.value for word in node.keywords if word.arg == "requeue"), None)
             requeue = requeue or (node.args[1] if len(node.args) > 1 else None)
             if not (isinstance(requeue, ast.Constant) and requeue.value):
@@ -331,7 +279,8 @@ class _Reader(ast.NodeVisitor):
                 return True
             receiver = receiver.func.value
         itself = isinstance(receiver, ast.Name) and receiver.id == self._self and bool(self._task)
-        return itself or is_celerys(self._object(receiver))
+        found = self._symbol(receiver)
+        return itself or (found is not None and found.celerys)
 
     def _misused(self, called: str, node: ast.Call, keywords: Mapping[str, ast.expr]) -> None:
         if called in ("retry", "apply_async") and "delay" in keywords:
@@ -355,11 +304,11 @@ class _Reader(ast.NodeVisitor):
         # the task may be behind a signature, as in task.s(...).set
         while isinstance(receiver, ast.Call):
             receiver = receiver.func.value if isinstance(receiver.func, ast.Attribute) else ast.Name("")
-        found = self._object(receiver)
-        return str(getattr(found, "name", "") or "") if is_celerys(found) else ""
+        found = self._symbol(receiver)
+        return found.task if found else ""
 
-    def _object(self, node: ast.expr) -> Any:  # noqa: ANN401 - whatever the module holds
-        return object_behind(self._names, node)
+    def _symbol(self, node: ast.expr) -> Symbol | None:
+        return symbol_behind(self._names, node)
 
     def _seconds(self, node: ast.expr | None) -> float | None:
         value = self._value(node)
@@ -393,8 +342,9 @@ class _Reader(ast.NodeVisitor):
             found = self._value(value)
             self._locals[node.id] = value
             return found
-        known = self._object(node)
-        return known if type(known) in (int, float, timedelta) else None
+        known = self._symbol(node)
+        number: float | timedelta | None = known.value if known else None
+        return number
 
     def _duration(self, node: ast.Call) -> timedelta | None:
         """Return the timedelta of a call with numbers, else None."""

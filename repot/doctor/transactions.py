@@ -10,11 +10,10 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from repot.doctor.rule import Location
-from repot.doctor.source_names import SIGNATURES, first_line, is_celerys, object_behind
+from repot.doctor.source_names import SIGNATURES, Names, Symbol, first_line, symbol_behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -145,7 +144,7 @@ class Transactions(NamedTuple):
 
 
 def read_transactions(
-    tree: ast.Module, file: str, names: Mapping[str, Any], tasks: Mapping[int, str], *, per_request: bool
+    tree: ast.Module, file: str, names: Names, tasks: Mapping[int, str], *, per_request: bool
 ) -> Transactions:
     """Read a module: `names` are its globals, `tasks` the tasks by the first line of their functions.
 
@@ -159,7 +158,7 @@ def read_transactions(
 class _Reader(ast.NodeVisitor):
     """Visitor that collects, of one module, what is sent in open transactions and what tasks write."""
 
-    def __init__(self, file: str, names: Mapping[str, Any], tasks: Mapping[int, str], *, per_request: bool) -> None:
+    def __init__(self, file: str, names: Names, tasks: Mapping[int, str], *, per_request: bool) -> None:
         self._file, self._names, self._tasks, self._per_request = file, names, tasks, per_request
         self._early: dict[Location, EarlySend] = {}
         self._writes: list[DatabaseWrite] = []
@@ -301,8 +300,8 @@ class _Reader(ast.NodeVisitor):
 
     def _sends(self, receiver: ast.expr, method: str) -> bool:
         if method == "send_task":
-            found = object_behind(self._names, receiver)
-            return found is None or is_celerys(found)
+            found = symbol_behind(self._names, receiver)
+            return found is None or found.celerys
         return method in ("delay", "apply_async") and self._is_task(receiver)
 
     def _is_task(self, node: ast.expr) -> bool:
@@ -313,10 +312,11 @@ class _Reader(ast.NodeVisitor):
             case ast.Call(func=ast.Attribute(value=value, attr=method)):
                 return method in SIGNATURES or self._is_task(value)
             case ast.Call(func=function):
-                return _is_of_celery(object_behind(self._names, function))
+                return _is_of_celery(symbol_behind(self._names, function))
             case ast.BinOp(left=left, op=ast.BitOr()):
                 return self._is_task(left)
-        return is_celerys(object_behind(self._names, node))
+        found = symbol_behind(self._names, node)
+        return found is not None and found.celerys
 
     def _is_self(self, node: ast.expr) -> bool:
         return isinstance(node, ast.Name) and node.id == self._self and bool(self._task)
@@ -373,7 +373,7 @@ class _Reader(ast.NodeVisitor):
 
     def _named(self, node: ast.expr) -> _Kind | None:
         """Return the kind of a global name, by its object or else by its import."""
-        found = object_behind(self._names, node)
+        found = symbol_behind(self._names, node)
         if found is not None:
             return _kind_of(found)
         match node:
@@ -393,8 +393,8 @@ class _Reader(ast.NodeVisitor):
             case None:
                 return None
         # Annotated[Session, ...] behind a name
-        origin = object_behind(self._names, ast.Attribute(node, "__origin__"))
-        return _called(self._kind(node) if origin is None else _kind_of(origin))
+        found = symbol_behind(self._names, node)
+        return _called(_kind_of(found.origin) if found and found.origin else self._kind(node))
 
     def _bind(self, target: ast.expr, kind: _Kind | None) -> None:
         for one in ast.walk(target):
@@ -418,31 +418,25 @@ class _Reader(ast.NodeVisitor):
         return Location(self._file, node.lineno)
 
 
-def _kind_of(found: Any) -> _Kind | None:  # noqa: ANN401 - whatever the module holds
+def _kind_of(found: Symbol) -> _Kind | None:
     """Return what an object is: a class or one below it, a function, or an instance of such a class."""
-    if isinstance(found, FunctionType):
-        return _KNOWN.get((_package(found), found.__name__))
-    known = (
-        kind
-        for one in (found if isinstance(found, type) else type(found)).__mro__
-        if (kind := _KNOWN.get((_package(one), one.__name__)))
-    )
+    known = (kind for one in found.classes if (kind := _KNOWN.get(_package_and_name(one))))
     kind = next(known, None)
-    return kind if isinstance(found, type) else _called(kind)
+    return _called(kind) if found.kind == "instance" else kind
+
+
+def _package_and_name(one: str) -> tuple[str, str]:
+    package, _, name = one.partition(":")
+    return package, name
 
 
 def _called(kind: _Kind | None) -> _Kind | None:
     return _CALLED.get(kind) if kind else None
 
 
-def _is_of_celery(found: Any) -> bool:  # noqa: ANN401 - whatever the module holds
+def _is_of_celery(found: Symbol | None) -> bool:
     """Return whether an object is a class or function of Celery's, such as `chain`."""
-    return isinstance(found, type | FunctionType) and _package(found) == "celery"
-
-
-def _package(found: type | FunctionType) -> str:
-    # what `exec` or a library makes may have no module
-    return str(found.__module__).partition(".")[0]
+    return found is not None and found.kind in ("class", "function") and found.module.partition(".")[0] == "celery"
 
 
 def _ends(body: list[ast.stmt]) -> bool:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import inspect
-from typing import TYPE_CHECKING, Any
-
-from celery.app.task import Task
-
-from repot.upstream.app_config import NEW_NAMES, celery_options, configured, constructed
-from repot.upstream.tasks import is_decorated
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery import Celery
+    from collections.abc import Mapping
+
+    from repot.doctor.release import Release
 
 #: Settings that Celery or well-known extensions read although they are not in its list.
 _READ_ELSEWHERE = frozenset(
@@ -67,11 +63,8 @@ _SUGGESTED = {
 _AUTORETRY = frozenset(
     ("autoretry_for", "dont_autoretry_for", "retry_backoff", "retry_backoff_max", "retry_jitter", "retry_kwargs")
 )
-_TASK_ATTRIBUTES = frozenset(dir(Task)) | _AUTORETRY | {"exchange", "exchange_type", "queue", "routing_key"}
-#: Candidates for a misspelt option.
-_TASK_OPTIONS = sorted(
-    _AUTORETRY | {name for name, value in vars(Task).items() if not name.startswith("_") and not callable(value)}
-)
+#: Options of sending that a task may set.
+_SENDING = frozenset({"exchange", "exchange_type", "queue", "routing_key"})
 _SUGGESTED_OPTIONS = {
     "acks_last": "acks_late",
     "auto_retry_for": "autoretry_for",
@@ -89,92 +82,47 @@ _CELERY_PREFIXES = ("accept_content", "beat_", "broker_", "control_", "event_", 
 _SIMILARITY = 0.8
 
 
-def unknown_settings(app: Celery) -> tuple[dict[str, str], dict[str, str]]:
+def unknown_settings(
+    written: Mapping[str, bool], namespace: str, release: Release
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return names that are not settings with a suggestion, and old names with the new ones.
 
-    The suggestion is empty if no setting is similar. Names in the configuration that are not meant for Celery are left
-    out.
+    `written` are the names in the configuration, with whether their value is in effect although the name is not read.
+    The suggestion is empty if no setting is similar. Names that are not meant for Celery are left out.
     """
-    namespace = getattr(app, "namespace", None)
     unknown, old = {}, {}
-    for written in sorted(_configured_names(app)):
-        if written in celery_options() or written.startswith("_"):
+    for name, has_effect in sorted(written.items()):
+        right = _setting_in_namespace(namespace, name) if namespace else None
+        if name in release.settings or right in release.settings:
             continue
-        right = _setting_in_namespace(namespace, written) if namespace else None
-        if right in celery_options():
+        if name in release.old_names:
+            old[name] = release.old_names[name]
             continue
-        if written in NEW_NAMES:
-            old[written] = NEW_NAMES[written]
-        elif namespace:
-            looks_like_one = right is not None and right not in _READ_ELSEWHERE and not right.startswith(_OF_LIBRARIES)
-            if right is not None and looks_like_one and not _has_effect(app, written, right):
-                unknown[written] = _suggest(right)
-        elif (suggestion := _suggest_anywhere(written)) is not None and not _has_effect(app, written):
-            unknown[written] = suggestion
+        suggestion = _suggest_in_namespace(right, release) if namespace else _suggest_anywhere(name, release)
+        if suggestion is not None and not has_effect:
+            unknown[name] = suggestion
     return unknown, old
 
 
-def _has_effect(app: Celery, written: str, right: str = "") -> bool:
-    """Return whether the value of a name that is not read is in effect anyway, for example by `Celery(broker=...)`.
-
-    Celery's manual advises to set the visibility timeout also in two places that are not read.
-    """
-    bare = right or written.lower().removeprefix("celery_")
-    if bare == "visibility_timeout":
-        return bool((app.conf.broker_transport_options or {}).get(bare) == app.conf[written])
-    return bare in celery_options() and bool(getattr(app.conf, bare) == app.conf[written])
-
-
-def _configured_names(app: Celery) -> set[str]:
-    """Return the names in an application's configuration that its project wrote, known or not."""
-    changes, *read = configured(app) or [{}]
-    given = constructed(app)
-    # if the project uses old names, Celery stores the constructor's arguments under old names
-    own = {key for key in changes if key in given or NEW_NAMES.get(key) not in given}
-    return {str(key) for held in (own, *read) for key in held}
-
-
-def unknown_options(task: Any) -> dict[str, str]:  # noqa: ANN401 - a task's class is made up
+def unknown_options(attributes: Mapping[str, bool], release: Release) -> dict[str, str]:
     """Return attributes of a task that look like an option but are not one, with the likely option.
 
-    Attributes that the class' own code reads are left out.
+    `attributes` says of each whether the code of the task's classes reads it: those are left out.
     """
-    classes = [one for one in type(task).__mro__ if _is_own(one)]
-    written = {
-        name for one in classes for name, value in vars(one).items() if not name.startswith("_") and not callable(value)
-    }
     found = {}
-    for name in sorted(written - _TASK_ATTRIBUTES):
-        similar = difflib.get_close_matches(name, _TASK_OPTIONS, n=1, cutoff=_SIMILARITY)
+    candidates = sorted({*_AUTORETRY, *release.task_options})
+    for name in sorted(attributes.keys() - release.task_attributes - _AUTORETRY - _SENDING):
+        similar = difflib.get_close_matches(name, candidates, n=1, cutoff=_SIMILARITY)
         suggestion = _SUGGESTED_OPTIONS.get(name) or (similar[0] if similar else "")
-        if suggestion and not any(_reads(one, name) for one in classes if not is_decorated(one)):
+        if suggestion and not attributes[name]:
             found[name] = suggestion
     return found
 
 
-def has_unread_attribute(task: Any, name: str) -> bool:  # noqa: ANN401 - a task's class is made up
-    """Return whether a task has an attribute that no code of its classes reads."""
-    classes = [one for one in type(task).__mro__ if _is_own(one) and not is_decorated(one)]
-    return hasattr(task, name) and not any(_reads(one, name) for one in classes)
-
-
-def _is_own(kind: type) -> bool:
-    return kind is not object and kind.__module__.partition(".")[0] != "celery"
-
-
-def _reads(kind: type, name: str) -> bool:
-    """Return whether a class' own source reads an attribute; True without source."""
-    try:
-        return f".{name}" in inspect.getsource(kind)
-    except (OSError, TypeError):
-        return True
-
-
-def spellings(app: Celery, key: str) -> list[str]:
+def spellings(key: str, namespace: str, old_names: Mapping[str, str]) -> list[str]:
     """Return every name under which an application may write a setting."""
-    namespace = getattr(app, "namespace", None)
     prefixed = [f"{namespace}_{key}".upper()] if namespace else []
-    return [key, key.upper(), *prefixed, *(old for old, new in NEW_NAMES.items() if new == key)]
+    return [key, key.upper(), *prefixed, *(old for old, new in old_names.items() if new == key)]
 
 
 def _setting_in_namespace(namespace: str, written: str) -> str | None:
@@ -183,7 +131,14 @@ def _setting_in_namespace(namespace: str, written: str) -> str | None:
     return written.removeprefix(prefix).lower() if written.startswith(prefix) else None
 
 
-def _suggest_anywhere(written: str) -> str | None:
+def _suggest_in_namespace(right: str | None, release: Release) -> str | None:
+    """Suggest a setting for a name in a namespace; None if the name is not meant for Celery."""
+    if right is None or right in _READ_ELSEWHERE or right.startswith(_OF_LIBRARIES):
+        return None
+    return _suggest(right, release)
+
+
+def _suggest_anywhere(written: str, release: Release) -> str | None:
     """Suggest a setting for a name outside a namespace; None if the name is not meant for Celery."""
     name = written.lower()
     if name in _READ_ELSEWHERE or name.startswith(_OF_LIBRARIES):
@@ -191,16 +146,16 @@ def _suggest_anywhere(written: str) -> str | None:
     bare = name.removeprefix("celery_").removeprefix("celeryd_").removeprefix("celerybeat_")
     if bare == name != written and not name.startswith(_CELERY_PREFIXES):
         return None
-    if bare in celery_options():
+    if bare in release.settings:
         # in capitals, or with a prefix that has a meaning only in a namespace
         return bare
     if bare != name:
-        return _suggest(bare)
-    return _suggest(name) or ("" if name.startswith(_CELERY_PREFIXES) else None)
+        return _suggest(bare, release)
+    return _suggest(name, release) or ("" if name.startswith(_CELERY_PREFIXES) else None)
 
 
-def _suggest(name: str) -> str:
+def _suggest(name: str, release: Release) -> str:
     if name in _SUGGESTED:
         return _SUGGESTED[name]
-    similar = difflib.get_close_matches(name, celery_options(), n=1, cutoff=_SIMILARITY)
+    similar = difflib.get_close_matches(name, release.settings, n=1, cutoff=_SIMILARITY)
     return similar[0] if similar else ""

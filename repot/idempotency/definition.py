@@ -11,28 +11,13 @@ from typing import TYPE_CHECKING, Any
 from repot.errors import ConfigInvalid
 from repot.idempotency.fingerprint import AllBut
 from repot.idempotency.policy import Backoff, Policy
+from repot.upstream.collector import runs_later
 from repot.upstream.tasks import is_decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _HINT = "See 'What is refused when it is defined' in docs/idempotency.md."
-
-#: Functions whose call does not run their body, and what to call them.
-_KINDS = (
-    (inspect.iscoroutinefunction, "async def"),
-    (inspect.isasyncgenfunction, "an asynchronous generator"),
-    (inspect.isgeneratorfunction, "a generator"),
-)
-
-
-def runs_later(function: object) -> str:
-    """Return why a call of a function returns before its body has run; "" for an ordinary function.
-
-    Also checks functions inside `functools.partial`, and the `__call__` of an object.
-    """
-    candidates = (function, getattr(function, "__call__", None))  # noqa: B004 - the method, not whether there is one
-    return next((kind for is_one, kind in _KINDS if any(map(is_one, candidates))), "")
 
 
 def require_run(result: object, name: str) -> None:

@@ -17,12 +17,13 @@ from repot.errors import (
     ResultExpired,
     StoreUnreachable,
 )
-from repot.idempotency.definition import require_run, require_sound_function, runs_later
+from repot.idempotency.definition import require_run, require_sound_function
 from repot.idempotency.error_text import error_description
 from repot.idempotency.fingerprint import fingerprint
 from repot.idempotency.guard import Guard, Lease, result_of
 from repot.idempotency.policy import FAIL_OPEN, Policy
 from repot.idempotency.records import Done, Failed, Mismatch, Parked, Running, RunOutcome
+from repot.upstream.collector import runs_later
 
 if TYPE_CHECKING:
     from collections.abc import Callable

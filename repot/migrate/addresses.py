@@ -20,6 +20,7 @@ from repot.brokers import open_configured
 from repot.config import BrokerUrl, Role, celery_config
 from repot.config.capabilities import FAILOVER_OPTIONS, all_transport_options
 from repot.errors import ConfigInvalid, DirectoryUnusable, MoveNotFound
+from repot.upstream.collector import transport_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +115,7 @@ def check_options(options: Mapping[str, Any], option: str) -> None:
     Raises:
         ConfigInvalid: there is one; with the nearest that exists.
     """
-    known = all_transport_options() | FAILOVER_OPTIONS
+    known = all_transport_options(transport_options()) | FAILOVER_OPTIONS
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

@@ -33,8 +33,8 @@ from repot.errors import (
     StoreUnreachable,
     SubmissionFailed,
 )
-from repot.idempotency.definition import runs_later
 from repot.idempotency.error_text import encodable_text
+from repot.upstream.collector import runs_later
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping

@@ -2,21 +2,18 @@
 
 Celery merges what was set on `app.conf`, what a configuration object says, and its defaults into one view. repot has to
 tell them apart, to leave alone what an application configured, and to take back what an earlier call has set.
+`collector.py` reads them for the doctor.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from celery.app.amqp import Queues
-from celery.app.defaults import _TO_NEW_KEY, NAMESPACES, Option, flatten  # type: ignore[attr-defined]
 
 from repot.upstream.point import Failure, Point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from celery import Celery
 
 _BREAKS = "`repot.configure` overrides what an application configured, or is overridden by `config_from_object`."
@@ -40,35 +37,15 @@ POINTS = (
     Point("celery.app.defaults:flatten", Failure.LOUD, "The doctor does not know Celery's settings."),
 )
 
-#: The new names of settings by their old ones.
-NEW_NAMES: Mapping[str, str] = _TO_NEW_KEY
-
-
-@cache
-def celery_options() -> dict[str, Option]:
-    """Return Celery's own settings with their defaults."""
-    return dict(cast("Iterable[tuple[str, Option]]", flatten(NAMESPACES)))
-
 
 def changeable(app: Celery) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what was set on `app.conf`, and what `app.config_from_object` starts again from.
 
     A setting has to be changed in both: called after us, `config_from_object` must not undo it in silence.
     """
-    return cast("dict[str, Any]", app.conf.changes), constructed(app)
-
-
-def constructed(app: Celery) -> dict[str, Any]:
-    """Return what the application was given before anything was read: its constructor's arguments among them."""
-    return cast("dict[str, Any]", app._preconf)  # type: ignore[attr-defined]
-
-
-def configured(app: Celery) -> list[Mapping[str, Any]]:
-    """Return what was set on `app.conf`, and what was read from an object or module; without Celery's defaults.
-
-    Empty for a configuration that was not read yet.
-    """
-    return list(app.conf.maps or ())[:-1]
+    # what the application was given before anything was read: its constructor's arguments among them
+    given = app._preconf  # type: ignore[attr-defined]
+    return cast("dict[str, Any]", app.conf.changes), cast("dict[str, Any]", given)
 
 
 def declared_queues(queues: Any) -> list[Any]:

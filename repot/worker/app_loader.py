@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 from celery import Celery
-from celery.app.utils import find_app
 
 from repot.errors import AppFailed, AppNotFound, AppUnusable, RepotError
+from repot.upstream import collector
 from repot.worker.configure import configured_with
 
 _EXAMPLE = "as in shop.celery:app, by an option or WORKER_APP."
@@ -23,15 +21,14 @@ def load_app(name: str) -> Celery:
         ConfigInvalid: its environment is wrong.
     """
     try:
-        app = find_app(name)
+        app = collector.load(name)
     except RepotError:
         raise
     except (Exception, SystemExit) as error:
         # any exception of the user's module, and a module that exits
-        raise explained(error) or _unusable(name, error) from error
+        raise explained(error) or load_error(name, *collector.load_problem(name, error)) from error
     if not isinstance(app, Celery):
-        message = f"{name!r} is a {type(app).__name__}, not a Celery application"
-        raise AppUnusable(message, hint="Name it with a colon, as in shop.celery:app.")
+        raise not_an_app(name, type(app).__name__)
     return app
 
 
@@ -53,17 +50,20 @@ def explained(error: BaseException) -> RepotError | None:
     return error.__cause__ if isinstance(error.__cause__, RepotError) else None
 
 
-def _unusable(name: str, error: BaseException) -> AppUnusable:
+def load_error(name: str, reason: str, what: str) -> AppUnusable:
+    """Return the error of an application that cannot be loaded, from what `collector.load_problem` says."""
     module = name.partition(":")[0]
-    first = error.__context__
-    if ":" in name and isinstance(error, ModuleNotFoundError) and error.name == name and first is not None:
-        # if a name is missing, Celery tries to import the whole name as a module
-        error = first
-    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-        message = f"the application {name!r} was not found: no module named {error.name!r}"
+    if reason == "module":
+        message = f"the application {name!r} was not found: no module named {what!r}"
         return AppNotFound(message, hint=f"Run in the project's directory and name the module, {_EXAMPLE}")
-    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and error.obj.__name__ == module:
-        message = f"the application {name!r} was not found: {module!r} has no {error.name!r}"
+    if reason == "name":
+        message = f"the application {name!r} was not found: {module!r} has no {what!r}"
         return AppNotFound(message, hint=f"Name the variable that holds it, {_EXAMPLE}")
-    message = f"the application {name!r} fails on import: {type(error).__name__}: {error}"
+    message = f"the application {name!r} fails on import: {what}"
     return AppFailed(message, hint=f"`python -c 'import {module}'` shows the traceback.")
+
+
+def not_an_app(name: str, kind: str) -> AppUnusable:
+    """Return the error of a name that stands for something else."""
+    message = f"{name!r} is a {kind}, not a Celery application"
+    return AppUnusable(message, hint="Name it with a colon, as in shop.celery:app.")

@@ -18,8 +18,9 @@ from repot.config.celery import fold
 from repot.config.settings import same_broker_problem
 from repot.config.urls import REDIS_SCHEMES, is_valkey
 from repot.errors import ConfigInvalid
-from repot.upstream.app_config import celery_options, changeable, configured, declared_queues
+from repot.upstream.app_config import changeable, declared_queues
 from repot.upstream.app_state import state_of
+from repot.upstream.collector import is_own
 from repot.upstream.current_app import resolve
 from repot.upstream.retry_state import keep_final_results
 from repot.worker.routing import install
@@ -234,22 +235,6 @@ def _applies(app: Celery, entry: Entry, given: set[str]) -> bool:
         # the application's own queues are complete, unless a variable adds others
         return "queue_names" in given or not app.conf.task_queues
     return bool(given & set(entry.fields)) or not is_own(app, entry.key) or is_valkey(app.conf.get(entry.key))
-
-
-def is_own(app: Celery, key: str) -> bool:
-    """Return whether the application itself configured a setting, even to Celery's default."""
-    name, dot, option = key.partition(".")
-    if dot:
-        return option in (app.conf.get(name) or {})
-    namespace = getattr(app, "namespace", None)
-    spellings = {name, f"{namespace}_{name}".upper()} if namespace else {name}
-    # first, because the lookup loads a pending configuration, which has no maps yet
-    value = app.conf.get(name)
-    if any(spelling in found for spelling in spellings for found in configured(app)):
-        return True
-    # old names, which Celery translates
-    default = celery_options().get(name)
-    return default is not None and value != default.default
 
 
 def _apply(app: Celery, config: dict[str, Any]) -> None:

@@ -12,8 +12,8 @@ from kombu import Queue
 from repot.config import overriding_variable, variable
 from repot.config.masking import masked
 from repot.errors import ConfigInvalid
-from repot.upstream.app_config import celery_options
-from repot.worker.configure import applied_entries, is_own
+from repot.upstream import collector
+from repot.worker.configure import applied_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,18 +43,18 @@ class EffectiveSetting:
 
 def effective_config(app: Celery) -> Iterator[EffectiveSetting]:
     """Yield every setting of an application in the order of the keys."""
-    for key, value in sorted(_flat(app), key=lambda found: found[0]):
-        yield EffectiveSetting(key, value, _origin(app, key, value))
+    for key, value, own in sorted(_flat(app), key=lambda found: found[0]):
+        yield EffectiveSetting(key, value, _origin(app, key, value, own=own))
 
 
-def _origin(app: Celery, key: str, value: object) -> str:
+def _origin(app: Celery, key: str, value: object, *, own: bool) -> str:
     overriding = overriding_variable(key)
     if overriding:
         return f"{overriding} (environment)"
     entry, given = applied_entries(app).get(key, (None, set()))
     # task_queues may also contain the application's own
     if entry is None or (value != entry.value and key != "task_queues"):
-        return APPLICATION if is_own(app, key) else CELERY_DEFAULT
+        return APPLICATION if own else CELERY_DEFAULT
     if not entry.fields:
         return "repot"
     if given:
@@ -62,21 +62,16 @@ def _origin(app: Celery, key: str, value: object) -> str:
     return f"{', '.join(map(variable, entry.fields))} (repot's default)"
 
 
-def _flat(app: Celery) -> Iterator[tuple[str, Any]]:
-    """Yield keys and values; a dictionary of options yields one key for each option."""
-    known = {key for key, option in celery_options().items() if not option.deprecate_by}
-    # Celery's list of deprecated names is not a setting
-    for key in known | set(app.conf.changes or {}) - {"deprecated_settings"}:
-        # as an attribute, because some settings default to others, broker_read_url to broker_url for example
-        value = getattr(app.conf, key)
-        if key.endswith("transport_options") and value:
-            if not isinstance(value, dict):
-                message = f"{key} is a {type(value).__name__}, not a dictionary"
-                raise ConfigInvalid(message, hint="Parse a string from the environment with json.loads.")
-            for name, inner in value.items():
-                yield f"{key}.{name}", inner
-        else:
-            yield key, value
+def _flat(app: Celery) -> Iterator[tuple[str, Any, bool]]:
+    """Yield keys and values, with whether they are the application's own.
+
+    Raises:
+        ConfigInvalid: a setting has a type that Celery cannot read.
+    """
+    try:
+        yield from collector.settings(app)
+    except collector.Unreadable as error:
+        raise ConfigInvalid(error.message, hint=error.hint) from error
 
 
 def _plain(value: object) -> object:

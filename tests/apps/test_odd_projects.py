@@ -16,8 +16,10 @@ from repot.config.broker_kinds import BrokerKind
 from repot.config.endpoints import endpoints
 from repot.doctor.config import read_config
 from repot.doctor.deployment import read_deployment
-from repot.doctor.static_analysis import read
+from repot.doctor.static_analysis import SourceFacts
+from repot.doctor.static_analysis import read as read_source
 from repot.errors import ConfigInvalid
+from repot.upstream import collector
 from support.judging import GOOD_RABBITMQ, facts, judge, redis
 
 PLANTED = "pl4nted-s3cret"
@@ -28,6 +30,13 @@ app = Celery("shop", broker="redis://localhost/0")
 @app.task(name="shop.bill")
 def bill(): ...
 """
+
+
+def read(directory: Path) -> SourceFacts:
+    """The facts in the source of a project of which nothing is loaded."""
+    modules, complete = collector.sources([], directory)
+    document = {"modules": modules, "complete": complete, "atomic_requests": False}
+    return read_source(document, directory, {})
 
 
 def doctor(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -55,7 +64,7 @@ def doctor(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 )
 def test_a_module_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     (tmp_path / "views.py").write_text(text)
-    assert () == tuple(call.countdown_s for call in read([], tmp_path, {}).calls if call.countdown_s)
+    assert () == tuple(call.countdown_s for call in read(tmp_path).calls if call.countdown_s)
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
@@ -64,7 +73,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "gone.py").symlink_to("nowhere.py")
     (tmp_path / "round.py").symlink_to("round.py")
     os.mkfifo(tmp_path / "pipe.py")
-    assert read([], tmp_path, {}).complete
+    assert read(tmp_path).complete
 
 
 @pytest.mark.parametrize(
@@ -115,7 +124,7 @@ def test_what_only_looks_like_celery(tmp_path: Path, call: str) -> None:
     (tmp_path / "views.py").write_text(
         f"class Reject(Exception): ...\ndef view(element, timer, token):\n    x.apply_async()\n    {call}\n"
     )
-    found = read([], tmp_path, {})
+    found = read(tmp_path)
     assert ((), (), ()) == (found.rejects, found.revokes, tuple(one for one in found.calls if one.countdown_s))
     assert not any(one.priority for one in found.calls)
 

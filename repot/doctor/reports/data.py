@@ -47,6 +47,8 @@ def _report(report: Report) -> dict[str, Any]:
             "product": live.product if live else None,
             "version": live.version if live else None,
         },
+        "versions": {"python": facts.release.python, **facts.versions._asdict()},
+        "read_with": facts.python or None,
         "tasks": len(facts.tasks),
         "tasks_of_libraries": list(facts.library_tasks),
         "rules": len(report.rules),

@@ -77,7 +77,9 @@ def _title(report: Report) -> str:
     facts = report.facts
     product = f"{facts.live.product} {facts.live.version}" if facts.live else facts.kind.name
     moved = f", as if moved from {facts.moved_from.name}" if facts.moved_from else ""
-    return style(f"{facts.app} on {product} ({';'.join(map(str, facts.servers))}){moved}", bold=True)
+    other = f"Python {facts.release.python} and Celery {facts.release.celery} of {facts.python}"
+    read_with = f", read with {other}" if facts.python else ""
+    return style(f"{facts.app} on {product} ({';'.join(map(str, facts.servers))}){moved}{read_with}", bold=True)
 
 
 def _findings(report: Report, *, verbose: bool) -> Iterator[str]:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from repot.doctor.facts import Facts, StartCommand
 
+#: What a Celery that always asks for a global prefetch needs.
+_DETECTS_QUORUM = "pip install 'celery>=5.5'  # the first that detects quorum queues; until then, classic queues"
+
 
 @rule(
     "RPT301",
@@ -456,15 +459,16 @@ def quorum_unknown_to_celery(facts: Facts) -> Iterator[Finding]:
     """
     declared = {queue.name: queue for queue in facts.queues if not queue.is_quorum}
     found = {name for name, queue in known(facts.rabbitmq.queues).items() if queue.kind == "quorum"}
+    fix = "" if facts.has_setting("worker_detect_quorum_queues") else _DETECTS_QUORUM
     for name in sorted(declared.keys() & found):
-        yield Finding(f"{name!r} is a quorum queue on the broker, but declared without a type")
+        yield Finding(f"{name!r} is a quorum queue on the broker, but declared without a type", fix=fix)
     try:
         default = known(facts.rabbitmq.default_queue_type)
     except FactUnknown:
         # a user without access to the virtual host still sees its queues
         return
     for name in sorted(declared.keys() - found - known(facts.rabbitmq.queues).keys()) if default == "quorum" else ():
-        yield Finding(f"{name!r} will become a quorum queue: the virtual host's default is quorum")
+        yield Finding(f"{name!r} will become a quorum queue: the virtual host's default is quorum", fix=fix)
 
 
 @rule(
@@ -493,18 +497,24 @@ def soft_limit_too_late(facts: Facts) -> Iterator[Finding]:
     "Quorum queues are used with a global prefetch",
     ERROR,
     brokers=RABBITMQ,
-    versions="RabbitMQ before 4.0; kombu 5.7 asks later ones for no global prefetch",
+    versions="RabbitMQ before 4.0, and later ones with kombu before 5.7",
     fix="app.conf.worker_detect_quorum_queues = True  # Celery's default",
     evidence=("celery/worker/consumer/tasks.py: Tasks.qos_global", "https://github.com/celery/kombu/issues/2469"),
 )
 def global_prefetch_on_quorum(facts: Facts) -> Iterator[Finding]:
-    """Celery requests a prefetch for the whole channel unless it detects quorum queues.
+    """Celery requests a prefetch for the whole channel unless it detects quorum queues, which it does from 5.5 on.
 
     They refuse it with 540 NOT_IMPLEMENTED, and the worker loops without consuming.
     """
     quorum = [queue.name for queue in facts.queues if queue.is_quorum]
     not_needed = facts.has_version("kombu", 5, 7) and (facts.rabbitmq_release or (0, 0)) >= (4, 0)
-    if quorum and not facts["worker_detect_quorum_queues"] and not not_needed:
+    if not quorum or not_needed:
+        return
+    if not facts.has_setting("worker_detect_quorum_queues"):
+        yield Finding(
+            f"Celery {facts.versions.celery} does not detect that {quorum[0]!r} is a quorum queue", fix=_DETECTS_QUORUM
+        )
+    elif not facts["worker_detect_quorum_queues"]:
         yield Finding(f"is off, and {quorum[0]!r} is a quorum queue", setting="worker_detect_quorum_queues")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from repot.brokers.facts import known
 from repot.config.capabilities import capabilities_of
 from repot.doctor.durations import seconds
 from repot.doctor.facts import CONSUMER_TIMEOUT_S
@@ -26,6 +27,17 @@ _STRUCTURAL = ("sep", "priority_steps", "fanout_prefix", "fanout_patterns", "una
 _PY_AMQP_USER_TIMEOUT_MS = 1000
 #: The interval that RabbitMQ proposes; the smaller of the two proposals applies.
 _RABBITMQ_HEARTBEAT_S = 60.0
+
+#: What limits the redeliveries of a task that kills its process, before Celery 5.7.
+_LIMITED_REQUEUE = """
+# a quorum queue, of which RabbitMQ 4 counts the deliveries; on any other queue the task is lost instead:
+app.conf.task_reject_on_worker_lost = False
+""".strip()
+#: What lets a worker hold a delayed task; {} is the consumer timeout in milliseconds.
+_HELD_LONGER = """
+# RabbitMQ delays tasks itself with Celery 5.5 and newer; until then, in rabbitmq.conf:
+consumer_timeout = {}
+""".strip()
 
 #: From here on only quorum queues have a consumer timeout.
 _RABBITMQ_4_3 = (4, 3)
@@ -209,6 +221,7 @@ def prefetch_with_long_tasks(facts: Facts) -> Iterator[Finding]:
     "RPT107",
     "The behaviour on connection loss is not set",
     INFO,
+    versions="Celery 5.1 and newer",
     fix="""
     app.conf.worker_cancel_long_running_tasks_on_connection_loss = True   # kill them: they run again anyway, or
     app.conf.worker_cancel_long_running_tasks_on_connection_loss = False  # let them finish, beside their second run
@@ -222,7 +235,7 @@ def connection_loss_undecided(facts: Facts) -> Iterator[Finding]:
     explicitly.
     """
     key = "worker_cancel_long_running_tasks_on_connection_loss"
-    if facts.is_default(key) and any(facts.late_tasks()):
+    if facts.has_setting(key) and facts.is_default(key) and any(facts.late_tasks()):
         yield Finding("is not set, and tasks are acknowledged late", setting=key)
 
 
@@ -279,6 +292,7 @@ def results_expire_too_early(facts: Facts) -> Iterator[Finding]:
     "RPT110",
     "The soft shutdown is shorter than the tasks",
     INFO,
+    versions="Celery 5.5 and newer",
     fix="""
     app.conf.worker_soft_shutdown_timeout = 15  # seconds; below two heartbeats on RabbitMQ, and below the grace period
     # and REMAP_SIGTERM=SIGQUIT in the worker's environment, so that SIGTERM starts it
@@ -292,7 +306,7 @@ def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
     orchestrator kills it.
     """
     timeout = facts.number("worker_soft_shutdown_timeout")
-    if timeout and facts.broker.has_heartbeats:
+    if not facts.has_setting("worker_soft_shutdown_timeout") or (timeout and facts.broker.has_heartbeats):
         # longer than two heartbeats does more harm: RPT123
         return
     enough = int(facts.longest_run_s) + 1
@@ -409,6 +423,7 @@ def countdown_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     f"{_delayed(delay)}; {_describe_timeout(facts, queue, timeout)}",
                     task=delay.task,
+                    fix="" if facts.delays_in_broker else _HELD_LONGER.format(int(_above(delay.seconds)) * 1000),
                     location=delay.location,
                 )
                 break
@@ -484,7 +499,7 @@ def restore_sweep_too_rare(facts: Facts) -> Iterator[Finding]:
     With a short visibility timeout, that is most of the time until the tasks of a lost worker run again. Claims return
     after their lease instead (WORKER_REDIS_CLAIM=atomic).
     """
-    if facts.claims_messages:
+    if facts.claims_messages or "unacked_restore_throttle" not in facts.read_options:
         return
     timeout = facts.option_number("visibility_timeout")
     sweep = facts.option_number("unacked_restore_interval") * facts.option_number("unacked_restore_throttle")
@@ -536,13 +551,17 @@ def reject_on_worker_lost_spins(facts: Facts) -> Iterator[Finding]:
     """
     for task in facts.late_tasks():
         if task.reject_on_worker_lost and not task.retry_on_worker_lost and not _counts_deliveries(facts, task):
-            yield Finding("reject_on_worker_lost is on, and its queue does not limit deliveries", task=task.name)
+            fix = "" if facts.has_setting("task_retry_on_worker_lost") else _LIMITED_REQUEUE
+            yield Finding(
+                "reject_on_worker_lost is on, and its queue does not limit deliveries", task=task.name, fix=fix
+            )
 
 
 @rule(
     "RPT121",
     "A task that times out is requeued without limit",
     ERROR,
+    versions="Celery 5.5 and newer; before, it is rejected, not requeued",
     fix="app.conf.task_acks_on_timeout = True",
     evidence="celery/worker/request.py: Request.on_timeout",
 )
@@ -551,7 +570,7 @@ def timed_out_task_spins(facts: Facts) -> Iterator[Finding]:
 
     It reaches the limit again, and only a quorum queue on RabbitMQ 4 or newer counts the deliveries.
     """
-    for task in facts.late_tasks():
+    for task in facts.late_tasks() if facts.has_version("celery", 5, 5) else ():
         if not task.acks_on_timeout and task.time_limit_s and not _counts_deliveries(facts, task):
             yield Finding(f"is requeued each time it reaches {task.time_limit_s:g} s", task=task.name)
 
@@ -583,6 +602,7 @@ def pool_ignores_time_limits(facts: Facts) -> Iterator[Finding]:
     "The soft shutdown is longer than two heartbeats",
     WARNING,
     brokers=RABBITMQ,
+    versions="Celery 5.5 and newer",
     fix="app.conf.worker_soft_shutdown_timeout = 15  # seconds; below two heartbeats",
     evidence=(
         "celery/worker/worker.py: WorkController.wait_for_soft_shutdown",
@@ -625,7 +645,7 @@ def queues_share_a_key(facts: Facts) -> Iterator[Finding]:
     """
     bound = [queue for queue in facts.queues if queue.exchange_type == "topic" and queue.routing_key]
     every_broker_delays = all(capabilities_of(kind).delays_messages for kind in facts.kinds)
-    native = every_broker_delays and any(queue.is_quorum for queue in facts.queues)
+    native = every_broker_delays and facts.delays_in_broker and any(queue.is_quorum for queue in facts.queues)
     for index, one in enumerate(bound):
         if native and one.delayed is None and one.routing_key.startswith("#"):
             yield Finding(f"{one.name!r} receives every delayed message of its virtual host", setting="task_queues")
@@ -701,7 +721,7 @@ def store_elsewhere(facts: Facts) -> Iterator[Finding]:
 
     Then the task runs again, or waits for a person, by its policy.
     """
-    if facts.store is None or facts.has_database_store:
+    if known(facts.store) is None or facts.has_database_store:
         return
     for task, write in _guarded_writes(facts):
         yield Finding(

@@ -87,9 +87,9 @@ def retention_too_short(facts: Facts) -> Iterator[Finding]:
 
     A redelivery comes after a countdown and, on Redis, up to a visibility timeout later.
     """
-    if facts.store is None or not any(task.guarded for task in facts.tasks):
+    if not any(task.guarded for task in facts.tasks) or (store := known(facts.store)) is None:
         return
-    kept, horizon = facts.store.retention_s, facts.redelivery_horizon_s()
+    kept, horizon = store.retention_s, facts.redelivery_horizon_s()
     if kept < horizon:
         yield Finding(
             f"records are kept for {kept:g} s, a redelivery can come after {horizon:g} s",
@@ -135,9 +135,10 @@ def needs_redis(facts: Facts) -> Iterator[Finding]:
 
 def _is_live_broker(facts: Facts) -> bool:
     """Return whether the lease store is the Redis of the broker, which the rules RPT7xx are about."""
-    if facts.store is None or facts.live is None:
+    store = known(facts.store)
+    if store is None or facts.live is None:
         return False
-    return not {_address(one) for one in facts.servers}.isdisjoint(map(_address, facts.store.servers))
+    return not {_address(one) for one in facts.servers}.isdisjoint(map(_address, store.servers))
 
 
 def _address(server: Endpoint) -> tuple[str, int]:

@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 _DELAYED_ENTRY = "celery_delayed_27"
 _DELAYED_EXIT = "celery_delayed_delivery"
 
+#: The one setting for failures and timeouts that later releases have two for.
+_ACKS_BEFORE_5_7 = "task_acks_on_failure_or_timeout"
+#: What a Celery needs to run as repot's worker.
+_WITH_REPOT = """
+# repot's workers need Celery 5.4 or newer: pip install 'celery>=5.4' repot
+import repot
+repot.configure(app)  # in every worker; WORKER_REDIS_CLAIM=atomic is the default
+""".strip()
+#: What keeps a task whose process was killed, before Celery 5.7.
+_REQUEUE = "app.conf.task_reject_on_worker_lost = True  # on a quorum queue with a delivery limit: else without an end"
+_RETRY = "pip install 'celery>=5.7'  # for task_retry_on_worker_lost; what is requeued on this broker has no limit"
+
 #: RabbitMQ 4's default `max_message_size`.
 _LARGEST_MESSAGE_BYTES = 16 << 20
 
@@ -44,8 +56,12 @@ def worker_lost_is_acknowledged(facts: Facts) -> Iterator[Finding]:
     """
     for task in facts.late_tasks():
         if not task.retry_on_worker_lost and not task.reject_on_worker_lost:
+            can_retry = facts.has_setting("task_retry_on_worker_lost")
             yield Finding(
-                "is neither retried nor requeued when its process is killed", "task_retry_on_worker_lost", task.name
+                "is neither retried nor requeued when its process is killed",
+                "task_retry_on_worker_lost" if can_retry else "task_reject_on_worker_lost",
+                task.name,
+                fix="" if can_retry else _REQUEUE if facts.broker.limits_deliveries else _RETRY,
             )
 
 
@@ -72,7 +88,8 @@ def failure_leaves_no_trace(facts: Facts) -> Iterator[Finding]:
         stored = facts.keeps_results and (not task.ignore_result or task.store_errors)
         if not kept and not stored:
             what = "is acknowledged when it fails" if task.acks_on_failure else "is rejected when it fails, and dropped"
-            yield Finding(f"{what}; its failure is not stored", "task_acks_on_failure", task.name)
+            key = "task_acks_on_failure" if facts.has_setting("task_acks_on_failure") else _ACKS_BEFORE_5_7
+            yield Finding(f"{what}; its failure is not stored", key, task.name, _store_failures(key))
 
 
 @rule(
@@ -203,6 +220,7 @@ def messages_too_large(facts: Facts) -> Iterator[Finding]:
     "Quorum queues behind a direct exchange do not delay tasks",
     WARNING,
     brokers=RABBITMQ,
+    versions="Celery 5.5 and newer",
     fix=QUORUM_BEHIND_TOPIC,
     evidence=("kombu/transport/native_delayed_delivery.py", "celery/worker/consumer/delayed_delivery.py"),
 )
@@ -211,7 +229,7 @@ def no_native_delay(facts: Facts) -> Iterator[Finding]:
 
     They block the prefetch on RabbitMQ 4, count a delivery at each restart and reach the consumer timeout.
     """
-    quorum = any(queue.is_quorum for queue in facts.queues)
+    quorum = facts.delays_in_broker and any(queue.is_quorum for queue in facts.queues)
     delays = {delay.queue for delay in facts.delays()} | {task.queue for task in facts.tasks if task.retries_itself}
     for queue in facts.queues:
         if quorum and not facts.delays_natively(queue.name) and not delays.isdisjoint({"", queue.name}):
@@ -465,7 +483,7 @@ def taken_by_brpop(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "workers take messages with BRPOP" + (f": claim is {how!r}" if how else ""),
             setting="broker_transport_options.claim",
-            fix="WORKER_REDIS_CLAIM=atomic" if how else "",
+            fix="WORKER_REDIS_CLAIM=atomic" if how else "" if facts.has_version("celery", 5, 4) else _WITH_REPOT,
         )
 
 
@@ -487,6 +505,11 @@ def sent_before_the_commit(facts: Facts) -> Iterator[Finding]:
     """
     for sent in facts.source.early_sends:
         yield Finding(f"{sent.name} is sent {sent.where}", location=sent.location)
+
+
+def _store_failures(key: str) -> str:
+    """Return the rule's own lines, with the setting of a Celery before 5.7; empty for the others."""
+    return failure_leaves_no_trace.fix.replace("task_acks_on_failure", key) if key == _ACKS_BEFORE_5_7 else ""
 
 
 def _has_dead_letters(facts: Facts, queue: QueueFacts) -> bool:

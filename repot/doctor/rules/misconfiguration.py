@@ -5,16 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
-from kombu.transport import TRANSPORT_ALIASES
+from typing import TYPE_CHECKING
 
 from repot.config.backends import require_backend
-from repot.config.capabilities import FAILOVER_OPTIONS, all_transport_options, verified_tls_examples
+from repot.config.capabilities import FAILOVER_OPTIONS, verified_tls_examples
 from repot.config.masking import masked
 from repot.doctor.rule import ERROR, INFO, WARNING, Finding, rule
-from repot.upstream.app_config import celery_options
-from repot.upstream.connection_options import address_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
     from repot.doctor.facts import Facts
 
 #: Python types that fit an option's type (`celery/app/defaults.py`); Celery converts no value.
-_KINDS: dict[Any, tuple[type, ...]] = {
+_KINDS: dict[str | None, tuple[type, ...]] = {
     "bool": (bool, int),
     "float": (int, float, timedelta),
     "int": (int, float),
@@ -110,10 +106,8 @@ def ignored_option(facts: Facts) -> Iterator[Finding]:
 
     The option has no effect, or its name is misspelt.
     """
-    taken = facts.broker.read_transport_options()
-    if facts.is_bridge or facts.moved_from:
-        # one dictionary serves both sides
-        taken = all_transport_options()
+    # one dictionary serves both sides
+    taken = facts.read_options if facts.is_bridge or facts.moved_from else facts.broker_options
     for name in facts.options():
         if name not in taken | FAILOVER_OPTIONS:
             near = _closest(name, taken)
@@ -162,7 +156,7 @@ def option_in_address(facts: Facts) -> Iterator[Finding]:
 
     An unknown name raises TypeError when a worker or a producer connects.
     """
-    known = address_options()
+    known = facts.release.address_options
     for server in {server.url: server for server in (*facts.servers, *facts.write_servers)}.values():
         for name in sorted(server.options.keys() - known):
             yield Finding(f"{server} holds ?{name}=", setting="broker_url")
@@ -183,7 +177,7 @@ def tls_options_of_the_other(facts: Facts) -> Iterator[Finding]:
     options = facts["broker_use_ssl"]
     if not isinstance(options, dict) or facts.is_bridge:
         return
-    wrong = facts.broker.unread_tls_options(options)
+    wrong = facts.broker.unread_tls_options(options, facts.release.tls_options)
     if wrong:
         yield Finding(
             f"holds {wrong[0]!r}, which {facts.kind.name} does not know",
@@ -256,6 +250,7 @@ def misused_call(facts: Facts) -> Iterator[Finding]:
     "RPT511",
     "The deprecated setting has two meanings",
     INFO,
+    versions="Celery 5.7 and newer",
     fix="""
     app.conf.task_acks_on_failure = True  # both as the old one was
     app.conf.task_acks_on_timeout = True
@@ -268,7 +263,7 @@ def deprecated_setting(facts: Facts) -> Iterator[Finding]:
     They differ: a failed task that is not acknowledged becomes a dead letter, a timed-out one runs again.
     """
     key = "task_acks_on_failure_or_timeout"
-    if not facts.is_default(key):
+    if facts.has_setting("task_acks_on_failure") and not facts.is_default(key):
         yield Finding("is set", setting=key)
 
 
@@ -289,7 +284,7 @@ def value_of_wrong_kind(facts: Facts) -> Iterator[Finding]:
     """
     for key, setting in facts.settings.items():
         value = setting.value
-        kind = (bool, dict) if key == "broker_use_ssl" else _KINDS.get(getattr(celery_options().get(key), "type", None))
+        kind = (bool, dict) if key == "broker_use_ssl" else _KINDS.get(facts.release.settings.get(key))
         if key.startswith("broker_transport_options.") and setting.key.rpartition(".")[2] in _NUMERIC_OPTIONS:
             kind = (int, float)
         if kind is None or value is None or setting.is_default:
@@ -331,11 +326,11 @@ def unknown_scheme(facts: Facts) -> Iterator[Finding]:
     Celery looks a result backend up on its first use only, when workers run and tasks wait.
     """
     for scheme in sorted({server.scheme.partition("+")[0] for server in (*facts.servers, *facts.write_servers)}):
-        if scheme not in TRANSPORT_ALIASES:
+        if scheme not in facts.release.transports:
             yield Finding(f"kombu has no transport {scheme!r}", setting="broker_url")
     backend = facts["result_backend"]
     try:
-        require_backend(backend if isinstance(backend, str) else "")
+        require_backend(backend if isinstance(backend, str) else "", facts.release.backends)
     except ValueError as error:
         yield Finding(str(error), setting="result_backend", fix="app.conf.result_backend = 'redis://localhost:6379/1'")
 

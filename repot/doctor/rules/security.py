@@ -124,6 +124,8 @@ def certificate_not_checked(facts: Facts) -> Iterator[Finding]:
         if not server.is_encrypted and not options:
             continue
         problem = capabilities_of(server.kind).certificate_problem(options)
+        if not problem and options.get("server_hostname", "") is None and not facts.has_version("kombu", 5, 2):
+            problem = f"has no server_hostname, which kombu {facts.versions.kombu} does not fill in"
         if problem:
             yield Finding(f"{server} {problem}", setting=key)
 

@@ -1,0 +1,73 @@
+"""The libraries of an application, which need not be those of repot's own environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The first Celery with a setting, of those that came after 4.4 and that rules or their fixes name.
+SINCE: Mapping[str, str] = {
+    "broker_channel_error_retry": "5.3",
+    "broker_connection_retry_on_startup": "5.3",
+    "broker_native_delayed_delivery_queue_type": "5.5",
+    "control_queue_durable": "5.6",
+    "control_queue_exclusive": "5.6",
+    "event_queue_durable": "5.6",
+    "event_queue_exclusive": "5.6",
+    "task_acks_on_failure": "5.7",
+    "task_acks_on_timeout": "5.7",
+    "task_default_queue_type": "5.5",
+    "task_retry_on_worker_lost": "5.7",
+    "worker_cancel_long_running_tasks_on_connection_loss": "5.1",
+    "worker_deduplicate_successful_tasks": "5.1",
+    "worker_detect_quorum_queues": "5.5",
+    "worker_disable_prefetch": "5.6",
+    "worker_soft_shutdown_timeout": "5.5",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What the application's libraries are and know.
+
+    Attributes:
+        python: the version of its interpreter, for example `3.8.18`; `celery`, `kombu` and `redis` are those of the
+            libraries, empty if one is not installed.
+        settings: the settings of its Celery, with the name of their type.
+        old_names: former names of settings, with the present ones.
+        task_attributes: the attributes of `celery.Task`; `task_options` are those that may be set.
+        transports: the schemes of addresses that its kombu knows; `backends` are the result backends of its Celery.
+        address_options: what may stand behind the ? of an address.
+        tls_options: what py-amqp takes in `broker_use_ssl`.
+        transport_options: the options that a transport reads, by `Capabilities.transport`.
+    """
+
+    python: str
+    celery: str
+    kombu: str
+    redis: str
+    settings: Mapping[str, str]
+    old_names: Mapping[str, str]
+    task_attributes: frozenset[str]
+    task_options: tuple[str, ...]
+    transports: frozenset[str]
+    backends: frozenset[str]
+    address_options: frozenset[str]
+    tls_options: frozenset[str]
+    transport_options: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Release:
+        """Take it from a document (`repot/upstream/collector.py`)."""
+        sets = ("task_attributes", "transports", "backends", "address_options", "tls_options")
+        return cls(
+            **{
+                **document,
+                **{name: frozenset(document[name]) for name in sets},
+                "task_options": tuple(document["task_options"]),
+                "transport_options": {kind: frozenset(names) for kind, names in document["transport_options"].items()},
+            }
+        )

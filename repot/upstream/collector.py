@@ -1,0 +1,772 @@
+"""Read a Celery application: its settings, tasks, queues and source, as plain data that JSON can hold.
+
+This one file runs in two places. The doctor imports it for an application of its own process, and hands its text to
+another interpreter for an application of that (`repot doctor --python`). So it needs Python 3.6 and the application's
+own Celery, from 4.4 on, and imports nothing of repot. It reads what Celery itself would do with the application,
+decides nothing, connects to nothing and writes nothing. The private parts that it relies on are points of
+`app_config.py`, `tasks.py` and `connection_options.py`.
+"""
+
+import ast
+import inspect
+import json
+import os
+import re
+import sys
+import sysconfig
+from datetime import timedelta
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+
+Data = Dict[str, Any]
+
+#: Of the document: a reader refuses another one.
+FORMAT = 1
+#: The oldest Celery that is read.
+OLDEST = (4, 4)
+
+#: Variables that Celery reads before any configuration (`celery/app/utils.py`, `Settings`).
+_OVERRIDING = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
+
+#: Options of a task as they are; a release that lacks one has no value for it.
+_OPTIONS = (
+    "acks_late",
+    "acks_on_failure",
+    "acks_on_failure_or_timeout",
+    "acks_on_timeout",
+    "reject_on_worker_lost",
+    "retry_on_worker_lost",
+    "ignore_result",
+    "store_errors_even_if_ignored",
+    "time_limit",
+    "soft_time_limit",
+    "default_retry_delay",
+    "max_retries",
+    "priority",
+    "serializer",
+    "retry_kwargs",
+    "retry_backoff",
+    "retry_backoff_max",
+)
+#: Options without a value that Celery before 5.7 takes from the configuration where they are used, not on the task.
+_CONFIGURED = {"time_limit": "task_time_limit", "soft_time_limit": "task_soft_time_limit"}
+
+#: Directories of installed code; its tasks and modules are not the project's.
+_LIBRARIES = tuple(
+    {f"{path}/" for path in (*sysconfig.get_paths().values(), *sys.path) if path.endswith("-packages")}
+    | {f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")}
+)
+#: Names of directories that hold installed code.
+_INSTALLED_DIRS = frozenset({"site-packages", "dist-packages", ".venv", "venv", "node_modules"})
+#: Names of directories without code of the deployed project.
+_SKIPPED_DIRS = frozenset(
+    {
+        "__pycache__",
+        "benchmarks",
+        "build",
+        "dist",
+        "migrations",
+        "node_modules",
+        "site-packages",
+        "test",
+        "tests",
+        "venv",
+    }
+)
+_MAX_FILES = 3000
+#: A module that is not loaded is read only if this matches.
+_WORTH_READING = re.compile(r"\.(delay|apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\(")
+#: Packages whose classes and functions decide what a name in the source stands for.
+_KNOWN_PACKAGES = frozenset({"celery", "django", "sqlalchemy", "sqlmodel"})
+
+#: Functions whose call does not run their body, and what to call them.
+_KINDS = (
+    (inspect.iscoroutinefunction, "async def"),
+    (inspect.isasyncgenfunction, "an asynchronous generator"),
+    (inspect.isgeneratorfunction, "a generator"),
+)
+_MISSING_NAME = re.compile(r"(?:partially initialized )?module '([^']+)' has no attribute '([^']+)'")
+#: A value inside so many others is part of a circle.
+_DEEPEST = 20
+
+
+class Unreadable(Exception):
+    """The configuration has a value that Celery cannot use; `hint` says what to write."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        """Take both sentences."""
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+def load(name: str) -> Any:
+    """Import an application as `celery -A name` does."""
+    from celery.app.utils import find_app
+
+    return find_app(name)
+
+
+def load_problem(name: str, error: BaseException) -> Tuple[str, str]:
+    """Return why an application cannot be loaded: "module", "name" or "failed", with what is missing or was raised."""
+    module = name.partition(":")[0]
+    first = error.__context__
+    if ":" in name and isinstance(error, ModuleNotFoundError) and error.name == name and first is not None:
+        # if a name is missing, Celery tries to import the whole name as a module
+        error = first
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+        return "module", error.name
+    missing = _MISSING_NAME.match(str(error)) if isinstance(error, AttributeError) else None
+    if missing and missing.group(1) == module:
+        return "name", missing.group(2)
+    return "failed", f"{type(error).__name__}: {error}"
+
+
+def import_tasks(app: Any) -> None:
+    """Import an application's modules and make its tasks, in the order of a worker (`WorkController.__init__`)."""
+    app.loader.import_default_modules()
+    app.finalize(auto=True)
+
+
+def retarget(app: Any, address: str) -> None:
+    """Put an application on another broker."""
+    app.conf.update(broker_url=address, broker_read_url=None, broker_write_url=None)
+
+
+def read(app: Any, root: str) -> Data:
+    """Return everything that the doctor asks of a loaded application; `root` is the project's directory.
+
+    Raises:
+        Unreadable: Celery cannot use a value of the configuration.
+    """
+    directory = Path(root)
+    tasks, library = _own_tasks(app)
+    modules, complete = sources(_loaded_modules(app, tasks, directory), directory)
+    return {
+        "format": FORMAT,
+        "main": str(app.main or ""),
+        "namespace": _text(getattr(app, "namespace", None)),
+        "configured_by_repot": getattr(app.__dict__.get("repot"), "settings", None) is not None,
+        "environment": [key for key in _OVERRIDING if os.environ.get(f"CELERY_{key.upper()}")],
+        "settings": {key: {"value": _setting(key, value), "own": own} for key, value, own in settings(app)},
+        "written": _written(app),
+        "tasks": [_task(app, task) for task in tasks],
+        "library_tasks": library,
+        "modules": modules,
+        "complete": complete,
+        "atomic_requests": _has_atomic_requests(),
+        "release": release(),
+        # last: routing creates missing queues
+        "queues": _queues(app),
+    }
+
+
+def release() -> Data:
+    """Return what the installed libraries are and know."""
+    import celery
+    import kombu
+    from celery.app.defaults import _TO_NEW_KEY  # type: ignore[attr-defined]
+    from celery.app.task import Task
+    from kombu.transport import TRANSPORT_ALIASES
+
+    return {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "celery": str(celery.__version__),
+        "kombu": str(kombu.__version__),  # type: ignore[attr-defined]
+        "redis": _redis_version(),
+        "settings": {key: _text(option.type) for key, option in celery_options().items()},
+        "old_names": dict(_TO_NEW_KEY),
+        "task_attributes": sorted(dir(Task)),
+        "task_options": sorted(
+            name for name, value in vars(Task).items() if not name.startswith("_") and not callable(value)
+        ),
+        "transports": sorted(TRANSPORT_ALIASES),
+        "backends": _backends(),
+        "address_options": _parameters("kombu", "Connection", "_init_params"),
+        "tls_options": _parameters("amqp.transport", "SSLTransport", "_wrap_socket_sni"),
+        "transport_options": transport_options(),
+    }
+
+
+def celery_options() -> Dict[str, Any]:
+    """Return Celery's own settings: their `Option` by name."""
+    from celery.app.defaults import NAMESPACES, flatten
+
+    return dict(flatten(NAMESPACES))
+
+
+def settings(app: Any) -> Iterator[Tuple[str, Any, bool]]:
+    """Yield each setting with the value that Celery uses, and whether the application configured it.
+
+    A dictionary of transport options yields one key for each option.
+
+    Raises:
+        Unreadable: such a setting is not a dictionary.
+    """
+    known = {key for key, option in celery_options().items() if not option.deprecate_by}
+    # Celery's list of deprecated names is not a setting
+    for key in sorted(known | set(app.conf.changes or {}) - {"deprecated_settings"}):
+        # as an attribute, because some settings default to others, broker_read_url to broker_url for example
+        value = getattr(app.conf, key)
+        if not (key.endswith("transport_options") and value):
+            yield key, value, is_own(app, key)
+            continue
+        if not isinstance(value, dict):
+            message = f"{key} is a {type(value).__name__}, not a dictionary"
+            raise Unreadable(message, "Parse a string from the environment with json.loads.")
+        for name in sorted(value, key=str):
+            yield f"{key}.{name}", value[name], is_own(app, f"{key}.{name}")
+
+
+def is_own(app: Any, key: str) -> bool:
+    """Return whether the application itself configured a setting, even to Celery's default."""
+    name, dot, option = key.partition(".")
+    if dot:
+        return option in (app.conf.get(name) or {})
+    namespace = getattr(app, "namespace", None)
+    spellings = {name, f"{namespace}_{name}".upper()} if namespace else {name}
+    # first, because the lookup loads a pending configuration, which has no maps yet
+    value = app.conf.get(name)
+    if any(spelling in found for spelling in spellings for found in _configured(app)):
+        return True
+    # old names, which Celery translates
+    default = celery_options().get(name)
+    return default is not None and bool(value != default.default)
+
+
+def _configured(app: Any) -> List[Any]:
+    """Return what was set on `app.conf`, and what was read from an object or module; without Celery's defaults."""
+    return list(app.conf.maps or ())[:-1]
+
+
+def _written(app: Any) -> Dict[str, bool]:
+    """Return the names in the configuration that the project wrote, and whether their value is in effect anyway.
+
+    Celery's manual advises to set the visibility timeout also in two places that are not read.
+    """
+    from celery.app.defaults import _TO_NEW_KEY  # type: ignore[attr-defined]
+
+    changes, *others = _configured(app) or [{}]
+    given = app._preconf
+    # if the project uses old names, Celery stores the constructor's arguments under old names
+    own = {key for key in changes if key in given or _TO_NEW_KEY.get(key) not in given}
+    names = sorted({str(key) for held in (own, *others) for key in held})
+    return {name: _has_effect(app, name) for name in names if not name.startswith("_")}
+
+
+def _has_effect(app: Any, written: str) -> bool:
+    namespace = getattr(app, "namespace", None)
+    prefix = f"{namespace}_" if namespace else "celery_"
+    found = written if namespace else written.lower()
+    bare = (found[len(prefix) :] if found.startswith(prefix) else found).lower()
+    try:
+        if bare == "visibility_timeout":
+            return bool((app.conf.broker_transport_options or {}).get(bare) == app.conf[written])
+        return bare in celery_options() and bool(getattr(app.conf, bare) == app.conf[written])
+    except (AttributeError, KeyError):
+        return False
+
+
+def _setting(key: str, value: Any) -> Any:
+    if key == "beat_schedule" and isinstance(value, dict):
+        return encode({name: _entry(entry) for name, entry in value.items()})
+    return encode(value)
+
+
+def _entry(entry: Any) -> Any:
+    """Return an entry of the schedule as a dictionary; it may be a `ScheduleEntry`."""
+    if isinstance(entry, dict):
+        return entry
+    return {name: getattr(entry, name, None) for name in ("name", "task", "schedule", "args", "kwargs", "options")}
+
+
+def encode(value: Any, depth: int = 0) -> Any:
+    """Return a value as JSON holds it: text, numbers, lists and dictionaries; of anything else, the name of its class.
+
+    `{"$duration": [0, 60, 0]}` is a duration in days, seconds and microseconds, `{"$pairs": [[1, 2]]}` a dictionary
+    whose keys are not all texts, and `{"$object": "shop.Backend"}` another object.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    for kind, plain in ((int, int), (float, float), (str, str.__str__)):
+        if isinstance(value, kind):
+            # a member of an enumeration is its value
+            return plain(value)
+    if isinstance(value, timedelta):
+        return {"$duration": [value.days, value.seconds, value.microseconds]}
+    if isinstance(value, (list, tuple, set, frozenset, dict)) and depth < _DEEPEST:
+        return _encode_inner(value, depth + 1)
+    return {"$object": f"{type(value).__module__}.{type(value).__name__}"}
+
+
+def _encode_inner(value: Any, depth: int) -> Any:
+    if not isinstance(value, dict):
+        found = [encode(one, depth) for one in value]
+        return sorted(found, key=repr) if isinstance(value, (set, frozenset)) else found
+    pairs = [[encode(key, depth), encode(one, depth)] for key, one in value.items()]
+    if all(isinstance(key, str) and not key.startswith("$") for key, _ in pairs):
+        return dict(pairs)
+    return {"$pairs": pairs}
+
+
+def _text(value: Any) -> str:
+    return str(value or "")
+
+
+# tasks ----------------------------------------------------------------------------------------------------------------
+
+
+def _own_tasks(app: Any) -> Tuple[List[Any], List[str]]:
+    """Return the application's own tasks, and the names of tasks of installed libraries."""
+    own = {str(app.main or "").partition(".")[0], str(getattr(app, "__module__", "")).partition(".")[0]}
+    judged, library = [], []
+    # Celery stores shared tasks in a set, so their order differs between runs
+    for _, task in sorted(app.tasks.items()):
+        if str(task.name).startswith("celery."):
+            continue
+        module = str(type(task).__module__)
+        file = vars(sys.modules[module]).get("__file__") or "" if module in sys.modules else ""
+        if str(file).startswith(_LIBRARIES) and module.partition(".")[0] not in own:
+            library.append(str(task.name))
+        else:
+            judged.append(task)
+    return judged, library
+
+
+def _task(app: Any, task: Any) -> Data:
+    code = getattr(_function(task), "__code__", None)
+    options = {name: getattr(task, name, None) for name in _OPTIONS}
+    for name, setting in _CONFIGURED.items():
+        if options[name] is None:
+            options[name] = getattr(app.conf, setting)
+    classes = [one for one in type(task).__mro__ if one is not object and _package(one) != "celery"]
+    plain = [one for one in classes if "_decorated" not in vars(one)]
+    written = {name for one in classes for name, value in vars(one).items() if _is_option(name, value)}
+    guarded = any((one.__module__, one.__name__) == ("repot.idempotency.task", "IdempotentTask") for one in classes)
+    key = getattr(getattr(task, "idempotency", None), "key", None) if guarded else None
+    return {
+        "name": str(task.name),
+        "file": code.co_filename if code else "",
+        "line": code.co_firstlineno if code else 0,
+        "options": {name: encode(value) for name, value in options.items()},
+        "retries_automatically": bool(getattr(task, "autoretry_for", ())),
+        "queue": _queue_of(app, task),
+        # of its own classes, with whether their code reads it; a decorator's options are attributes as well
+        "attributes": {name: any(_reads(one, name) for one in plain) for name in sorted(written)},
+        "has_policy": hasattr(task, "idempotency") and not any(_reads(one, "idempotency") for one in plain),
+        "guarded": guarded,
+        "keyed_by": getattr(key, "name", ""),
+        "runs_later": runs_later(task.run),
+    }
+
+
+def _is_option(name: str, value: Any) -> bool:
+    return not name.startswith("_") and not callable(value)
+
+
+def _function(task: Any) -> Any:
+    """Return the function behind a task, without the wrappers of `autoretry_for` and of decorators."""
+    function = getattr(task, "__wrapped__", None) or getattr(task, "_orig_run", None) or task.run
+    try:
+        return inspect.unwrap(function)
+    except ValueError:  # a circular chain of wrappers
+        return function
+
+
+def runs_later(function: Any) -> str:
+    """Return why a call of a function returns before its body has run; "" for an ordinary function.
+
+    Also checks functions inside `functools.partial`, and the `__call__` of an object.
+    """
+    candidates = (function, getattr(function, "__call__", None))  # noqa: B004 - the method, not whether there is one
+    return next((kind for is_one, kind in _KINDS if any(map(is_one, candidates))), "")
+
+
+def _reads(kind: type, name: str) -> bool:
+    """Return whether a class' own source reads an attribute; True without source."""
+    try:
+        return f".{name}" in inspect.getsource(kind)
+    except (OSError, TypeError):
+        return True
+
+
+def _queue_of(app: Any, task: Any) -> str:
+    own = getattr(task, "queue", None)
+    try:
+        route = app.amqp.router.route({"queue": own} if own else {}, task.name, (), {})
+    except Exception:  # noqa: BLE001 - a router is user code, and may read arguments that are missing here
+        return ""
+    return str(getattr(route.get("queue"), "name", route.get("queue") or ""))
+
+
+# queues ---------------------------------------------------------------------------------------------------------------
+
+
+def _queues(app: Any) -> List[Data]:
+    """Return every queue, including those that routing created."""
+    try:
+        queues = app.amqp.queues
+        configured = set(queues.consume_from)
+        return [_queue(queue, configured=name in configured) for name, queue in queues.items()]
+    except (AttributeError, TypeError, ValueError) as error:
+        message = f"task_queues cannot be read: {error}"
+        raise Unreadable(message, "Set a list of kombu.Queue, or a dictionary of their options.") from error
+
+
+def _queue(queue: Any, *, configured: bool) -> Data:
+    exchange = queue.exchange
+    return {
+        "name": queue.name,
+        "exchange": exchange.name if exchange else "",
+        "exchange_type": exchange.type if exchange else "direct",
+        "routing_key": queue.routing_key or "",
+        "arguments": encode(queue_arguments(queue)),
+        "durable": bool(queue.durable),
+        "exchange_durable": bool(exchange.durable) if exchange else True,
+        "configured": configured,
+        "consumer_arguments": encode(dict(queue.consumer_arguments or {})),
+    }
+
+
+def queue_arguments(queue: Any) -> Data:
+    """Return the arguments with which a kombu queue is declared on RabbitMQ: its own, and those of its options."""
+    from kombu.transport.base import to_rabbitmq_queue_arguments  # type: ignore[attr-defined]
+
+    options = ("expires", "message_ttl", "max_length", "max_length_bytes", "max_priority")
+    own = dict(queue.queue_arguments or {})
+    return dict(to_rabbitmq_queue_arguments(own, **{name: getattr(queue, name) for name in options}))
+
+
+# libraries ------------------------------------------------------------------------------------------------------------
+
+
+def _parameters(module: str, owner: str, method: str) -> List[str]:
+    """Return the names of a method's arguments; empty if the library has no such method."""
+    try:
+        found = getattr(__import__(module, fromlist=[owner]), owner).__dict__[method]
+        return sorted(inspect.signature(found).parameters)
+    except (ImportError, AttributeError, KeyError):
+        return []
+
+
+def transport_options() -> Dict[str, List[str]]:
+    """Return the names of the options that each transport lists."""
+    return {"amqp": _parameters("amqp", "Connection", "__init__"), "redis": _redis_options()}
+
+
+def _redis_options() -> List[str]:
+    try:
+        from kombu.transport import redis
+    except ImportError:
+        return []
+    kinds = (getattr(redis, name, None) for name in ("Channel", "SentinelChannel"))
+    return sorted({str(name) for one in kinds for name in getattr(one, "from_transport_options", ())})
+
+
+def _redis_version() -> str:
+    try:
+        import redis
+    except ImportError:
+        return ""
+    return str(redis.__version__)
+
+
+def _backends() -> List[str]:
+    from celery.app.backends import BACKEND_ALIASES
+    from celery.utils.imports import load_extension_class_names
+
+    return sorted({*BACKEND_ALIASES, *(str(pair[0]) for pair in load_extension_class_names("celery.result_backends"))})
+
+
+def _has_atomic_requests() -> bool:
+    """Return whether Django opens a transaction for each request; False if it is not configured in this process."""
+    django = sys.modules.get("django.conf")
+    if django is None or not django.settings.configured:
+        return False
+    return any(one.get("ATOMIC_REQUESTS") for one in (getattr(django.settings, "DATABASES", None) or {}).values())
+
+
+# source ---------------------------------------------------------------------------------------------------------------
+
+
+def _loaded_modules(app: Any, tasks: Iterable[Any], root: Path) -> List[ModuleType]:
+    """Return the project's loaded modules and those of its tasks."""
+    named = {str(app.main or "")} | {type(task).__module__ for task in tasks}
+    # compared as texts: a thousand modules are loaded, and each disk access is slow
+    ours = tuple(f"{str(one).rstrip('/')}/" for one in (root, root.resolve()))
+    found = []
+    for name, module in list(sys.modules.items()):
+        # not as an attribute: a module may have a __getattr__ of its own
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if not isinstance(file, str):
+            continue
+        if name in named or (file.startswith(ours) and not _is_installed(file) and name.partition(".")[0] != "repot"):
+            found.append(module)
+    return found
+
+
+def _is_installed(file: str) -> bool:
+    """Return whether a file belongs to a library; a virtual environment may be inside the project's directory."""
+    return file.startswith(_LIBRARIES) or not _INSTALLED_DIRS.isdisjoint(file.split("/"))
+
+
+def sources(modules: Iterable[ModuleType], root: Path) -> Tuple[List[Data], bool]:
+    """Return the files to read, each with what its names stand for, and whether they are all of the project's.
+
+    They are those of loaded modules, and of other modules of the project, such as views, that may send tasks.
+    """
+    found, loaded = [], set()
+    for module in modules:
+        path = Path(str(vars(module).get("__file__") or ""))
+        if path.suffix != ".py" or not path.is_file():
+            continue
+        loaded.add(path.resolve())
+        found.append({"path": str(path), "loaded": True, "names": _names(path, root, vars(module))})
+    others, complete = _other_modules(root, loaded)
+    found += [
+        {"path": str(path), "loaded": False, "names": _names(path, root, {})}
+        for path in others
+        if _is_worth_reading(path)
+    ]
+    return found, complete
+
+
+def _is_worth_reading(path: Path) -> bool:
+    try:
+        return bool(_WORTH_READING.search(path.read_text(encoding="utf-8", errors="replace")))
+    except OSError:
+        # the reader says that it cannot be read
+        return True
+
+
+def _other_modules(root: Path, loaded: Set[Path]) -> Tuple[List[Path], bool]:
+    """Return the project's other modules, and whether the list is complete."""
+    found: List[Path] = []
+    for directory, directories, files in os.walk(str(root)):
+        inner = Path(directory)
+        directories[:] = [one for one in directories if one not in _SKIPPED_DIRS and not one.startswith(".")]
+        directories[:] = [one for one in directories if not (inner / one / "pyvenv.cfg").exists()]
+        for name in files:
+            path = inner / name
+            # a link may be broken or circular, and a pipe is not a file
+            if path.suffix != ".py" or name.startswith((".", "test_", "conftest")) or not os.path.isfile(str(path)):  # noqa: PTH113
+                continue
+            if path.resolve() in loaded:
+                continue
+            if len(found) == _MAX_FILES:
+                return found, False
+            found.append(path)
+    return found, True
+
+
+def _names(path: Path, root: Path, known: Data) -> Dict[str, Any]:
+    """Return what the names in a module's source stand for, dotted ones such as `transaction.atomic` included.
+
+    `known` are its globals; names that it imports from loaded modules, also inside functions, are looked up there.
+    """
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
+        names = {**_imported(tree, shorten(path, root)), **known}
+        found: Dict[str, Any] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                _add_name(found, node, names)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        # the reader says so
+        return {}
+    return found
+
+
+def _add_name(found: Dict[str, Any], node: ast.expr, names: Data) -> None:
+    dotted = dotted_name(node)
+    if not dotted or dotted in found or dotted.partition(".")[0] not in names:
+        return
+    one = object_behind(names, node)
+    if one is not None or isinstance(node, ast.Name):
+        found[dotted] = _described(one)
+
+
+def dotted_name(node: ast.expr) -> str:
+    """Return `a.b.c` for a name or an attribute of one; empty for any other expression."""
+    if isinstance(node, ast.Attribute):
+        owner = dotted_name(node.value)
+        return f"{owner}.{node.attr}" if owner else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def object_behind(names: Data, node: ast.expr) -> Any:
+    """Return the object behind a name, if that needs no user code; else None."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute):
+        return _held(object_behind(names, node.value), node.attr)
+    return None
+
+
+def _held(owner: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(owner, "__dict__").get(name)
+    except AttributeError:
+        return None
+
+
+def _described(found: Any) -> Optional[Data]:
+    """Return what is to be known of an object: a number or duration, a task, or a class or function that counts."""
+    if found is None:
+        return None
+    kind = type(found)
+    if kind in (int, float, timedelta):
+        return {"value": encode(found)}
+    described: Data = {}
+    if is_celerys(found):
+        described = {"celerys": True, "task": _name_of(found)}
+    # not isinstance, which asks a proxy for its class
+    is_function, is_class = issubclass(kind, FunctionType), issubclass(kind, type)
+    classes = [found] if is_function else found.__mro__ if is_class else kind.__mro__
+    known = [f"{_package(one)}:{one.__name__}" for one in classes if _package(one) in _KNOWN_PACKAGES]
+    if known:
+        described.update(kind="function" if is_function else "class" if is_class else "instance", classes=known)
+        described["module"] = str(classes[0].__module__)
+    # of Annotated, the class
+    origin = _held(found, "__origin__")
+    if origin is not None:
+        described["origin"] = _described(origin)
+    return described
+
+
+def is_celerys(found: Any) -> bool:
+    """Return whether an object is a task or a proxy of one; by its type, because attributes may run user code."""
+    from celery.app.task import Task
+
+    kind = type(found)
+    return issubclass(kind, Task) or _package(kind) == "celery"
+
+
+def _name_of(found: Any) -> str:
+    try:
+        return str(getattr(found, "name", "") or "")
+    except Exception:  # noqa: BLE001 - a property of the user's class
+        return ""
+
+
+def _package(found: Any) -> str:
+    # what `exec` or a library makes may have no module
+    return str(found.__module__).partition(".")[0]
+
+
+def _imported(tree: ast.Module, file: str) -> Data:
+    """Return the names that a module imports from loaded modules."""
+    names: Data = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            source = vars(_loaded(node, file) or object)
+            names.update({one.asname or one.name: source[one.name] for one in node.names if one.name in source})
+        elif isinstance(node, ast.Import):
+            for one in node.names:
+                # without `as` it is the name of the top package
+                module = one.name if one.asname else one.name.partition(".")[0]
+                if module in sys.modules:
+                    names[one.asname or module] = sys.modules[module]
+    return names
+
+
+def _loaded(node: ast.ImportFrom, file: str) -> Optional[ModuleType]:
+    """Return the loaded module that an import names; a relative import starts at the file."""
+    named = node.module.split(".") if node.module else []
+    if not node.level:
+        return sys.modules.get(".".join(named))
+    parts = [*file.split("/")[: -node.level], *named]
+    names = (".".join(parts[start:]) for start in range(len(parts)))
+    return next((sys.modules[name] for name in names if name in sys.modules), None)
+
+
+def shorten(path: Path, root: Path) -> str:
+    """Return a path relative to the project, or the absolute path outside it."""
+    try:
+        return path.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+# in another interpreter -----------------------------------------------------------------------------------------------
+
+
+def main(request: Data) -> None:
+    """Read the application that a request names, and print one line of JSON: the document, or why it has not any.
+
+    What the application prints goes to standard error.
+    """
+    # two separate descriptors: also programs that the application starts print to the first
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115 - until the process ends
+    if sys.path and sys.path[0] == "":
+        # `python -c` adds it; `celery` finds an application in the current directory by itself
+        del sys.path[0]
+    with answer:
+        answer.write(json.dumps(_answer(request)) + "\n")
+
+
+def _answer(request: Data) -> Data:
+    try:
+        import celery
+
+        # the modules behind it are imported when they are used
+        version = str(celery.__version__)
+        if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < OLDEST:
+            return {"error": {"step": "old", "text": version}}
+        from celery.app.utils import find_app  # noqa: F401 - whether it can be imported
+    except Exception as error:  # noqa: BLE001 - a broken installation
+        return {"error": {"step": "celery", "text": f"{type(error).__name__}: {error}"}}
+    name = request["app"]
+    return _attempt("load", name, lambda: _judged(load(name), request))
+
+
+def _judged(app: Any, request: Data) -> Data:
+    from celery import Celery
+
+    if not isinstance(app, Celery):
+        return {"error": {"step": "type", "text": type(app).__name__}}
+    name, target = request["app"], request["target"]
+    today: Data = {}
+
+    def move() -> Data:
+        today["today"] = encode(app.conf.broker_read_url)
+        if target:
+            if getattr(app.__dict__.get("repot"), "settings", None) is not None:
+                return {"error": {"step": "repot", "text": ""}}
+            retarget(app, target)
+        return {}
+
+    def tasks() -> Data:
+        import_tasks(app)
+        return {}
+
+    for step, act in (("config", move), ("tasks", tasks), ("config", lambda: read(app, request["root"]))):
+        found = _attempt(step, name, act)
+        if "error" in found:
+            return found
+    return {**found, **today}
+
+
+def _attempt(step: str, name: str, act: Callable[[], Data]) -> Data:
+    try:
+        return act()
+    except Unreadable as error:
+        return {"error": {"step": "setting", "text": error.message, "hint": error.hint}}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - of the user's modules and classes, or of Celery
+        for one in (error, error.__cause__):
+            kinds = [kind.__name__ for kind in type(one).__mro__ if kind.__module__ == "repot.errors"]
+            if kinds:
+                return {
+                    "error": {
+                        "step": "own",
+                        "kinds": kinds,
+                        "text": str(getattr(one, "message", one)),
+                        "hint": _text(getattr(one, "hint", "")),
+                    }
+                }
+        if step == "load":
+            reason, text = load_problem(name, error)
+            return {"error": {"step": step, "reason": reason, "text": text}}
+        return {"error": {"step": step, "text": f"{type(error).__name__}: {error}"}}

@@ -1,0 +1,155 @@
+"""The collector: one file for any interpreter, and a document that JSON holds."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from repot.doctor.collect import OwnFacts, facts_of
+from repot.doctor.config import DoctorConfig
+from repot.doctor.release import SINCE
+from repot.upstream import collector
+from support.judging import GOOD_RABBITMQ, GOOD_REDIS, RULES, application, facts, judge, stock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from repot.doctor.facts import Facts
+
+SOURCE = """
+import typing
+LATER = timedelta(hours=2)
+app.conf.beat_schedule = {"nightly": {"task": "shop.bill", "schedule": LATER}}
+@app.task(name="shop.bill", shared=False, retry_backoff=2, autoretry_for=(OSError,), tme_limit=5)
+def bill(): ...
+def view():
+    bill.apply_async(countdown=LATER.total_seconds())
+    raise Reject("no", requeue=False)
+"""
+
+
+@pytest.mark.parametrize("conf", [GOOD_REDIS, GOOD_RABBITMQ, stock()], ids=["redis", "rabbitmq", "stock"])
+def test_a_document_says_all_that_the_doctor_reads(conf: dict[str, object], tmp_path: Path) -> None:
+    """What another interpreter sends as JSON makes the same facts as what is read in this process."""
+    document = collector.read(application(conf), str(tmp_path))
+    sent = json.loads(json.dumps(document))
+    here, there = (facts_of(one, "shop", DoctorConfig(tmp_path), OwnFacts()) for one in (document, sent))
+    assert here == there
+
+
+def test_a_document_says_all_that_is_read_in_the_source(
+    project: Callable[[str], Facts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = project(SOURCE)
+    read = collector.read
+    monkeypatch.setattr(collector, "read", lambda *given: json.loads(json.dumps(read(*given))))
+    there = project(SOURCE)
+    assert here == there
+    assert {"shop.bill": 7200.0} == {task.name: task.countdown_s for task in there.tasks}
+
+
+def test_the_collector_is_one_file_of_the_oldest_python() -> None:
+    """It imports the standard library and Celery's own; nothing of repot and nothing that 3.6 does not read."""
+    source = Path(collector.__file__).read_text()
+    tree = ast.parse(source, feature_version=(3, 6))
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [one.name for one in node.names]
+            if isinstance(node, ast.Import)
+            else []
+        )
+    }
+    assert {"celery", "kombu", "redis"} == imported - sys.stdlib_module_names
+
+
+def old(conf: dict[str, object], celery: str = "4.4.7", **task: object) -> Facts:
+    """The facts of an application whose Celery and kombu are older than those of this environment."""
+    found = facts(conf, task=task)
+    kombu = {"4.4.7": "4.6.11", "5.2.7": "5.2.4"}[celery]
+    known = set(found.release.settings) - {name for name, since in SINCE.items() if _release(since) > _release(celery)}
+    release = replace(
+        found.release,
+        celery=celery,
+        kombu=kombu,
+        settings={name: found.release.settings[name] for name in known},
+        transport_options={
+            name: options - {"unacked_restore_interval", "unacked_restore_throttle"}
+            for name, options in found.release.transport_options.items()
+        },
+    )
+    settings = {name: one for name, one in found.settings.items() if "." in name or name in known}
+    versions = found.versions._replace(celery=celery, kombu=kombu)
+    return replace(found, release=release, versions=versions, settings=settings)
+
+
+def _release(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")[:2]))
+
+
+def test_every_setting_that_came_later_exists_now() -> None:
+    assert set() == SINCE.keys() - collector.celery_options().keys()
+
+
+@pytest.mark.parametrize("celery", ["4.4.7", "5.2.7"])
+@pytest.mark.parametrize("conf", [GOOD_REDIS, GOOD_RABBITMQ, stock(), {**GOOD_RABBITMQ, "task_acks_on_failure": False}])
+def test_no_line_names_a_setting_that_the_release_lacks_without_saying_so(conf: dict[str, object], celery: str) -> None:
+    found = old(conf, celery)
+    tasks = tuple(replace(task, retry_on_worker_lost=False, time_limit_s=None, countdown_s=1e6) for task in found.tasks)
+    report = judge(replace(found, tasks=tasks))
+    lines = [line for one in report.findings for line in one.fix.splitlines()]
+    lacking = [name for name, since in SINCE.items() if _release(since) > _release(celery)]
+    named = [line for line in lines for name in lacking if name in line]
+    assert [] == [line for line in named if "Celery" not in line and "celery>=" not in line]
+
+
+@pytest.mark.parametrize(
+    ("rule", "conf", "task", "on_4_4", "on_5_2"),
+    [
+        ("RPT107", stock(worker_cancel_long_running_tasks_on_connection_loss=None), {}, False, False),
+        ("RPT110", stock(worker_soft_shutdown_timeout=1.0), {}, False, False),
+        ("RPT118", stock(broker_transport_options={"visibility_timeout": 60}), {}, False, False),
+        ("RPT201", GOOD_REDIS, {"retry_on_worker_lost": False}, True, True),
+        ("RPT208", {**GOOD_RABBITMQ, "task_queues": None}, {"countdown": 1}, False, False),
+        ("RPT321", GOOD_RABBITMQ, {}, True, True),
+        ("RPT511", stock(task_acks_on_failure_or_timeout=False), {}, False, False),
+    ],
+)
+def test_a_rule_is_applied_to_the_releases_that_it_is_about(
+    rule: str,
+    conf: dict[str, object],
+    task: dict[str, object],
+    on_4_4: bool,
+    on_5_2: bool,
+) -> None:
+    for celery, expected in (("4.4.7", on_4_4), ("5.2.7", on_5_2)):
+        found = old(conf, celery, **task)
+        assert expected is bool(judge(found, rule).findings), celery
+    assert rule in RULES
+
+
+def test_an_option_that_its_kombu_does_not_read_has_no_effect() -> None:
+    conf = stock(broker_transport_options={"visibility_timeout": 7200, "unacked_restore_interval": 1})
+    assert 10 == old(conf).option("unacked_restore_interval")
+    assert ["Redis does not read 'unacked_restore_interval'"] == [
+        one.finding.message.partition(";")[0] for one in judge(old(conf), "RPT504").findings
+    ]
+
+
+def test_a_transport_that_cannot_be_loaded_is_unknown() -> None:
+    found = facts(GOOD_REDIS)
+    broken = replace(
+        found, release=replace(found.release, transport_options={"redis": frozenset(), "amqp": frozenset()})
+    )
+    (one,) = judge(broken, "RPT504").not_judged
+    assert "cannot load its transport 'redis'" in one.reason
+    assert 7200 == broken.option("visibility_timeout")
