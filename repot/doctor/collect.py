@@ -17,6 +17,7 @@ from repot.doctor import static_analysis
 from repot.doctor.deployment import read_deployment
 from repot.doctor.facts import Facts, Setting, StoreFacts, Versions
 from repot.doctor.interpreter import read_with
+from repot.doctor.left_queues import queues_on
 from repot.doctor.queue_facts import delayed_by_repot, read_queues
 from repot.doctor.release import Release
 from repot.doctor.task_facts import read_task, task_lines
@@ -105,7 +106,7 @@ def _collect_with(request: DoctorRequest, config: DoctorConfig) -> Facts:
     today = _today(decode(document["today"])) if target else ()
     facts = _moved(facts, today) if target else facts
     if request.live:
-        facts = _query_brokers(facts, today, request.management_url, passes_over_replicas=False)
+        facts = _query_brokers(facts, today, request.management_url, ExplicitSettings(), passes_over_replicas=False)
     return facts
 
 
@@ -131,9 +132,10 @@ def collect_from(app: Celery, request: DoctorRequest, config: DoctorConfig) -> F
     facts = _moved(facts, today) if target else facts
     if request.live:
         # an application that repot configured leaves a server that is not the primary
-        configured = configured_with(app) is not None
+        settings = configured_with(app)
         management_url = request.management_url or _management_url(app)
-        facts = _query_brokers(facts, today, management_url, passes_over_replicas=configured)
+        known = settings or ExplicitSettings()
+        facts = _query_brokers(facts, today, management_url, known, passes_over_replicas=settings is not None)
         facts = replace(facts, **_store_facts(app))
     return facts
 
@@ -289,7 +291,12 @@ def _apply_target(app: Celery, target: str) -> None:
 
 
 def _query_brokers(
-    facts: Facts, source_servers: tuple[Endpoint, ...], management_url: str, *, passes_over_replicas: bool
+    facts: Facts,
+    source_servers: tuple[Endpoint, ...],
+    management_url: str,
+    settings: WorkerSettings,
+    *,
+    passes_over_replicas: bool,
 ) -> Facts:
     given = facts["broker_use_ssl"]
     # True is TLS without options
@@ -307,7 +314,10 @@ def _query_brokers(
         )
         return found
 
-    return replace(facts, live=ask(facts.servers), source_live=ask(source_servers) if source_servers else None)
+    facts = replace(facts, live=ask(facts.servers), source_live=ask(source_servers) if source_servers else None)
+    today, options = source_servers or facts.servers, facts.options()
+    queues = queues_on(today, settings, tls=tls, transport_options=options, management_url=management_url)
+    return replace(facts, broker_queues=queues)
 
 
 def _store_of(settings: WorkerSettings) -> StoreFacts | None:

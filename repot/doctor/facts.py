@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from repot.doctor.rule import Location
     from repot.doctor.static_analysis import Call, SourceFacts
     from repot.idempotency.durability import Durability
+    from repot.queues import DeploymentQueues
 
 LiveFacts = TypeVar("LiveFacts", RedisFacts, RabbitFacts)
 
@@ -229,6 +230,8 @@ class Facts:
     moved_from: BrokerKind | None = None
     live: RedisFacts | RabbitFacts | None = None
     source_live: RedisFacts | RabbitFacts | None = None
+    #: The queues of the broker that it runs on today; None without `live`.
+    broker_queues: DeploymentQueues | Unknown | None = None
     store: StoreFacts | Unknown | None = None
     python: str = ""
     #: Rights that the lease store's user lacks; None if no task needs a store, or without `--live`.

@@ -24,7 +24,8 @@ def queues_of(app: Celery) -> tuple[dict[str, str], tuple[str, ...]]:
     """
     found: dict[str, str] = {}
     unknown: list[str] = []
-    for name, where in (*_declared(app), *_sent_to(app, unknown), *_in_routes(app.conf.task_routes), *_scheduled(app)):
+    stated = (*queues_in_routes(app.conf.task_routes), *queues_in_schedule(app.conf.beat_schedule))
+    for name, where in (*_declared(app), *_sent_to(app, unknown), *stated):
         if name:
             found.setdefault(name, where)
     return found, tuple(unknown)
@@ -51,21 +52,25 @@ def _sent_to(app: Celery, unknown: list[str]) -> Iterator[tuple[str, str]]:
             unknown.append(error.message)
 
 
-def _scheduled(app: Celery) -> Iterator[tuple[str, str]]:
-    for entry, scheduled in dict(app.conf.beat_schedule or {}).items():
+def queues_in_schedule(schedule: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - Celery's setting
+    """Yield the queues that entries of `beat_schedule` name, each with where; a name may be empty."""
+    for entry, scheduled in dict(schedule or {}).items():
         if isinstance(scheduled, Mapping):
             yield _name_of((scheduled.get("options") or {}).get("queue")), f"beat_schedule {entry!r}"
 
 
-def _in_routes(routes: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - Celery's setting takes many forms
-    """Yield the queues that routes name in a mapping, or a list of mappings or pairs; functions are asked by task."""
+def queues_in_routes(routes: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - Celery's setting takes many forms
+    """Yield the queues that `task_routes` names in a mapping, or a list of mappings or pairs; a name may be empty.
+
+    Functions are asked by task.
+    """
     if isinstance(routes, Mapping):
         for route in routes.values():
             yield _name_of(route.get("queue") if isinstance(route, Mapping) else route), "task_routes"
     elif isinstance(routes, list | tuple):
         for one in routes:
             is_pair = isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[1], Mapping | str)  # noqa: PLR2004
-            yield from _in_routes({one[0]: one[1]} if is_pair else one)
+            yield from queues_in_routes({one[0]: one[1]} if is_pair else one)
 
 
 def _name_of(queue: Any) -> str:  # noqa: ANN401 - what an application writes

@@ -18,7 +18,7 @@ import pytest
 import redis as redis_py
 import trustme
 from celery import Celery
-from kombu import Connection, Exchange, Queue
+from kombu import Connection, Exchange, Producer, Queue
 
 from repot.brokers import Depth, RabbitFacts, RedisFacts, Unknown, inspect, open_broker
 from repot.chaos.instruments.journal import READY, Journal
@@ -209,7 +209,7 @@ def test_a_live_run_changes_nothing_on_redis() -> None:
     assert {"info", "config|get"} <= sent.keys()
     reading = {name for name in sent if "readonly" in flags.get(name, {}).get("flags", [])}
     # of the rest, what is about the connection or the server; EVAL_RO cannot write; EVALSHA of no script, and an EVAL
-    # that returns a number, meet the rights
+    # that returns a number, meet the rights; the script that is loaded looks at keys
     assert sent.keys() - reading <= {
         "hello",
         "client|setinfo",
@@ -222,6 +222,7 @@ def test_a_live_run_changes_nothing_on_redis() -> None:
         "client|tracking",
         "evalsha",
         "eval",
+        "script|load",
     }
 
 
@@ -291,6 +292,37 @@ def test_a_user_of_redis_that_cannot_claim(database: redis_py.Redis, redis: Serv
     assert one["message"].startswith(f"it refuses {right.upper().replace('|', ' ')} (")
     fallback = doctor("--live", "--format=json", "--select=RPT714", WORKER_BROKER_URL=url, WORKER_REDIS_CLAIM="brpop")
     assert [] == json.loads(fallback.stdout)["applications"][0]["findings"]
+
+
+def left(*arguments: str, **variables: str) -> list[str]:
+    """What the doctor says of messages where the application does not look."""
+    found = doctor(*arguments, "--format=json", "--select=RPT221", **variables)
+    report = json.loads(found.stdout)["applications"][0]
+    assert [] == report["not_judged"], found.stderr
+    return [one["message"] for one in report["findings"]]
+
+
+@pytest.mark.usefixtures("database")
+def test_messages_where_the_application_does_not_look(redis: Server) -> None:
+    for queue, options in (("celery", {}), ("forgotten", {}), ("celery", {"global_keyprefix": "shop:"})):
+        sender = Celery(broker=redis.url, set_as_current=False, broker_transport_options=options)
+        sender.send_task("shop.mail", queue=queue)
+    other, beside = left("--live", WORKER_BROKER_URL=redis.url)
+    assert "'forgotten' holds 1 waiting, and neither the application nor a start command names it" == other
+    assert "'shop:'" in beside
+
+
+def test_a_queue_that_nobody_names(admin: Admin) -> None:
+    admin.declare("forgotten", **QUORUM)
+    given = ("--live", "--management-url", admin.server.management_url)
+    assert [] == left(*given, WORKER_BROKER_URL=admin.url)
+    with Connection(admin.url) as connection:
+        Producer(connection.default_channel).publish({}, routing_key="forgotten")
+    # RabbitMQ counts from time to time
+    found = wait_until(
+        lambda: left(*given, WORKER_BROKER_URL=admin.url), within_s=30, what="RabbitMQ has counted it", poll_s=1
+    )
+    assert ["'forgotten' holds 1 waiting, and neither the application nor a start command names it"] == found
 
 
 def test_another_application_in_the_same_database(database: redis_py.Redis, redis: Server) -> None:

@@ -10,6 +10,7 @@ from repot.brokers.facts import known
 from repot.config.capabilities import capabilities_of
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
 from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC, dead_letter_policy, setting_of
+from repot.queues import queues_in_routes, queues_in_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -505,6 +506,40 @@ def sent_before_the_commit(facts: Facts) -> Iterator[Finding]:
     """
     for sent in facts.source.early_sends:
         yield Finding(f"{sent.name} is sent {sent.where}", location=sent.location)
+
+
+@rule(
+    "RPT221",
+    "Messages wait where the application does not look",
+    WARNING,
+    live=True,
+    fix="""
+    celery -A shop worker -Q celery,forgotten  # or, if they are another application's, leave them
+    """,
+    evidence="docs/move-a-backlog.md#which-queues",
+)
+def waits_unread(facts: Facts) -> Iterator[Finding]:
+    """A queue that no task is sent to and no start command reads keeps its messages, and a move leaves them behind.
+
+    So does a list on Redis under another prefix, separator or step of priority than the transport options state.
+    """
+    found = known(facts.broker_queues)
+    if found is None:
+        return
+    stated = (*queues_in_routes(facts["task_routes"]), *queues_in_schedule(facts["beat_schedule"]))
+    names = {queue.name for queue in facts.queues} | {task.queue for task in facts.tasks} | {name for name, _ in stated}
+    names |= {
+        name for worker in facts.deployment.workers for name in str(worker.options.get("queues") or "").split(",")
+    }
+    for one in found.queues.values():
+        if one.holds_messages and not one.is_certain and one.name not in names:
+            yield Finding(f"{one.name!r} holds {one.counts}, and neither the application nor a start command names it")
+    for beside in found.unreached(names, on_purpose=False):
+        yield Finding(
+            f"{beside.text}, which the transport options do not reach",
+            setting="broker_transport_options",
+            fix=f"app.conf.broker_transport_options |= {dict(beside.options)!r}",
+        )
 
 
 def _store_failures(key: str) -> str:

@@ -14,7 +14,9 @@ from celery import Celery, Task
 from celery.beat import ScheduleEntry
 from kombu import Exchange, Queue
 
+from repot.brokers import Depth
 from repot.brokers.facts import Binding, DeclaredPolicy, DeclaredQueue, Permissions, RabbitFacts, RedisFacts, Unknown
+from repot.brokers.held import Beside
 from repot.config.broker_kinds import BrokerKind
 from repot.config.endpoints import endpoints
 from repot.doctor.config import DoctorConfig, Waiver
@@ -26,6 +28,7 @@ from repot.errors import ConfigInvalid
 from repot.idempotency import TASK_ID, IdempotentTask
 from repot.idempotency import Policy as GuardPolicy
 from repot.idempotency.durability import Durability
+from repot.queues import DeploymentQueues, KnownQueue
 from support.judging import (
     GOOD_RABBITMQ,
     GOOD_REDIS,
@@ -86,6 +89,13 @@ def rabbit_says(**changes: object) -> RabbitFacts:
 
 def on_redis(**changes: object) -> Facts:
     return facts(GOOD_REDIS, **changes)  # type: ignore[arg-type]
+
+
+def holding(queue: str, beside: tuple[Beside, ...] = ()) -> Facts:
+    """A Redis with messages in a queue; the application routes to `routed`, and a start command reads `mail`."""
+    found = DeploymentQueues({queue: KnownQueue(queue, depth=Depth(ready=3, unacked=0))}, beside=beside)
+    conf = {**GOOD_REDIS, "task_routes": [{"other.*": {"queue": "routed"}}]}
+    return facts(conf, live=REDIS_SAYS, broker_queues=found, workers=worker(queues="celery,mail"))
 
 
 def on_stock(**changes: object) -> Facts:
@@ -1400,6 +1410,20 @@ CASES = [
         ),
         "is declared with 60000",
         "options",
+    ),
+    # the broker's queues
+    Case(
+        "RPT221",
+        lambda: holding("forgotten"),
+        lambda: holding("routed"),
+        "'forgotten' holds 3 waiting, and neither",
+    ),
+    Case(
+        "RPT221",
+        lambda: holding("celery", beside=(Beside("5 waiting under 'x'", frozenset({"celery"}), {"sep": ":"}),)),
+        lambda: holding("mail"),
+        "5 waiting under 'x', which the transport options",
+        "beside",
     ),
     # the Redis itself
     Case(
