@@ -125,7 +125,7 @@ def _fitting_line(facts: Facts, line: str) -> str:
     missing = [
         since for name, since in SINCE.items() if re.search(rf"\b{name}\b", line) and not facts.has_setting(name)
     ]
-    if not missing or "Celery" in line:
+    if not missing or "Celery " in line or "celery>=" in line:
         return line
     needed = max(missing, key=release_of)
     return f"{line}{',' if '#' in line else '  #'} Celery {needed} and newer"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+from repot.doctor.release import SINCE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -155,6 +157,8 @@ def _suggest_anywhere(written: str, release: Release) -> str | None:
 
 
 def _suggest(name: str, release: Release) -> str:
+    if name in SINCE:
+        return f"the setting of Celery {SINCE[name]} and newer"
     if name in _SUGGESTED:
         return _SUGGESTED[name]
     similar = difflib.get_close_matches(name, release.settings, n=1, cutoff=_SIMILARITY)

@@ -1071,6 +1071,15 @@ def test_a_traceback_is_shown_on_request(tmp_path: Path, case: str) -> None:
     assert PLANTED not in found.stdout + found.stderr
 
 
+@pytest.mark.parametrize("shape", [shape for shape, _ in AS_WRITTEN], ids=lambda shape: shape.directory)
+def test_with_another_interpreter_it_finds_the_same(judged: Judge, shape: Shape) -> None:
+    alone = judged(Variant(shape))
+    other = judged(Variant(shape, options=("--python", sys.executable), note="by another interpreter"))
+    assert alone.report == {**other.report, "read_with": None}
+    assert alone.exit_code == other.exit_code
+    assert sys.executable == other.report["read_with"]
+
+
 @pytest.mark.parametrize("shape", [NAMESPACE, TASK_CLASSES], ids=lambda shape: shape.directory)
 def test_mounted_under_celery_it_finds_the_same(judged: Judge, shape: Shape) -> None:
     alone, mounted = judged(Variant(shape)), judged(Variant(shape, mounted=True))
