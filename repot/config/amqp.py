@@ -7,6 +7,7 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 from repot.config.entry import TLS_FIELDS, entry, transport_option
+from repot.upstream.control_queues import settings_to_make_exclusive
 from repot.upstream.tls_hostname import PerHostTls
 
 if TYPE_CHECKING:
@@ -32,6 +33,15 @@ def transport_entries(settings: WorkerSettings) -> Iterator[Entry]:
         yield entry("broker_use_ssl", _tls(settings), *TLS_FIELDS)
     # in the configuration and not in the URL: producers never send heartbeats
     yield entry("broker_heartbeat", settings.heartbeat, "heartbeat")
+
+
+def exclusive_entries() -> Iterator[Entry]:
+    """Yield settings by which queues of replies and events are exclusive, where that is not Celery's default.
+
+    RabbitMQ 4.3 denies those that are neither exclusive nor durable.
+    """
+    for key in sorted(settings_to_make_exclusive()):
+        yield entry(key, True)
 
 
 def control_entries() -> Iterator[Entry]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from repot.config import amqp, redis
 from repot.config.entry import entry
 from repot.config.urls import REDIS_SCHEMES
+from repot.upstream.capabilities import unread_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,11 +60,14 @@ def entries(settings: WorkerSettings, role: Role = Role.WORKER) -> tuple[Entry, 
         found += redis.transport_entries(settings)
     if read.is_rabbitmq or write.is_rabbitmq:
         found += amqp.transport_entries(settings)
+        found += amqp.exclusive_entries()
         if role is Role.WORKER:
+            # after the one above, which it overrides
             found += amqp.control_entries()
     # a bridge declares its queues on both sides; Redis ignores RabbitMQ's arguments
     found += amqp.queue_entries(settings) if read.is_rabbitmq or write.is_rabbitmq else _plain_queues(settings)
-    return tuple(found)
+    unread = unread_keys()
+    return tuple(one for one in found if one.key not in unread)
 
 
 def _addresses(settings: WorkerSettings) -> Iterator[Entry]:

@@ -17,18 +17,11 @@ from urllib.parse import quote, unquote
 
 import amqp
 from kombu.common import Broadcast
-from kombu.transport.native_delayed_delivery import (
-    CELERY_DELAYED_DELIVERY_EXCHANGE,
-    MAX_LEVEL,
-    MAX_NUMBER_OF_BITS_TO_USE,
-    bind_queue_to_native_delayed_delivery_exchange,
-    calculate_routing_key,
-    declare_native_delayed_delivery_exchanges_and_queues,
-    level_name,
-)
 
 from repot.config.queues import is_delayed
+from repot.upstream import delay_queues
 from repot.upstream.declarable import Declarable
+from repot.upstream.delay_queues import BITS, LAST_LEVEL, level_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,18 +31,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: The exchange to which delayed messages are sent.
-ENTRY = level_name(MAX_LEVEL)
+ENTRY = level_name(LAST_LEVEL)
 #: The exchange from which they leave.
-EXIT = CELERY_DELAYED_DELIVERY_EXCHANGE
+EXIT = delay_queues.EXIT
 #: The longest delay in seconds, some eight years.
-LONGEST_S = 2**MAX_NUMBER_OF_BITS_TO_USE - 1
+LONGEST_S = 2**BITS - 1
 
 #: The last word of repot's keys: no `#.<routing key>` that kombu binds for another queue ends with it.
 _LAST = "repot-delayed"
 #: RabbitMQ's limit of a routing key.
 _KEY_BYTES = 255
 
-_DELAYED = re.compile(rf"(?:[01]\.){{{MAX_NUMBER_OF_BITS_TO_USE}}}([^.]+)\.{_LAST}")
+_DELAYED = re.compile(rf"(?:[01]\.){{{BITS}}}([^.]+)\.{_LAST}")
 
 
 def delayed_key(queue: str, seconds: int) -> str:
@@ -57,18 +50,18 @@ def delayed_key(queue: str, seconds: int) -> str:
 
     Empty if the queue's name is too long.
     """
-    key: str = calculate_routing_key(min(seconds, LONGEST_S), _words(queue))
+    key = delay_queues.delayed_key(min(seconds, LONGEST_S), _words(queue))
     return key if len(key) <= _KEY_BYTES else ""
 
 
 def delayed_pattern(queue: str) -> str:
     """Return the binding key by which a queue receives what is due, and no other queue does."""
-    return f"{'*.' * MAX_NUMBER_OF_BITS_TO_USE}{_words(queue)}"
+    return f"{'*.' * BITS}{_words(queue)}"
 
 
 def native_key(key: str, seconds: int) -> str:
     """Return kombu's key for the same delay, for queues that kombu binds to the exit."""
-    return str(calculate_routing_key(min(seconds, LONGEST_S), key))
+    return delay_queues.delayed_key(min(seconds, LONGEST_S), key)
 
 
 def queue_of(key: str) -> str:
@@ -79,12 +72,12 @@ def queue_of(key: str) -> str:
 
 def delayed_queue_of(key: str) -> str:
     """Return the queue of any delayed message's key: repot's, or kombu's, whose routing key is usually the queue."""
-    words = key.split(".", MAX_NUMBER_OF_BITS_TO_USE)
-    return queue_of(key) or (words[-1] if len(words) > MAX_NUMBER_OF_BITS_TO_USE else "")
+    words = key.split(".", BITS)
+    return queue_of(key) or (words[-1] if len(words) > BITS else "")
 
 
 #: The queues that hold delayed messages, of all queues of a virtual host.
-LEVELS = tuple(level_name(number) for number in range(MAX_LEVEL + 1))
+LEVELS = tuple(level_name(number) for number in range(LAST_LEVEL + 1))
 #: The exchanges that a delayed message may name when it is delivered: the last queue that held it sent it there, and
 #: from exchange to exchange the name stays. Only a delay of an odd number of seconds ends at the exit itself.
 LAST_EXCHANGES = frozenset({EXIT, *LEVELS}) - {ENTRY}
@@ -106,7 +99,7 @@ def bind(connection: Any, queue: Queue, native: Collection[str] = ()) -> None:  
         with connection.channel() as own:
             own.queue_bind(queue=queue.name, exchange=EXIT, routing_key=pattern)
     if queue.exchange and queue.exchange.name in native and not isinstance(queue, Broadcast):
-        bind_queue_to_native_delayed_delivery_exchange(connection, queue)
+        delay_queues.bind_by_exchange(connection, queue)
 
 
 class DelayExit(Declarable):
@@ -138,7 +131,7 @@ class DelayExit(Declarable):
             with channel.connection.channel() as own:
                 own.exchange_declare(EXIT, "", passive=True)
         except amqp.NotFound:
-            declare_native_delayed_delivery_exchanges_and_queues(channel.connection, self.kind)
+            delay_queues.declare(channel.connection, self.kind)
         except amqp.AccessRefused as error:
             # RabbitMQ 4.3 requires a right even for a passive declaration
             log.debug("the workers have to bind the delays' exit: %s", error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from repot.config.entry import TLS_FIELDS, entry, transport_option
 from repot.config.urls import REDIS_SCHEMES
+from repot.upstream.url_options import read_truth_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,6 +91,7 @@ def with_tls(url: Address, settings: WorkerSettings) -> Address:
     """
     if url.scheme != "rediss":
         return url
+    read_truth_values()
     options = {
         "ssl_cert_reqs": "CERT_REQUIRED" if settings.tls_verify else "CERT_NONE",
         "ssl_check_hostname": str(settings.tls_verify).lower(),

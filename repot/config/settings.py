@@ -6,6 +6,7 @@ hours. A new setting is one `Field` here; `make docs` writes it into `docs/setti
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -23,6 +24,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from repot.config.backends import require_backend
 from repot.config.probe import DEFAULT_SOCKET_TIMEOUT_S
 from repot.config.urls import DATABASE_SCHEMES, STORE_SCHEMES, BrokerUrl, ServiceUrl, is_redis
+from repot.upstream import capabilities
 
 #: The prefix of every variable.
 PREFIX = "WORKER_"
@@ -480,9 +482,20 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
     hard, soft = settings.task_time_limit, settings.task_soft_time_limit
     if hard and soft and soft >= hard:
         found.append("WORKER_TASK_SOFT_TIME_LIMIT is not below WORKER_TASK_TIME_LIMIT, so it would have no effect")
+    found += _problems_of_releases(settings)
     found += _queue_name_problems(settings)
     found += _rollout_problems(settings)
     return found
+
+
+def _problems_of_releases(settings: WorkerSettings) -> list[str]:
+    """Return what is asked for by name, and is off with the installed libraries."""
+    asked = {name: getattr(settings, name) for name in settings.model_fields_set}
+    named = {name: value for name, value in asked.items() if value != type(settings).model_fields[name].default}
+    return [
+        f"{variable(name)} needs {need.library} {need.since}, and {version(need.library)} is installed: {need.note}"
+        for name, need in capabilities.problems({name: value for name, value in named.items() if value})
+    ]
 
 
 def _address_problems(settings: WorkerSettings) -> list[str]:

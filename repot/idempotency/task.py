@@ -110,6 +110,13 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         super().on_bound(app)
         require_sound_task(cls)
 
+    def push_request(self, *args: Any, **kwargs: Any) -> None:
+        """Push a request over that of the run, as Celery does since 5.5.
+
+        A class behind this one calls `Task.__call__`, which in 5.4 pushes an empty one: the run would lose its lease.
+        """
+        super().push_request(*args, **{**vars(self.request), **kwargs})
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run under a lease when a worker calls."""
         # a direct call; a call from inside its own run; Celery's own tasks, where this is the base class of all

@@ -32,7 +32,7 @@ POINTS = (
         "celery.app.amqp:AMQP.Queues",
         Failure.SILENT,
         _DECLARING,
-        contains=("return self.queues_cls(", "default_exchange=self.default_exchange,"),
+        contains=("return self.queues_cls(",),
     ),
     Point("celery.app.amqp:Queues._add", Failure.SILENT, _DECLARING, "(self, queue)"),
     Point("celery.app.amqp:Queues.add", Failure.SILENT, _DECLARING, contains=("return self._add(queue)",)),
@@ -90,11 +90,18 @@ class HookedAMQP(AMQP):  # type: ignore[misc]
     def __init__(self, app: Celery) -> None:
         """Take the application."""
         super().__init__(app)
-        self.queues_cls: Any = self.make_queues
+        self.queues_cls: Any = self._make_queues
 
     def make_queues(self, *args: Any, **options: Any) -> HookedQueues:
         """Hook: return the declarations."""
         return HookedQueues(*args, **options)
+
+    def _make_queues(self, *args: Any, **options: Any) -> HookedQueues:
+        made = self.make_queues(*args, **options)
+        if not hasattr(made, "create_missing_queue_type"):
+            # Celery before 5.6 declares queues by their name alone as classic ones
+            made.create_missing_queue_type = self.app.conf.get("task_create_missing_queue_type")
+        return made
 
     def make_router(self, *args: Any, **options: Any) -> HookedRouter:
         """Hook: return the router."""

@@ -10,10 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from celery.app.amqp import Queues
+from celery.utils.collections import ConfigurationView
 
 from repot.upstream.point import Failure, Point
+from repot.upstream.wrapping import wrap_once
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery import Celery
 
 _BREAKS = "`repot.configure` overrides what an application configured, or is overridden by `config_from_object`."
@@ -32,10 +36,46 @@ POINTS = (
         _BREAKS,
         contains=("maps=maps,", "changes=maps[0],"),
     ),
+    Point(
+        "celery.utils.collections:ConfigurationView.__getitem__",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("for mapping in self.maps: for k in keys:",),
+        since="5.7",
+    ),
+    Point(
+        "celery.utils.collections:ConfigurationView.__getitem__",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("keys = self._to_keys(key)", "tuple(f(key) for f in self._keys) if self._keys else ()"),
+        until="5.7",
+    ),
     Point("celery.app.defaults:NAMESPACES", Failure.LOUD, "The doctor does not know Celery's settings."),
     Point("celery.app.defaults:_TO_NEW_KEY", Failure.LOUD, "The doctor does not know the old names of settings."),
     Point("celery.app.defaults:flatten", Failure.LOUD, "The doctor does not know Celery's settings."),
 )
+
+
+def let_changes_win() -> None:
+    """Let what is set on `app.conf` count before what was read with a namespace, as Celery does since 5.7.
+
+    Releases before look for `CELERY_BROKER_URL` everywhere, and for `broker_url` only then: a setting of a module that
+    was read by `config_from_object(..., namespace="CELERY")` cannot be changed.
+    """
+    if "maps" not in ConfigurationView.__getitem__.__code__.co_names:
+        wrap_once(ConfigurationView, "__getitem__", _first_map_first)
+
+
+def _first_map_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __getitem__(self: Any, key: str) -> Any:  # noqa: N807 - Celery's
+        keys = (*self._to_keys(key), *(convert(key) for convert in self._keys or ()))
+        for settings in self.maps:
+            for name in map(self._key, keys):
+                if name in settings:
+                    return settings[name]
+        return original(self, key)
+
+    return __getitem__
 
 
 def changeable(app: Celery) -> tuple[dict[str, Any], dict[str, Any]]:

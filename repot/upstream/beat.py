@@ -37,11 +37,21 @@ POINTS = (
         Failure.SILENT,
         _BREAKS,
         "(self, entry, producer=None, advance=True, **kwargs)",
-        (
-            "entry = self.reserve(entry) if advance else entry",
-            "options = entry.options.copy()",
-            "producer=producer, **options)",
-        ),
+        ("entry = self.reserve(entry) if advance else entry",),
+    ),
+    Point(
+        "celery.beat:Scheduler.apply_async",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("options = entry.options.copy()", "producer=producer, **options)"),
+        since="5.7",
+    ),
+    Point(
+        "celery.beat:Scheduler.apply_async",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("producer=producer, **entry.options)",),
+        until="5.7",
     ),
     Point(
         "celery.beat:Scheduler.apply_entry",

@@ -34,11 +34,15 @@ POINTS = (
         "celery.apps.worker:on_cold_shutdown",
         Failure.SILENT,
         _BREAKS,
-        contains=(
-            "worker.wait_for_soft_shutdown()",
-            "worker.consumer.cancel_active_requests()",
-            "worker.consumer.pool.stop()",
-        ),
+        contains=("worker.wait_for_soft_shutdown()", "worker.consumer.pool.stop()"),
+        since="5.5",
+    ),
+    Point(
+        "celery.apps.worker:on_cold_shutdown",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("worker.consumer.cancel_active_requests()",),
+        since="5.6",
     ),
     Point(
         "celery.worker.consumer.consumer:Consumer.cancel_active_requests",
@@ -46,6 +50,24 @@ POINTS = (
         _BREAKS,
         "(self)",
         ("tuple(filter(should_cancel, active_requests))",),
+        since="5.6",
+    ),
+    Point(
+        "celery.apps.worker:on_cold_shutdown",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("worker.consumer.cancel_all_unacked_requests()",),
+        since="5.5",
+        until="5.6",
+    ),
+    Point(
+        "celery.worker.consumer.consumer:Consumer.cancel_all_unacked_requests",
+        Failure.SILENT,
+        _BREAKS,
+        "(self)",
+        ("tuple(filter(should_cancel, active_requests))",),
+        since="5.5",
+        until="5.6",
     ),
     Point(
         "celery.worker.worker:WorkController.wait_for_soft_shutdown",
@@ -53,6 +75,7 @@ POINTS = (
         "A soft shutdown gives no time to a task that has just begun.",
         "(self)",
         ("if app.conf.worker_enable_soft_shutdown_on_idle:",),
+        since="5.5",
     ),
     Point(
         "celery.worker.request:Request.execute_using_pool",
@@ -72,9 +95,16 @@ POINTS = (
 )
 
 
+#: What a cold shutdown calls: in Celery 5.6, and in 5.5. One of 5.4 cancels nothing: it ends the pool.
+_CANCEL = ("cancel_active_requests", "cancel_all_unacked_requests")
+
+
 def cancel_beginning_tasks(consumer: Any) -> None:
     """Let a worker's cold shutdown cancel the tasks that have begun without its knowledge, as soon as it knows."""
-    worker, cancel = consumer.controller, consumer.cancel_active_requests
+    name = next((name for name in _CANCEL if hasattr(consumer, name)), None)
+    if name is None:
+        return
+    worker, cancel = consumer.controller, getattr(consumer, name)
     wait = worker.wait_for_soft_shutdown
 
     def cancel_now_and_later() -> None:
@@ -90,7 +120,7 @@ def cancel_beginning_tasks(consumer: Any) -> None:
             worker.app.conf.worker_enable_soft_shutdown_on_idle = True
         wait()
 
-    consumer.cancel_active_requests = cancel_now_and_later
+    setattr(consumer, name, cancel_now_and_later)
     worker.wait_for_soft_shutdown = wait_for_all
 
 

@@ -1,23 +1,31 @@
 """The step of Celery's worker that makes what delays, and binds queues to its exit.
 
 It binds every queue the application knows, and those of them that do not exist on the broker make it log "Native
-delayed delivery will not be available", which is not so.
+delayed delivery will not be available", which is not so. Celery 5.4 has no such step.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery.worker.consumer.delayed_delivery import DelayedDelivery
+from celery.worker.consumer import Tasks
 
+from repot.upstream import delay_queues
 from repot.upstream.point import Failure, Point
+from repot.upstream.prefetch_mode import has_quorum_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery import Celery
 
-__all__ = ["POINTS", "DelayedDelivery", "bind_queues_by"]
+_Celerys: Any
+try:
+    from celery.worker.consumer.delayed_delivery import DelayedDelivery as _Celerys
+except ImportError:
+    _Celerys = None
+
+__all__ = ["POINTS", "bind_queues_by", "step_before"]
 
 POINTS = (
     Point(
@@ -25,13 +33,29 @@ POINTS = (
         Failure.SILENT,
         "A worker does not bind its queues, and delayed tasks do not arrive.",
         contains=("self._bind_queues(c.app, connection)",),
+        since="5.5",
     ),
 )
 
+#: The step after which one that calls `bind_queues_by` is made.
+step_before: type[Any] = Tasks if _Celerys is None else _Celerys
 
-def bind_queues_by(bind: Callable[[Celery, Any], None], consumer: Any) -> None:
+
+def bind_queues_by(bind: Callable[[Celery, Any], None], consumer: Any) -> Callable[[], None]:
     """Let a worker's step `DelayedDelivery` bind queues by `bind(app, connection)`.
 
-    The step has been made, and not yet asked whether it is needed.
+    The step has been made, and not yet asked whether it is needed. Returns what to call when the worker has connected,
+    which does the work of the step where Celery has none.
     """
-    consumer.blueprint.steps[DelayedDelivery.name]._bind_queues = bind
+    if _Celerys is not None:
+        consumer.blueprint.steps[_Celerys.name]._bind_queues = bind
+        return lambda: None
+
+    def set_up() -> None:
+        app = consumer.app
+        with app.connection_for_write() as connection:
+            if connection.transport.driver_type == "amqp" and has_quorum_queue(app):
+                delay_queues.declare(connection, delay_queues.queue_type(app))
+                bind(app, connection)
+
+    return set_up

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 _BREAKS = "`celery -A app worker` prints a traceback around a refused configuration."
 
-POINTS = (Point("celery.bin.celery:celery.callback", Failure.SILENT, _BREAKS, contains=("app = find_app(app)",)),)
+POINTS = (
+    Point("celery.bin.celery:celery.callback", Failure.SILENT, _BREAKS, contains=("app = find_app(app)",), since="5.5"),
+    Point("celery.bin.celery:App.convert", Failure.SILENT, _BREAKS, contains=("return find_app(value)",), until="5.5"),
+)
 
 
 def wrap_find_app(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

@@ -1,9 +1,9 @@
 """Delays that Celery itself has RabbitMQ keep.
 
-Bugs of Celery 5.7 (`Celery.send_task` in `celery/app/base.py`), where it detects quorum queues: it delays behind topic
-exchanges alone, which send a message to every queue bound with its key; it takes `int(countdown)`, and kombu refuses a
-delay of 0 s (ValueError, so that `Task.retry` rejects the message); and a task routed by an exchange alone raises
-KeyError.
+Bugs of Celery since 5.5 (`Celery.send_task` in `celery/app/base.py`), where it detects quorum queues: it delays behind
+topic exchanges alone, which send a message to every queue bound with its key; it takes `int(countdown)`, and kombu
+refuses a delay of 0 s (ValueError, so that `Task.retry` rejects the message); and a task routed by an exchange alone
+raises KeyError. Celery 5.4 delays nothing.
 
 There is no setting to turn it off. Workers detect quorum queues by the same function under another name, which
 has to go on.
@@ -31,11 +31,18 @@ POINTS = (
         Failure.SILENT,
         _SENDING,
         contains=(
-            "if detect_quorum_queues(self, driver_type)[0]:",
+            "detect_quorum_queues(self, driver_type)[0]:",
             "calculate_routing_key(int(countdown), routing_key)",
         ),
+        since="5.5",
     ),
-    Point("celery.utils.quorum_queues:detect_quorum_queues", Failure.LOUD, _SENDING, contains=('return False, ""',)),
+    Point(
+        "celery.utils.quorum_queues:detect_quorum_queues",
+        Failure.LOUD,
+        _SENDING,
+        contains=('return False, ""',),
+        since="5.5",
+    ),
 )
 
 
@@ -48,4 +55,5 @@ def leave_delays_to(is_delayed_by_us: Callable[[Celery], bool]) -> None:
 
         return detect_quorum_queues
 
-    wrap_once(base, "detect_quorum_queues", undetected)
+    if hasattr(base, "detect_quorum_queues"):
+        wrap_once(base, "detect_quorum_queues", undetected)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from importlib import import_module
+from importlib.metadata import version
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from repot import upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from repot.upstream.point import Point
 
@@ -21,6 +23,13 @@ def points() -> dict[str, tuple[Point, ...]]:
         found.name: import_module(f"{upstream.__name__}.{found.name}") for found in iter_modules(upstream.__path__)
     }
     return {name: module.POINTS for name, module in modules.items() if hasattr(module, "POINTS")}
+
+
+def of_installed(found: Iterable[Point]) -> tuple[Point, ...]:
+    """Return those of some points that the installed releases of their libraries should have."""
+    return tuple(
+        point for point in found if point.library in sys.stdlib_module_names or point.is_of(version(point.library))
+    )
 
 
 def changes(point: Point) -> Iterator[str]:

@@ -39,7 +39,7 @@ POINTS = (
         "amqp.abstract_channel:AbstractChannel.wait",
         Failure.SILENT,
         _BREAKS,
-        contains=("conn.drain_events(timeout=timeout)",),
+        contains=("drain_events(timeout=timeout)",),
     ),
     # a message of which it has read a part is read by it to the end: the next frame is not a method
     Point("amqp.method_framing:frame_handler", Failure.SILENT, _BREAKS, contains=("expected_types[channel] = 3",)),

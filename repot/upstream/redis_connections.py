@@ -11,6 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import redis
+from redis.connection import AbstractConnection
 
 from repot.upstream.point import Failure, Point
 from repot.upstream.wrapping import wrap_once
@@ -50,11 +51,23 @@ POINTS = (
         "A worker connects to a replica and finds out with its first write.",
         "(self, check_health: bool = True)",
         ("self.handshake_metadata = self.read_response()",),
+        since="5.3",
+    ),
+    Point(
+        "redis.connection:AbstractConnection.on_connect",
+        Failure.SILENT,
+        "A worker connects to a replica and finds out with its first write.",
+        "(self)",
+        ("response = self.read_response()",),
+        until="5.3",
     ),
 )
 
 #: Applications are configured in several threads.
 _CHANGING = Lock()
+
+
+_KEEPS_GREETING = hasattr(AbstractConnection, "on_connect_check_health")
 
 
 class CheckedConnection:
@@ -66,13 +79,31 @@ class CheckedConnection:
     def on_greeting(self, greeting: dict[Any, Any]) -> None:
         """Hook: the server has answered HELLO; empty with RESP2, which has no greeting."""
 
+    #: The greeting of the link that is being made, where redis-py does not keep it.
+    _greeting: dict[Any, Any] | None = None
+
     def read_response(self, *arguments: Any, **options: Any) -> Any:
         """Read an answer."""
         try:
-            return super().read_response(*arguments, **options)  # type: ignore[misc]
+            found = super().read_response(*arguments, **options)  # type: ignore[misc]
         except redis.ResponseError as error:
             self.on_refused(error)
             raise
+        if self._greeting == {} and isinstance(found, dict):
+            self._greeting = found
+        return found
+
+    def on_connect(self) -> None:
+        """Greet the server; redis-py before 5.3 calls nothing else."""
+        if _KEEPS_GREETING:
+            super().on_connect()  # type: ignore[misc]
+            return
+        self._greeting = {}
+        try:
+            super().on_connect()  # type: ignore[misc]
+            self.on_greeting(self._greeting)
+        finally:
+            self._greeting = None
 
     def on_connect_check_health(self, *arguments: Any, **options: Any) -> None:
         """Greet the server."""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu import transport as transports
 from kombu.transport import redis, virtual
+from kombu.utils.eventio import READ, poll
 from kombu.utils.json import loads
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError  # noqa: A004 - redis-py's
 
 from repot.upstream.point import Failure, Point
 
@@ -52,6 +53,35 @@ POINTS = (
         Failure.SILENT,
         "A worker on a dead link to Redis does not connect again.",
         contains=("waited = now - channel._brpop_sent_at",),
+        since="5.7",
+    ),
+    Point(
+        "kombu.transport.redis:Transport.register_with_event_loop",
+        Failure.SILENT,
+        "Messages beyond the visibility timeout wait 100 s for their sweep.",
+        "(self, connection, loop)",
+        ("loop.call_repeatedly(10, cycle.maybe_restore_messages)",),
+        until="5.7",
+    ),
+    Point(
+        "kombu.transport.redis:QoS.restore_visible",
+        Failure.LOUD,
+        "A worker on Redis ends at its first sweep.",
+        "(self, start=0, num=10, interval=10)",
+    ),
+    Point(
+        "kombu.transport.redis:MultiChannelPoller.get",
+        Failure.SILENT,
+        "A worker without an event loop waits for ever for a notice that is lost.",
+        contains=("self.on_poll_start()",),
+        since="5.7",
+    ),
+    Point(
+        "kombu.transport.redis:MultiChannelPoller.get",
+        Failure.SILENT,
+        "A worker without an event loop waits for ever for a notice that is lost.",
+        contains=("for channel in self._channels: if channel.active_queues: # BRPOP mode?",),
+        until="5.7",
     ),
     Point(
         "kombu.transport.redis:Channel._brpop_start",
@@ -83,6 +113,22 @@ POINTS = (
         Failure.SILENT,
         "A worker on Redis waits up to a second for each message.",
         contains=("return self.invalidation_push_handler_func(response)",),
+        since="6",
+    ),
+    Point(
+        "redis._parsers.resp3:_RESP3Parser.handle_push_response",
+        Failure.SILENT,
+        "A worker on Redis waits up to a second for each message.",
+        contains=("return self.invalidation_push_handler_func(response)",),
+        since="5.1",
+        until="6",
+    ),
+    Point(
+        "redis._parsers.resp3:_RESP3Parser.set_push_handler",
+        Failure.SILENT,
+        "A worker on Redis waits up to a second for each message.",
+        contains=("self.push_handler_func = push_handler_func",),
+        until="5.1",
     ),
     Point(
         "redis._parsers.resp3:_RESP3Parser._read_response",
@@ -111,13 +157,20 @@ POINTS = (
 _LOOK_EVERY_S = 1.0
 
 
+_SWEEPS_BY_OPTION = hasattr(redis.Channel, "unacked_restore_interval")
+_CHECKS_LINKS = hasattr(redis.MultiChannelPoller, "maybe_check_brpop_health")
+_STARTS_IN_GET = "on_poll_start" in redis.MultiChannelPoller.get.__code__.co_names
+
 #: What `next_answer` returns for a notice that a list has changed.
 NOTICE = object()
 
 
 def mark_notices(connection: Any) -> None:
     """Let `next_answer` tell notices from answers on a new link of redis-py's."""
-    connection._parser.set_invalidation_push_handler(lambda _: NOTICE)
+    parser = connection._parser
+    # redis-py before 5.1 has one handler for what is pushed; no subscription shares the link
+    handle = getattr(parser, "set_invalidation_push_handler", None) or parser.set_push_handler
+    handle(lambda _: NOTICE)
 
 
 def next_answer(connection: Any) -> Any:
@@ -184,6 +237,10 @@ class ClaimingChannel:
     _asked_at = 0.0
     #: 2 for a server or proxy that does not know HELLO; None for the usual one.
     _protocol: int | None = None
+    #: When BRPOP, or what stands for it, was sent; kombu has it since 5.7.
+    _brpop_sent_at: float | None = None
+    #: kombu's default of an option that it has since 5.7.
+    unacked_restore_throttle = 10
 
     @property
     def wants_notices(self) -> bool:
@@ -197,7 +254,7 @@ class ClaimingChannel:
     def lasting_pool(self) -> Any:
         """Return a pool of connections to this channel's server that is not closed with the channel."""
         channel: Any = self
-        manager = channel._sentinel_manager
+        manager = getattr(channel, "_sentinel_manager", None)
         pool = channel._get_pool()
         channel._sentinel_manager = manager
         return pool
@@ -252,19 +309,23 @@ class ClaimingChannel:
         channel: Any = self
         # what needs no ACK is not recorded, so BRPOP takes it: the replies that a starting worker waits for
         if not channel.ack_emulation or not self._unacknowledged.isdisjoint(channel.active_queues):
-            super()._brpop_start(timeout)  # type: ignore[misc]
+            self._brpop(timeout)
             return
         if not self._has_decided:
             self._source = self.make_source()
             self._has_decided = True
         if self._source is None:
-            super()._brpop_start(timeout)  # type: ignore[misc]
+            self._brpop(timeout)
             return
         if self.queues_now():
             channel._in_poll = channel.client.connection
             channel._brpop_sent_at = self._asked_at = monotonic()
             connection = channel._in_poll
             self._source.ask(connection, connection._sock)
+
+    def _brpop(self, timeout: float | None) -> None:
+        self._brpop_sent_at = monotonic()
+        super()._brpop_start(timeout)  # type: ignore[misc]
 
     def _brpop_read(self, **options: Any) -> Any:
         channel: Any = self
@@ -299,7 +360,7 @@ class ClaimingChannel:
         finally:
             if not source.is_asking:
                 channel._in_poll = None
-                channel._flush_brpop_reauth()
+                _flush_reauth(channel)
 
     def ask_again(self) -> None:
         """Ask for a message once a second while a notice is awaited."""
@@ -324,6 +385,30 @@ class ClaimingChannel:
         super().close()  # type: ignore[misc]
 
 
+def _drop_silent_link(channel: Any) -> None:
+    """Close a link whose answer is overdue, as kombu does since 5.7: a half-open one never becomes readable."""
+    connection, sent_at = channel._in_poll, channel._brpop_sent_at
+    if not connection or sent_at is None or not channel.brpop_timeout or not channel.health_check_interval:
+        return
+    waited = monotonic() - sent_at
+    if waited < channel.brpop_timeout + channel.health_check_interval or connection._sock is None:
+        return
+    poller: Any = poll()
+    poller.register(connection._sock, READ)
+    if not poller.poll(0):
+        # an error, as those releases stop polling when a link is closed: the worker connects again
+        channel._in_poll = None
+        message = f"Redis has not answered for {waited:.0f} seconds"
+        raise ConnectionError(message)
+
+
+def _flush_reauth(channel: Any) -> None:
+    """Send a token that waits for the end of a read, as kombu 5.7 does after BRPOP; older releases have none."""
+    flush = getattr(channel, "_flush_brpop_reauth", None)
+    if flush is not None:
+        flush()
+
+
 class ClaimingQoS(redis.QoS):
     """What a channel holds; tags that `is_claim` knows are settled by the hooks."""
 
@@ -342,6 +427,11 @@ class ClaimingQoS(redis.QoS):
     def is_kept(self, message: Any) -> bool:
         """Hook: return whether a message stays in hand although its channel closes."""
         raise NotImplementedError
+
+    def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> Any:
+        """Look for overdue messages, at each call that the option says; kombu before 5.7 looks at each tenth."""
+        throttle = interval if _SWEEPS_BY_OPTION else self.channel.unacked_restore_throttle or 1  # type: ignore[attr-defined]
+        return super().restore_visible(start, num, throttle)
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Count a message; one with a tag that `is_claim` knows is recorded already."""
@@ -389,9 +479,20 @@ class ClaimingPoller(redis.MultiChannelPoller):
     def on_poll_start(self) -> None:
         """Let channels ask again."""
         super().on_poll_start()
+        self._ask_again()
+
+    def get(self, *arguments: Any, **options: Any) -> Any:
+        """Wait for messages without an event loop; kombu 5.7 calls `on_poll_start` here as well."""
+        if not _STARTS_IN_GET:
+            self._ask_again()
+        return super().get(*arguments, **options)
+
+    def _ask_again(self) -> None:
         channels: Any = self._channels  # type: ignore[attr-defined]
         for channel in channels:
             channel.ask_again()
+            if not _CHECKS_LINKS:
+                _drop_silent_link(channel)
 
 
 class ClaimingTransport:
@@ -402,6 +503,15 @@ class ClaimingTransport:
         super().__init__(*arguments, **options)
         self.cycle = ClaimingPoller()
 
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Let a worker's event loop call what kombu's poller does from time to time."""
+        super().register_with_event_loop(connection, loop)  # type: ignore[misc]
+        if not _SWEEPS_BY_OPTION:
+            every_s = connection.client.transport_options.get("unacked_restore_interval", 0)
+            # kombu itself does it every 10 s
+            if every_s:
+                loop.call_repeatedly(every_s, self.cycle.maybe_restore_messages)
+
 
 def transports_with(part: type[ClaimingChannel], options: Sequence[str]) -> tuple[type, type]:
     """Return kombu's transports for Redis, direct and by Sentinel, whose channels have a part before them.
@@ -410,7 +520,8 @@ def transports_with(part: type[ClaimingChannel], options: Sequence[str]) -> tupl
     """
     found = []
     for transport, channel in ((redis.Transport, redis.Channel), (redis.SentinelTransport, redis.SentinelChannel)):
-        read = (*channel.from_transport_options, *options)
+        own = () if _SWEEPS_BY_OPTION else ("unacked_restore_interval", "unacked_restore_throttle")
+        read = (*channel.from_transport_options, *own, *options)
         claiming = type(channel.__name__, (part, channel), {"from_transport_options": read})
         found.append(type(transport.__name__, (ClaimingTransport, transport), {"Channel": claiming}))
     return found[0], found[1]

@@ -40,7 +40,22 @@ POINTS = (
         "celery.backends.redis:RedisBackend._set",
         Failure.SILENT,
         "RETRY is stored in another way than Celery's other states.",
-        contains=("pipe.setex(key, expires, value)", "pipe.publish(key, value)"),
+        contains=("pipe.publish(key, value)",),
+    ),
+    # 5.7 calls the time `expires`, as it has one of its own for failures
+    Point(
+        "celery.backends.redis:RedisBackend._set",
+        Failure.SILENT,
+        "RETRY is stored in another way than Celery's other states.",
+        contains=("pipe.setex(key, expires, value)",),
+        since="5.7",
+    ),
+    Point(
+        "celery.backends.redis:RedisBackend._set",
+        Failure.SILENT,
+        "RETRY is stored in another way than Celery's other states.",
+        contains=("pipe.setex(key, self.expires, value)",),
+        until="5.7",
     ),
 )
 

@@ -34,13 +34,18 @@ POINTS = (
         contains=(
             "task_id = task_id or uuid()",
             "producer = producer or publisher",
-            "registry = self._tasks",
-            "options = dict(filtered_opts, **options)",
             "options, route_name or name, args, kwargs, task_type)",
             "root_id = parent.request.root_id or parent.request.id",
             "with self.producer_or_acquire(producer) as P:",
             "if not ignore_result:",
         ),
+    ),
+    Point(
+        "celery.app.base:Celery.send_task",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("registry = self._tasks", "options = dict(filtered_opts, **options)"),
+        since="5.7",
     ),
     Point("celery.app.base:Celery.current_worker_task", Failure.LOUD, _BREAKS),
     Point(
@@ -68,6 +73,9 @@ _INSTALLING = Lock()
 
 #: The parameters of `send_task` that may follow the arguments of the task without a name.
 _POSITIONAL = tuple(inspect.signature(Celery.send_task).parameters)[4:]
+
+#: Whether `send_task` gives a task that it knows by its name alone the options of its class, as `apply_async` does.
+_MERGES = "_tasks" in Celery.send_task.__code__.co_names
 
 
 def send_by(app: Any, send: Callable[[Callable[..., Any], str, Any, Any, dict[str, Any]], Any]) -> None:
@@ -148,7 +156,7 @@ def current_root(app: Any) -> str | None:
 def options_with_those_of_the_task(app: Any, name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a call over those of the task's class, as Celery merges them; for `route` as well."""
     task = options.get("task_type")
-    if task is None:
+    if task is None and _MERGES:
         # not app.tasks, which would finalize the application
         task = app._tasks.get(name)
     if task is None:

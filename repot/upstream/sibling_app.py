@@ -18,6 +18,7 @@ from repot.upstream.point import Failure, Point
 
 if TYPE_CHECKING:
     from celery import Celery
+    from celery.utils.collections import ConfigurationView
 
 _BREAKS = "During a rollout, tasks cannot be sent to the other broker, or go to the first one."
 
@@ -44,11 +45,13 @@ POINTS = (
     Point("celery.app.base:Celery.tasks", Failure.SILENT, _BREAKS, contains=("self.finalize(auto=True)",)),
     Point("celery.app.base:Celery.finalize", Failure.SILENT, _BREAKS, contains=("if not self.finalized:",)),
     Point(
-        "celery.utils.collections:ConfigurationView.copy",
+        "celery.utils.collections:ConfigurationView.__init__",
         Failure.SILENT,
         "The configuration of the first broker changes with that of the second.",
-        contains=("self.changes.copy(), self.defaults, self._keys, self.prefix,",),
+        "(self, changes, defaults=None, keys=None, prefix=None)",
+        ("super().__init__(changes, *defaults)", "_keys=keys,"),
     ),
+    Point("celery.utils.collections:ChainMap.key_t", Failure.LOUD, _BREAKS),
 )
 
 #: Attributes that belong to one broker, or to the first application alone.
@@ -66,13 +69,22 @@ def sibling_of(app: Celery) -> Celery:
     found: Any = object.__new__(type(app))
     found.__dict__.update({name: value for name, value in vars(app).items() if name not in _OWN})
     found._preconf = dict(original._preconf)
-    found._conf = copy(original.conf)
+    found._conf = _copy_of(original.conf)
     found._pool = None
     # its tasks are the first one's, and bound to that
     found.finalized = True
     state = state_of(app)
     found.repot = AppState(applied=dict(state.applied), replaced=[dict(one) for one in state.replaced])
     return found  # type: ignore[no-any-return]
+
+
+def _copy_of(conf: Any) -> ConfigurationView:
+    """Return a copy with changes of its own; that of Celery before 5.7 loses the names that a setting had before."""
+    # the first read makes it of one that is pending
+    keys = conf._keys
+    found: ConfigurationView = type(conf)(dict(conf.changes), conf.defaults, keys, conf.prefix)
+    vars(found)["key_t"] = conf.key_t
+    return found
 
 
 def with_own_queues(app: Any) -> None:

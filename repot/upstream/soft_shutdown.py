@@ -16,19 +16,25 @@ if TYPE_CHECKING:
 _BREAKS = "A worker in its soft shutdown looks like one that still takes tasks."
 
 POINTS = (
-    Point("celery.worker.worker:WorkController.wait_for_soft_shutdown", Failure.LOUD, _BREAKS, "(self)"),
+    Point("celery.worker.worker:WorkController.wait_for_soft_shutdown", Failure.LOUD, _BREAKS, "(self)", since="5.5"),
     Point(
         "celery.apps.worker:on_cold_shutdown",
         Failure.SILENT,
         _BREAKS,
         contains=("worker.wait_for_soft_shutdown()",),
+        since="5.5",
     ),
 )
 
 
 def before_soft_shutdown(worker: Any, call: Callable[[], None]) -> None:
-    """Call `call()` before a worker waits for its tasks, or goes on to a cold shutdown without a wait."""
-    wait = worker.wait_for_soft_shutdown
+    """Call `call()` before a worker waits for its tasks, or goes on to a cold shutdown without a wait.
+
+    Celery 5.4 has no soft shutdown: there it is not called.
+    """
+    wait = getattr(worker, "wait_for_soft_shutdown", None)
+    if wait is None:
+        return
 
     def call_and_wait() -> None:
         call()

@@ -14,6 +14,7 @@ from celery.worker import request as worker_request
 from celery.worker import strategy as worker_strategy
 from vine import promise
 
+from repot.upstream.lost_process import RetryingRequest
 from repot.upstream.point import Failure, Point
 from repot.upstream.wrapped_errors import as_exception_info
 
@@ -29,16 +30,31 @@ POINTS = (
         _BREAKS,
         "(self, exc_info, send_failed_event=True, return_ok=False)",
         (
-            "self._success_was_stored() if is_worker_lost else False",
-            "self._retry_worker_lost(exc, exc_info):",
             "self.reject(requeue=requeue)",
             "self.acknowledge()",
             "self.reject(requeue=False)",
         ),
     ),
+    Point(
+        "celery.worker.request:Request.on_failure",
+        Failure.SILENT,
+        _BREAKS,
+        contains=(
+            "self._success_was_stored() if is_worker_lost else False",
+            "self._retry_worker_lost(exc, exc_info):",
+        ),
+        since="5.7",
+    ),
     Point("celery.worker.request:Request.on_timeout", Failure.LOUD, _BREAKS, "(self, soft, timeout)"),
     Point("celery.worker.request:Request.on_retry", Failure.SILENT, _BREAKS, contains=("self.acknowledge()",)),
-    Point("celery.worker.request:Request.cancel", Failure.LOUD, _BREAKS, "(self, pool, signal=None, emit_retry=True)"),
+    Point(
+        "celery.worker.request:Request.cancel",
+        Failure.LOUD,
+        _BREAKS,
+        "(self, pool, signal=None, emit_retry=True)",
+        since="5.6",
+    ),
+    Point("celery.worker.request:Request.cancel", Failure.LOUD, _BREAKS, "(self, pool, signal=None)", until="5.6"),
     Point(
         "celery.worker.request:Request.acknowledge",
         Failure.SILENT,
@@ -53,8 +69,21 @@ POINTS = (
         "(self, requeue=False)",
         ("self._on_reject(logger, self._connection_errors, requeue)",),
     ),
-    Point("celery.worker.request:Request._success_was_stored", Failure.SILENT, _BREAKS, "(self)", ("return meta",)),
-    Point("celery.worker.request:Request._retry_worker_lost", Failure.SILENT, _BREAKS, "(self, exc, exc_info)"),
+    Point(
+        "celery.worker.request:Request._success_was_stored",
+        Failure.SILENT,
+        _BREAKS,
+        "(self)",
+        ("return meta",),
+        since="5.7",
+    ),
+    Point(
+        "celery.worker.request:Request._retry_worker_lost",
+        Failure.SILENT,
+        _BREAKS,
+        "(self, exc, exc_info)",
+        since="5.7",
+    ),
     Point("celery.worker.request:Request._already_cancelled", Failure.LOUD, _BREAKS),
     Point("celery.worker.request:Request._already_revoked", Failure.LOUD, _BREAKS),
     Point("celery.worker.request:Request.message", Failure.LOUD, _BREAKS, contains=("return self._message",)),
@@ -94,7 +123,11 @@ _strategy: Any = worker_strategy
 _STOCK = ("celery.worker.request:Request", _Request)
 
 
-class HookedRequest(_Request):  # type: ignore[misc,unused-ignore]
+#: Celery's request, with what it does since 5.7 about a process that was lost.
+_Base: Any = _Request if hasattr(_Request, "_retry_worker_lost") else RetryingRequest
+
+
+class HookedRequest(_Base):  # type: ignore[misc,unused-ignore]
     """Celery's request, with hooks for what it finds out while it handles a failure."""
 
     #: Whether `use_request` has made this class.
@@ -120,7 +153,7 @@ class HookedRequest(_Request):  # type: ignore[misc,unused-ignore]
 
     def fail(self, error: Exception) -> None:
         """Store `error` as the result of a task that did not run."""
-        _Request.on_failure(self, as_exception_info(error))
+        _Base.on_failure(self, as_exception_info(error))
 
     def settle_message(self, *, acknowledge: bool) -> None:
         """Acknowledge or requeue the message, whatever Celery has noted about it; for the event loop."""
@@ -136,7 +169,7 @@ class HookedRequest(_Request):  # type: ignore[misc,unused-ignore]
         return stored
 
     def _retry_worker_lost(self, exc: BaseException, exc_info: Any) -> bool:
-        return self.on_lost(lambda: bool(_Request._retry_worker_lost(self, exc, exc_info)))
+        return self.on_lost(lambda: bool(_Base._retry_worker_lost(self, exc, exc_info)))
 
 
 def use_request(app: Any, kind: type[HookedRequest], **attributes: Any) -> None:
@@ -148,6 +181,12 @@ def use_request(app: Any, kind: type[HookedRequest], **attributes: Any) -> None:
     for task in app.tasks.values():
         if task.Request in _STOCK or getattr(task.Request, "is_given", False):
             task.Request = own
+
+
+def retry_lost_processes(app: Any) -> None:
+    """Let tasks without a request class of their own be retried when their process was lost; before 5.7, of repot."""
+    if _Base is not _Request:
+        use_request(app, HookedRequest)
 
 
 def request_of(c: Any, task: Any, message: Any) -> Any:

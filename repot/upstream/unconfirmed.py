@@ -20,7 +20,7 @@ POINTS = (
         "celery.worker.consumer.events:Events.start",
         Failure.SILENT,
         _BREAKS,
-        contains=("conn = c.connection_for_write(heartbeat=c.amqheartbeat)",),
+        contains=("c.connection_for_write(",),
     ),
     Point(
         "celery.worker.consumer.consumer:Consumer.connection_for_write",
@@ -28,6 +28,15 @@ POINTS = (
         _BREAKS,
         "(self, url=None, heartbeat=None)",
         ("self.ensure_connected( self.app.connection_for_write(url=url, heartbeat=heartbeat))",),
+        since="5.5",
+    ),
+    Point(
+        "celery.worker.consumer.consumer:Consumer.connection_for_write",
+        Failure.LOUD,
+        _BREAKS,
+        "(self, heartbeat=None)",
+        ("self.ensure_connected( self.app.connection_for_write(heartbeat=heartbeat))",),
+        until="5.5",
     ),
     Point("celery.app.control:Control.__init__", Failure.SILENT, _BREAKS, contains=("self.mailbox = self.Mailbox(",)),
     Point(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary, ref
 
+from celery import signals
 from celery.platforms import EX_FAILURE
 from celery.worker import state
+from celery.worker.request import Request
 
 from repot.upstream.point import Failure, Point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _STATUS = "The status file says that a worker holds no tasks; probes and metrics are wrong."
 _EXPIRY = "A task that waits in a worker is not REVOKED when it expires."
@@ -18,7 +21,22 @@ _EXPIRY = "A task that waits in a worker is not REVOKED when it expires."
 POINTS = (
     Point("celery.worker.state:active_requests", Failure.LOUD, _STATUS),
     Point("celery.worker.state:reserved_requests", Failure.LOUD, _STATUS),
-    Point("celery.worker.state:scheduled_requests", Failure.LOUD, _STATUS),
+    Point("celery.worker.state:scheduled_requests", Failure.LOUD, _STATUS, since="5.7"),
+    Point(
+        "celery.worker.control:_iter_schedule_requests",
+        Failure.SILENT,
+        _STATUS,
+        "(timer)",
+        ("for waiting in timer.schedule.queue:", "arg0 = waiting.entry.args[0]"),
+        until="5.7",
+    ),
+    Point(
+        "celery.worker.strategy:default",
+        Failure.SILENT,
+        _STATUS,
+        contains=("signals.task_received.send(sender=consumer, request=req)", "call_at(eta, apply_eta_task, (req,),"),
+        until="5.7",
+    ),
     Point("celery.worker.state:requests", Failure.LOUD, _EXPIRY),
     Point("celery.worker.state:revoked", Failure.LOUD, _EXPIRY),
     Point("celery.worker.request:Request._apply_result", Failure.LOUD, _EXPIRY),
@@ -55,6 +73,38 @@ POINTS = (
 _state: Any = state
 
 
+class _Waiting:
+    """Requests of tasks with an ETA, for Celery before 5.7, which knows them as entries of its timer alone."""
+
+    def __init__(self) -> None:
+        self._consumer: Callable[[], Any] = lambda: None
+        self._by_id: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+    def note(self, sender: Any, request: Any, **_: Any) -> None:
+        """Handle the signal `task_received`, which comes before the timer has the request."""
+        self._consumer = ref(sender)
+        if request.eta:
+            self._by_id[request.id] = request
+
+    def get(self, task_id: str) -> Any:
+        """Return the request that was received last for a task, if it is not gone."""
+        return self._by_id.get(task_id)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield what the timer has."""
+        consumer = self._consumer()
+        for waiting in tuple(consumer.timer.schedule.queue) if consumer is not None else ():
+            arguments = waiting.entry.args
+            if arguments and isinstance(arguments[0], Request) and not waiting.entry.canceled:
+                yield arguments[0]
+
+
+_waiting: _Waiting | None = None
+if not hasattr(_state, "scheduled_requests"):
+    _waiting = _Waiting()
+    signals.task_received.connect(_waiting.note, weak=False, dispatch_uid=__name__)
+
+
 def active_requests() -> tuple[Any, ...]:
     """Return the requests of tasks that a process of the pool has accepted."""
     return _copy(_state.active_requests)
@@ -67,7 +117,7 @@ def reserved_requests() -> tuple[Any, ...]:
 
 def scheduled_requests() -> tuple[Any, ...]:
     """Return the requests of tasks that wait for their ETA."""
-    return _copy(_state.scheduled_requests)
+    return _copy(_state.scheduled_requests if _waiting is None else _waiting)
 
 
 def _copy(found: Any) -> tuple[Any, ...]:
@@ -99,14 +149,19 @@ def time_limit_of(request: Any, worker: Any) -> float | None:
 
 def is_waiting(task_id: str) -> bool:
     """Return whether a task waits in this worker, for its ETA or a process."""
-    request = _state.requests.get(task_id)
+    request = _request_of(task_id)
     return request is not None and request not in _state.active_requests and request._apply_result is None
 
 
 def revoke_if_expired(task_id: str) -> None:
     """Have Celery check whether a waiting task has expired, and revoke it then."""
     if is_waiting(task_id):
-        _state.requests[task_id].revoked()
+        _request_of(task_id).revoked()
+
+
+def _request_of(task_id: str) -> Any:
+    request = _state.requests.get(task_id)
+    return _waiting.get(task_id) if request is None and _waiting is not None else request
 
 
 def revoke(task_id: str) -> None:

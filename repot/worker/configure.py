@@ -18,9 +18,10 @@ from repot.config.celery import fold
 from repot.config.settings import same_broker_problem
 from repot.config.urls import REDIS_SCHEMES, is_valkey
 from repot.errors import ConfigInvalid
-from repot.upstream.app_config import changeable, declared_queues
+from repot.upstream.app_config import changeable, declared_queues, let_changes_win
 from repot.upstream.app_state import state_of
 from repot.upstream.collector import is_own
+from repot.upstream.control_queues import supply_kinds
 from repot.upstream.current_app import resolve
 from repot.upstream.retry_state import keep_final_results
 from repot.worker.routing import install
@@ -96,6 +97,8 @@ def _exit_on_config_error(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Cele
 
 def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> WorkerSettings:
     refuse_overriding()
+    let_changes_win()
+    supply_kinds()
     _remove_rollout(app)
     given = settings or load()
     settings = _derive(app, given, role)

@@ -22,7 +22,7 @@ from repot.deadletter import dead_letter
 from repot.deadletter.publisher import REFUSED_FOR_S, DeadLetterPublisher, PendingDeadLetter
 from repot.errors import DeadlineExceeded
 from repot.upstream.consumer_hooks import on_close
-from repot.upstream.task_request import use_request
+from repot.upstream.task_request import retry_lost_processes, use_request
 from repot.upstream.worker_state import active_requests, exits_by_error, unacknowledged_requests
 from repot.waiting import wait_until
 from repot.worker.configure import configured_with
@@ -193,6 +193,8 @@ class DeadLetterStep(bootsteps.StartStopStep):  # type: ignore[misc]
             use_request(c.app, DeadLetteringRequest, dead_lettering=self._dead_lettering)
             replace_handlers(c, self._dead_lettering)
             self._dead_lettering.track_returns()
+        elif settings is not None:
+            retry_lost_processes(c.app)
         super().__init__(c, **options)
 
     def include_if(self, c: Any) -> bool:  # noqa: ANN401, ARG002 - Celery's signature

@@ -10,7 +10,7 @@ from celery import bootsteps
 
 from repot.config.delays import bind
 from repot.config.queues import is_delayed, natively_delayed
-from repot.upstream.delayed_delivery import DelayedDelivery, bind_queues_by
+from repot.upstream.delayed_delivery import bind_queues_by, step_before
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -23,12 +23,16 @@ class DelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Lets Celery's step, which declares the delays, bind queues as repot does."""
 
     name = "repot delays"
-    requires = (DelayedDelivery,)
+    requires = (step_before,)
 
     def __init__(self, parent: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Patch Celery's step between its creation and its start."""
         super().__init__(parent, **options)
-        bind_queues_by(bind_queues, parent)
+        self._set_up = bind_queues_by(bind_queues, parent)
+
+    def start(self, parent: Any) -> None:  # noqa: ANN401, ARG002 - celery's Consumer
+        """Do the work of Celery's step, in a release without it."""
+        self._set_up()
 
 
 def bind_queues(app: Celery, connection: Connection) -> None:

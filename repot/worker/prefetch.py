@@ -7,13 +7,19 @@ from typing import Any
 from celery import bootsteps
 
 from repot.upstream.prefetch_count import release_failed_acks
+from repot.upstream.prefetch_mode import fit_prefetch
 
 
 class PrefetchStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Lets a worker take more messages after an ACK that failed."""
+    """Lets a worker take messages from any queue of RabbitMQ, and more of them after an ACK that failed."""
 
     name = "repot prefetch"
     requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
+        """Let the worker ask for the right kind of prefetch, before it connects."""
+        super().__init__(parent, **options)
+        fit_prefetch(parent)
 
     def start(self, c: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Change the count of the new channel."""

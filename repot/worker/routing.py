@@ -21,6 +21,7 @@ from kombu import Queue
 
 from repot.config import delays
 from repot.config.queues import TaskQueue, adopter, is_delayed, natively_delayed
+from repot.upstream import delay_queues
 from repot.upstream.app_amqp import HookedAMQP, HookedQueues, HookedRouter, use_amqp
 from repot.upstream.app_state import state_of
 from repot.upstream.native_delays import leave_delays_to
@@ -123,7 +124,7 @@ class RoutedAMQP(HookedAMQP):
         name = str(getattr(exchange, "name", exchange) or "")
         if seconds < 1 or not key:
             return {}
-        queues, kind = list(self.queues.values()), self.app.conf.broker_native_delayed_delivery_queue_type
+        queues, kind = list(self.queues.values()), delay_queues.queue_type(self.app)
         if not name:
             queue = self.queues.get(key)
             held = delays.delayed_key(key, seconds) if queue is not None and is_delayed(queue) else ""

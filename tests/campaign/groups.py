@@ -138,6 +138,8 @@ TEST = (
 #: Of Celery's own tests what a campaign has time for; `make conformance` runs all.
 _CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")
 _COVERAGE = ("--cov", "--cov-report=")
+#: The minor releases of Celery that have an environment of their own; the newest is in .venv.
+_MINORS = ("5.4", "5.5", "5.6")
 _PROJECTS = ("tests/apps", "tests/conformance")
 
 #: What `make campaign` runs, in this order; the lanes take about as long.
@@ -173,6 +175,7 @@ CAMPAIGN = (
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
     ), (("scripts/setup", "postgresql"),), lane=_COMPUTING),
     _on("other-python", "unit tests on another supported Python"),
+    *(_on(f"celery-{one}", f"unit tests on Celery {one}, with what applications have beside it") for one in _MINORS),
     _on("oldest", "unit tests, whole projects, Celery's own, on the oldest allowed libraries", *_PROJECTS),
     _on("newest", "the same on the newest, and the floor of the coverage", *_PROJECTS, options=_COVERAGE),
 )  # fmt: skip

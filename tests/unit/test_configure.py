@@ -23,6 +23,7 @@ from repot.errors import AppUnusable, ConfigInvalid
 from repot.worker.app_loader import load_app, load_configured_app
 from repot.worker.configure import configure, configured_with
 from repot.worker.effective_config import CELERY_DEFAULT, effective_config
+from support.releases import needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,6 +135,7 @@ def test_an_application_keeps_its_own_way_to_queues() -> None:
     assert "quorum" == arguments_of(app, "made")["x-queue-type"]
 
 
+@needs("celery", "5.5", "no delays of its own")
 def test_applications_that_are_not_configured_are_left_alone() -> None:
     """`send_task` asks this of every application in the process; Celery's own delays go on."""
     configure(shop(), RABBIT)
@@ -233,7 +235,11 @@ def test_an_address_of_the_application_is_taken_as_celery_takes_it(theirs: Any, 
         ("redis://", "redis://localhost"),
         ("valkey://h/2", "redis://h/2"),
         (None, "disabled"),
-        (RedisBackend, "celery.backends.redis:RedisBackend"),
+        pytest.param(
+            RedisBackend,
+            "celery.backends.redis:RedisBackend",
+            marks=needs("celery", "5.7", "a backend is an address or a name"),
+        ),
         ("celery.backends.redis:RedisBackend", "celery.backends.redis:RedisBackend"),
     ],
 )

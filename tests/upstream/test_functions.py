@@ -44,6 +44,7 @@ from repot.upstream.tasks import last_of_chain, original_run
 from repot.upstream.unconfirmed import send_events_unconfirmed, send_replies_unconfirmed
 from repot.upstream.wrapped_errors import as_exception_info
 from repot.upstream.wrapping import wrap_once
+from support.releases import has, needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -150,6 +151,7 @@ def test_a_producer_is_chosen(app: Any, task: Any) -> None:
     assert ["asked"] == chosen
 
 
+@needs("celery", "5.5", "no soft shutdown")
 def test_the_soft_shutdown_is_announced(app: Any) -> None:
     worker, announced = app.WorkController(app=app, pool_cls="solo"), []
     before_soft_shutdown(worker, lambda: announced.append("soft"))
@@ -174,9 +176,11 @@ def test_a_skipped_task_is_seen() -> None:
 def test_a_failure_is_told_once(task: Any) -> None:
     failed: list[str] = []
     receive = once_a_failure(lambda found: failed.append(found.name))
-    for error in (TimeLimitExceeded(1), TimeLimitExceeded(1), ValueError()):
+    # the releases before 5.7 send one
+    killed = [TimeLimitExceeded(1)] * (2 if has("celery", "5.7") else 1)
+    for error in (*killed, ValueError(), *killed):
         receive(sender=task, task_id="1", exception=error)
-    assert ["plain", "plain"] == failed
+    assert ["plain", "plain", "plain"] == failed
 
 
 def test_each_way_to_drop_a_message_is_noted(app: Any, task: Any, consumer: Any) -> None:
@@ -307,6 +311,7 @@ def test_all_messages_of_a_channel_are_given_back_at_once() -> None:
 
 def test_events_are_sent_without_confirms(app: Any, consumer: Any) -> None:
     app.conf.broker_transport_options = {"confirm_publish": True}
+    app.conf.broker_connection_retry_on_startup = True
     assert {"confirm_publish": True} == consumer.connection_for_write().transport_options
     send_events_unconfirmed(consumer)
     assert {"confirm_publish": False} == consumer.connection_for_write().transport_options
@@ -377,7 +382,7 @@ def test_the_root_of_the_task_that_runs(app: Any) -> None:
     _task_stack.push(looking)
     try:
         assert "one" == look()
-        looking.push_request(root_id="root")
+        looking.push_request(id="one", root_id="root", called_directly=False)
         assert "root" == look()
     finally:
         _task_stack.pop()
@@ -388,7 +393,9 @@ def test_the_options_of_a_task_s_class_count_below_those_of_the_call(app: Any) -
     app.task(name="sorted", shared=False, serializer="yaml", compression="gzip")(_unused)
     app.finalize()
     found = options_with_those_of_the_task(app, "sorted", {"serializer": "json", "queue": "q"})
-    assert {"serializer": "json", "queue": "q", "compression": "gzip"} == found
+    # before 5.7 a task that is sent by its name has no options of its class
+    of_the_class = {"compression": "gzip"} if has("celery", "5.7") else {}
+    assert {"serializer": "json", "queue": "q", **of_the_class} == found
     assert {"queue": "q"} == options_with_those_of_the_task(app, "of another program", {"queue": "q"})
 
 

@@ -5,18 +5,36 @@ from __future__ import annotations
 import pytest
 
 from repot.upstream.point import Failure, Point
-from repot.upstream.points import changes, points
+from repot.upstream.points import changes, of_installed, points
 
 POINTS = points()
 
 
 @pytest.mark.parametrize(
     ("module", "point"),
-    [pytest.param(name, point, id=f"{name}-{point.target}") for name, found in POINTS.items() for point in found],
+    [
+        pytest.param(name, point, id=f"{name}-{point.target}{point.releases and f'-{point.releases}'}")
+        for name, found in POINTS.items()
+        for point in of_installed(found)
+    ],
 )
 def test_the_installed_version_is_the_one_repot_knows(module: str, point: Point) -> None:
     different = list(changes(point))
     assert not different, f"repot/upstream/{module}.py relies on it ({point.failure.value}: {point.breaks})"
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "version", "expected"),
+    [
+        ("", "", "5.4.0", True),
+        ("5.7", "", "5.6.3", False),
+        ("5.7", "", "5.10.0", True),
+        ("", "5.7", "5.7.0rc1", False),
+        ("5.5", "5.7", "5.5.0", True),
+    ],
+)
+def test_a_point_is_of_some_releases(since: str, until: str, version: str, *, expected: bool) -> None:
+    assert expected is Point("celery:x", Failure.LOUD, "", since=since, until=until).is_of(version)
 
 
 @pytest.mark.parametrize(
