@@ -14,7 +14,7 @@ from celery.app.control import Control
 from celery.events.receiver import EventReceiver
 from kombu.pidbox import Mailbox
 
-from repot.upstream.app_config import celery_options
+from repot.upstream.collector import celery_options
 from repot.upstream.point import Failure, Point
 from repot.upstream.wrapping import wrap_once
 

@@ -34,24 +34,6 @@ POINTS = (
 )
 
 
-#: Options of tasks by their setting, which releases before 5.7 do not give a task.
-_BY_SETTING = {
-    "retry_on_worker_lost": "task_retry_on_worker_lost",
-    "soft_time_limit": "task_soft_time_limit",
-    "time_limit": "task_time_limit",
-}
-#: Options that came with 5.7, and the one that decides before.
-_FORMER = {"acks_on_failure": "acks_on_failure_or_timeout", "acks_on_timeout": "acks_on_failure_or_timeout"}
-
-
-def option_of(task: Any, name: str) -> Any:
-    """Return what holds for a task in each release: its own option, the configured one, or what decided before."""
-    own = getattr(task, name, None)
-    if own is None and name in _FORMER:
-        return getattr(task, _FORMER[name])
-    return task.app.conf.get(_BY_SETTING[name]) if own is None and name in _BY_SETTING else own
-
-
 def is_decorated(kind: type) -> bool:
     """Return whether `@app.task` made this class, so that its attributes are the decorator's options."""
     return "_decorated" in vars(kind)
