@@ -13,13 +13,14 @@ from repot.config import Role, celery_config
 from repot.errors import BrokerUnreachable
 from repot.healthcheck.liveness import living_in
 from repot.queues import find_queues
+from repot.worker.status_file import Link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from repot.brokers import Broker
     from repot.config import BrokerUrl, WorkerSettings
-    from repot.worker.status_file import Link, WorkerStatus
+    from repot.worker.status_file import WorkerStatus
 
 #: For how long a look at the other queues of a broker is believed, in seconds.
 _LOOK_S = 30.0
@@ -91,6 +92,13 @@ class QueueCounter:
         dead = (self._settings.dead_letters_of(queue) for queue in link.all_queues)
         names = list(dict.fromkeys([*link.all_queues, *filter(None, dead)]))
         return [count for side in self._sides(link) for count in self._on(side, names)]
+
+    def count_configured(self) -> list[QueueCount]:
+        """Count the queues that the settings name, where no worker of repot's has said which ones it reads."""
+        settings = self._settings
+        options = dict(celery_config(settings, Role.CLIENT).get("broker_transport_options", {}))
+        link = Link(settings.read_url.masked(), settings.write_url.masked(), "", options, queues=settings.queue_names)
+        return self.count(link)
 
     def totals(self, found: WorkerStatus, counts: Iterable[QueueCount]) -> list[BrokerTotal]:
         """Add up the counts of each broker; `found` is the status of the worker itself."""

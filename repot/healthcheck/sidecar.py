@@ -143,7 +143,7 @@ class Sidecar:
     def _scrape(self) -> bytes:
         assert self._snapshot is not None
         status = self._snapshot.status
-        counts = self._counter.count(status.link) if status else []
+        counts = self._counter.count(status.link) if status else self._counter.count_configured()
         return self._metrics.render(self._snapshot, counts, self._counter.totals(status, counts) if status else ())
 
     def _timed(self, probe: str, call: Callable[[], Snapshot]) -> Callable[[], Snapshot]:
