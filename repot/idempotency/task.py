@@ -390,7 +390,9 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         if request.is_eager:
             return cause or Reject("another run holds its key", requeue=True)
         # without `x-death`: RabbitMQ keeps a message for ever that would come to the queue of a delay a second time
-        headers = {**request.as_execution_options()["headers"], WAITS_HEADER: self._waits + 1}
+        # before Celery 5.7 there may be no headers, or all of them
+        given = request.as_execution_options()["headers"] or {}
+        headers = {**{name: value for name, value in given.items() if name != "x-death"}, WAITS_HEADER: self._waits + 1}
         countdown = math.ceil(delay_s)
         try:
             self.signature_from_request(request, countdown=countdown, headers=headers).apply_async()

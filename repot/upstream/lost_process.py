@@ -35,6 +35,7 @@ POINTS = (
         until="5.7",
     ),
     Point("celery.worker.request:Request._already_cancelled", Failure.LOUD, _BREAKS, until="5.7"),
+    Point("celery.worker.state:should_terminate", Failure.SILENT, _BREAKS, until="5.7"),
     Point("celery.worker.state:task_ready", Failure.LOUD, _BREAKS, until="5.7"),
     Point(
         "celery.backends.base:KeyValueStoreBackend._get_task_meta_for",
@@ -63,10 +64,18 @@ class RetryingRequest(_Request):  # type: ignore[misc]
                 return None
             exc_info = as_exception_info(WorkerLostError(f"Worker exited prematurely: {_status(error)}."))
             error = unwrapped(exc_info.exception)
+        if isinstance(error, WorkerLostError) and self.task.acks_late and _is_ending():
+            # a cold shutdown of 5.4 kills what runs: the message goes back with the connection
+            _state.task_ready(self)
+            self.on_given_back()
+            return None
         if isinstance(error, WorkerLostError) and (self._has_succeeded(error) or self._is_retried(error, exc_info)):
             _state.task_ready(self)
             return None
         return super().on_failure(exc_info, send_failed_event, return_ok)
+
+    def on_given_back(self) -> None:
+        """Hook: the worker ends, and the message goes back."""
 
     def _has_succeeded(self, error: BaseException) -> bool:
         stored = self._success_was_stored()
@@ -117,6 +126,11 @@ class RetryingRequest(_Request):  # type: ignore[misc]
             task.request_stack.pop()
         log.info("Task %s[%s] retry: %s", self.name, self.id, reason)
         return True
+
+
+def _is_ending() -> bool:
+    """Return whether the worker ends without waiting; Celery stores an exit code, which may be 0."""
+    return _state.should_terminate is not None and _state.should_terminate is not False
 
 
 def _retries_lost_processes(task: Any) -> bool:

@@ -51,7 +51,7 @@ POINTS = (
         "A worker connects to a replica and finds out with its first write.",
         "(self, check_health: bool = True)",
         ("self.handshake_metadata = self.read_response()",),
-        since="5.3",
+        since="6",
     ),
     Point(
         "redis.connection:AbstractConnection.on_connect",
@@ -59,7 +59,7 @@ POINTS = (
         "A worker connects to a replica and finds out with its first write.",
         "(self)",
         ("response = self.read_response()",),
-        until="5.3",
+        until="6",
     ),
 )
 
@@ -94,7 +94,7 @@ class CheckedConnection:
         return found
 
     def on_connect(self) -> None:
-        """Greet the server; redis-py before 5.3 calls nothing else."""
+        """Greet the server; redis-py before 6 calls nothing else."""
         if _KEEPS_GREETING:
             super().on_connect()  # type: ignore[misc]
             return

@@ -113,7 +113,7 @@ POINTS = (
         Failure.SILENT,
         "A worker on Redis waits up to a second for each message.",
         contains=("return self.invalidation_push_handler_func(response)",),
-        since="6",
+        since="6.2",
     ),
     Point(
         "redis._parsers.resp3:_RESP3Parser.handle_push_response",
@@ -121,7 +121,7 @@ POINTS = (
         "A worker on Redis waits up to a second for each message.",
         contains=("return self.invalidation_push_handler_func(response)",),
         since="5.1",
-        until="6",
+        until="6.2",
     ),
     Point(
         "redis._parsers.resp3:_RESP3Parser.set_push_handler",
@@ -222,6 +222,8 @@ class Source(Protocol):
 
 def use_transports(redis_transport: str, sentinel_transport: str) -> None:
     """Let kombu use these transports (`module:class`) for Redis in this process, from the next connection on."""
+    # older releases of redis-py log each message of a subscription as information
+    logging.getLogger("push_response").setLevel(logging.WARNING)
     names = {"redis": redis_transport, "rediss": redis_transport, "sentinel": sentinel_transport}
     transports.TRANSPORT_ALIASES.update(names)
     cache: Any = transports._transport_cache  # type: ignore[attr-defined]
@@ -325,7 +327,8 @@ class ClaimingChannel:
 
     def _brpop(self, timeout: float | None) -> None:
         self._brpop_sent_at = monotonic()
-        super()._brpop_start(timeout)  # type: ignore[misc]
+        # the default of kombu 5.4 is another than None
+        super()._brpop_start(*(() if timeout is None else (timeout,)))  # type: ignore[misc]
 
     def _brpop_read(self, **options: Any) -> Any:
         channel: Any = self
@@ -388,10 +391,12 @@ class ClaimingChannel:
 def _drop_silent_link(channel: Any) -> None:
     """Close a link whose answer is overdue, as kombu does since 5.7: a half-open one never becomes readable."""
     connection, sent_at = channel._in_poll, channel._brpop_sent_at
-    if not connection or sent_at is None or not channel.brpop_timeout or not channel.health_check_interval:
+    # kombu 5.4 has no option for it
+    brpop_timeout = getattr(channel, "brpop_timeout", 1)
+    if not connection or sent_at is None or not brpop_timeout or not channel.health_check_interval:
         return
     waited = monotonic() - sent_at
-    if waited < channel.brpop_timeout + channel.health_check_interval or connection._sock is None:
+    if waited < brpop_timeout + channel.health_check_interval or connection._sock is None:
         return
     poller: Any = poll()
     poller.register(connection._sock, READ)

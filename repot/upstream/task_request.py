@@ -104,6 +104,20 @@ POINTS = (
             "message, on_ack=ack, on_reject=reject, app=app, hostname=hostname,",
         ),
     ),
+    Point(
+        "celery.worker.consumer.consumer:Consumer.create_task_handler",
+        Failure.SILENT,
+        "A message over its delivery limit is settled outside of the event loop.",
+        contains=("call_soon_ack = self.call_soon_ack",),
+        since="5.7",
+    ),
+    Point(
+        "celery.worker.consumer.consumer:Consumer.create_task_handler",
+        Failure.SILENT,
+        "A message over its delivery limit is settled outside of the event loop.",
+        contains=("call_soon = self.call_soon",),
+        until="5.7",
+    ),
     Point("celery.worker.strategy:hybrid_to_proto2", Failure.LOUD, _BREAKS, "(message, body)"),
     Point(
         "celery.worker.strategy:proto1_to_proto2",
@@ -198,10 +212,11 @@ def request_of(c: Any, task: Any, message: Any) -> Any:
         body, headers, decoded, utc = _strategy.proto1_to_proto2(message, payload)
     else:
         body, headers, decoded, utc = message.body, message.headers, False, c.app.uses_utc_timezone()
+    soon = getattr(c, "call_soon_ack", None) or c.call_soon
     return task.Request(
         message,
-        on_ack=promise(c.call_soon_ack, (message.ack_log_error,)),
-        on_reject=promise(c.call_soon_ack, (message.reject_log_error,)),
+        on_ack=promise(soon, (message.ack_log_error,)),
+        on_reject=promise(soon, (message.reject_log_error,)),
         app=c.app,
         hostname=c.hostname,
         eventer=c.event_dispatcher,

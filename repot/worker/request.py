@@ -65,6 +65,10 @@ class DeadLetteringRequest(HookedRequest):
             self.dead_lettering.note_returned([self])
         super().cancel(*arguments, **options)
 
+    def on_given_back(self) -> None:
+        """Note that the message of a killed run goes back, which is no worker's death."""
+        self.dead_lettering.note_returned([self])
+
     def acknowledge(self) -> None:
         """Acknowledge the message; after a final failure write a dead letter first."""
         if self.acknowledged or not self._dead_letter():

@@ -19,6 +19,7 @@ from repot.config import ExplicitSettings, Role, celery_config
 from repot.errors import DeadlineExceeded, DepthUnknown
 from repot.waiting import wait_until
 from repot.worker.configure import configure
+from support.releases import needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,7 +146,7 @@ def test_a_warm_shutdown_ends_with_success(running: RunningWorker) -> None:
     assert 0 == running.worker.exit_code
 
 
-@pytest.mark.parametrize("soft_s", [0, 3])
+@pytest.mark.parametrize("soft_s", [0, pytest.param(3, marks=needs("celery", "5.5", "no soft shutdown"))])
 def test_a_cold_shutdown_does_not_wait_for_a_task_that_has_just_begun(
     server: Server, redis: Server, start: Callable[..., RunningWorker], tmp_path: Path, soft_s: int
 ) -> None:
