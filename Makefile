@@ -69,6 +69,7 @@ docs: venv ## Write docs/settings.md, docs/exit-codes.md, docs/rules/ and tables
 	$(BIN)/python scripts/rule_pages.py docs/rules
 	$(BIN)/python scripts/scenarios_page.py
 	$(BIN)/python scripts/upstream_page.py
+	$(BIN)/python scripts/capabilities_page.py
 
 site: venv ## Build the docs site into site/; a broken link or anchor ends it
 	@$(CAMPAIGN) --again $@

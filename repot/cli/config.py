@@ -19,19 +19,23 @@ def show(*, everything: bool, as_json: bool) -> None:
     """Show the effective Celery configuration of WORKER_APP and the origin of each value.
 
     Passwords are masked. WORKER_* and HEALTHCHECK_* variables that are not settings of
-    repot are listed on standard error.
+    repot are listed on standard error, as is what the installed releases cannot do.
     """
     from repot.config import load, unknown_variables
+    from repot.upstream.capabilities import off
     from repot.worker.app_loader import load_app
     from repot.worker.effective_config import CELERY_DEFAULT, effective_config
 
     settings = load()
     found = list(effective_config(load_app(settings.app)))
+    missing = [f"{one.gives}: off, needs {one.needs}" for one in off()]
+    for line in missing:
+        click.echo(line, err=True)
     for line in unknown_variables():
         click.echo(line, err=True)
     if as_json:
         lines = {line.key: {"value": line.masked_value, "origin": line.origin} for line in found}
-        click.echo(json.dumps({"app": settings.app, "settings": lines}, indent=2))
+        click.echo(json.dumps({"app": settings.app, "settings": lines, "off": missing}, indent=2))
         return
     shown = [line for line in found if everything or line.origin != CELERY_DEFAULT]
     _columns([(line.key, json.dumps(line.masked_value), line.origin) for line in shown], ("setting", "value", "from"))

@@ -6,7 +6,6 @@ hours. A new setting is one `Field` here; `make docs` writes it into `docs/setti
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -493,7 +492,7 @@ def _problems_of_releases(settings: WorkerSettings) -> list[str]:
     asked = {name: getattr(settings, name) for name in settings.model_fields_set}
     named = {name: value for name, value in asked.items() if value != type(settings).model_fields[name].default}
     return [
-        f"{variable(name)} needs {need.library} {need.since}, and {version(need.library)} is installed: {need.note}"
+        f"{variable(name)} needs {need.needs}: {need.note}"
         for name, need in capabilities.problems({name: value for name, value in named.items() if value})
     ]
 

@@ -53,6 +53,11 @@ class Capability:
         return release(installed) >= release(self.since)
 
     @property
+    def needs(self) -> str:
+        """What is needed, and what is installed."""
+        return f"{self.library} {self.since}, and {version(self.library)} is installed"
+
+    @property
     def is_off(self) -> bool:
         """Whether the installed release lacks it, and repot does not supply it."""
         return self.before is Before.ABSENT and not self.is_in(version(self.library))
@@ -113,7 +118,7 @@ CAPABILITIES = (
         keys=("task_retry_on_worker_lost",),
     ),
     Capability(
-        "`WORKER_SOFT_SHUTDOWN_TIMEOUT`: time for running tasks before a cold shutdown",
+        "a soft shutdown (`WORKER_SOFT_SHUTDOWN_TIMEOUT`)",
         "celery",
         "5.5",
         Before.ABSENT,
@@ -163,7 +168,7 @@ CAPABILITIES = (
         "they are those of the worker, which hold for its tasks as well",
     ),
     Capability(
-        "`task_acks_on_failure` and `task_acks_on_timeout`, one without the other",
+        "separate `task_acks_on_failure` and `task_acks_on_timeout`",
         "celery",
         "5.7",
         Before.ABSENT,
@@ -180,9 +185,9 @@ CAPABILITIES = (
 )
 
 
-def off(capabilities: tuple[Capability, ...] = CAPABILITIES) -> Iterator[Capability]:
+def off() -> Iterator[Capability]:
     """Yield what the installed releases lack, and repot does not supply."""
-    return (one for one in capabilities if one.is_off)
+    return (one for one in CAPABILITIES if one.is_off)
 
 
 def unread_keys() -> frozenset[str]:

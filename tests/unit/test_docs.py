@@ -131,6 +131,13 @@ def test_the_tables_of_scenarios_are_made_from_them() -> None:
     assert all(f"| `{name}` |" in text for name in SCENARIOS)
 
 
+@pytest.mark.parametrize(("name", "make"), [("docs/celery-releases.md", "page"), ("README.md", "readme")])
+def test_the_tables_of_capabilities_are_made_from_them(name: str, make: str) -> None:
+    """`make docs` writes them."""
+    text = (ROOT / name).read_text()
+    assert text == runpy.run_path(str(ROOT / "scripts" / "capabilities_page.py"))[make](text)
+
+
 def test_the_matrix_has_every_scenario_of_the_table() -> None:
     """`repot chaos run --markdown docs/matrix.md` writes it."""
     text = (ROOT / "docs" / "matrix.md").read_text()
