@@ -15,6 +15,7 @@ from kombu.transport import redis
 from redis.exceptions import InvalidResponse, ResponseError
 
 from repot.upstream.point import Failure, Point
+from repot.upstream.redis_connections import take_connection
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -72,7 +73,7 @@ def make_ready(connection: Connection) -> Any:
             channel._confirm_selected = True
     elif isinstance(channel, redis.Channel):
         # redis-py looks whether the server has closed the connection, and connects again
-        channel.pool.release(channel.pool.get_connection())
+        channel.pool.release(take_connection(channel.pool))
     return channel
 
 

@@ -7,6 +7,7 @@ refuses a command: a failover that demotes a living Redis ends a worker, or leav
 
 from __future__ import annotations
 
+import inspect
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,16 @@ _CHANGING = Lock()
 
 
 _KEEPS_GREETING = hasattr(AbstractConnection, "on_connect_check_health")
+
+
+_ASKS_FOR_COMMAND = (
+    inspect.signature(redis.ConnectionPool.get_connection).parameters["command_name"].default is inspect.Parameter.empty
+)
+
+
+def take_connection(pool: Any) -> Any:
+    """Take a connection of redis-py from its pool; before 5.3 the pool wants the name of a command, and ignores it."""
+    return pool.get_connection("_") if _ASKS_FOR_COMMAND else pool.get_connection()
 
 
 class CheckedConnection:

@@ -21,6 +21,7 @@ from repot.brokers.redis.transport import ClaimSource, Transport
 from repot.chaos.runner.proxies import Proxy
 from repot.testbed import ReapedProcess, executables, free_port
 from repot.upstream import redis_transport
+from repot.upstream.redis_connections import take_connection
 from repot.waiting import wait_until
 from support.claims import KEYS
 
@@ -82,7 +83,7 @@ def _dead(server: Server, queue: str, lease_s: float = 1) -> str:
     client = _client(server)
     claims = Claims(client.connection_pool, KEYS, lease_s, "dead@host")
     pool = Redis.from_url(server.url, protocol=3).connection_pool
-    connection = pool.get_connection()
+    connection = take_connection(pool)
     source = ClaimSource(claims, lambda: [queue], list)
     claims.cease()
     source.ask(connection, object())
@@ -227,7 +228,7 @@ def test_a_stock_worker_restores_what_a_dead_worker_claimed(redis: Server, queue
     sent = json.loads(_client(redis).lindex(f"{queue}\x06\x166", 0))
     client = _client(redis)
     claims = Claims(client.connection_pool, KEYS, 1, "dead@host")
-    connection = Redis.from_url(redis.url, protocol=3).connection_pool.get_connection()
+    connection = take_connection(Redis.from_url(redis.url, protocol=3).connection_pool)
     ClaimSource(claims, lambda: [queue], lambda _: [f"{queue}\x06\x166"]).ask(connection, object())
     wait_until(lambda: client.hlen("unacked") == 1, within_s=30, what="the script has run")
     options = {"visibility_timeout": 1}

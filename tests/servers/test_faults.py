@@ -49,6 +49,7 @@ from repot.chaos.scenarios.catalogue import declared
 from repot.config import BrokerUrl, inherited_environment
 from repot.errors import DepthUnknown, ExperimentFailed
 from repot.testbed import LOOPBACK, ExternalBroker, ReapedProcess
+from repot.upstream.redis_connections import take_connection
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -347,7 +348,7 @@ def consuming(url: str, name: str) -> Iterator[Queue]:
 def wait_briefly_for_the_next_reply(queue: Queue) -> None:
     """On Redis, until this connection is opened again; on RabbitMQ an ACK has no reply."""
     if pool := getattr(queue.channel, "pool", None):
-        connection = pool.get_connection()
+        connection = take_connection(pool)
         connection.update_current_socket_timeout(SILENCE_S)
         pool.release(connection)
 
