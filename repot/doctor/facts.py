@@ -517,9 +517,14 @@ class Facts:
 
         That needs a quorum queue among those configured, and an exchange that is not
         direct (`celery/app/base.py`, `send_task`), or repot (`repot/config/delays.py`); and Celery 5.5.
+
+        Raises:
+            FactUnknown: the repot of another environment decides.
         """
         if not self.delays_in_broker:
             return False
+        # repot delays by a rule of its own, and tells it only where it runs
+        known(self.store)
         quorum = any(one.is_quorum for one in self.queues)
         queues = [one for one in self.queues if one.name == queue or (not queue and one.configured)]
         behind = (one.exchange_type != "direct" if one.delayed is None else one.delayed for one in queues)

@@ -176,6 +176,9 @@ def test_a_django_project_is_read_with_its_settings_and_its_installed_applicatio
     found = judge(tmp_path, release, REDIS)
     assert 1 == found.report["tasks"]
     assert ("RPT201", "orders.tasks.bill") in found.findings
+    (failed,) = [one for one in found.report["findings"] if one["rule"] == "RPT202"]
+    # one setting for failures and timeouts, whose default is to acknowledge
+    assert "is acknowledged when it fails; its failure is not stored" == failed["message"]
     (sent,) = [one for one in found.report["findings"] if one["rule"] == "RPT220"]
     assert ("orders/views.py", 3) == (sent["file"], sent["line"])
     assert PLANTED not in found.printed

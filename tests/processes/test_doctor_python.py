@@ -184,7 +184,11 @@ def test_an_application_finds_the_directory_and_the_variables_of_its_user(
     assert {"result_backend": "CELERY_RESULT_BACKEND"} == found.overriding
 
 
-def test_nothing_is_written_beside_the_application(written: Callable[..., str], tmp_path: Path) -> None:
+def test_nothing_is_written_beside_the_application(
+    written: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
+        monkeypatch.delenv(name, raising=False)
     name = written(f"import views{{N}}\n{APPLICATION}", views="")
     before = sorted(tmp_path.rglob("*"))
     with_python(name)
@@ -288,9 +292,10 @@ def test_an_application_that_never_ends_has_answered(
 
 
 def test_what_only_its_own_repot_knows_is_unknown(written: Callable[..., str]) -> None:
-    """Its lease store, and where it would be on another broker."""
+    """Its lease store, which delays RabbitMQ holds for it, and where it would be on another broker."""
+    on_rabbitmq = APPLICATION.replace("redis:", "amqp:").replace(":6379/0", "//")
     name = written(
-        f"{APPLICATION}import repot\nfrom repot.idempotency import IdempotentTask, Policy\nrepot.configure(app)\n"
+        f"{on_rabbitmq}import repot\nfrom repot.idempotency import IdempotentTask, Policy\nrepot.configure(app)\n"
         "@app.task(name='shop.charge', base=IdempotentTask, idempotency=Policy(key=('order',)), shared=False)\n"
         "def charge(order): ...\n"
     )
@@ -298,7 +303,8 @@ def test_what_only_its_own_repot_knows_is_unknown(written: Callable[..., str]) -
     assert [True] == [task.guarded for task in found.tasks]
     with pytest.raises(FactUnknown, match="the repot of its own environment"):
         _ = found.has_database_store
-    (one,) = judge(found, "RPT903").not_judged
-    assert f"Run `repot doctor -A {name}` in that environment." == one.remedy
+    for rule in ("RPT208", "RPT903"):
+        (one,) = judge(found, rule).not_judged
+        assert f"Run `repot doctor -A {name}` in that environment." == one.remedy
     with pytest.raises(RepotError, match="the repot of its own environment"):
-        with_python(name, target="amqp://shop:secret@rabbit.example.com//")
+        with_python(name, target="redis://redis.example.com:6379/0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import ssl
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,18 @@ from repot.doctor.collect import OwnFacts, facts_of
 from repot.doctor.config import DoctorConfig
 from repot.doctor.release import SINCE
 from repot.upstream import collector
-from support.judging import GOOD_RABBITMQ, GOOD_REDIS, RULES, application, facts, judge, stock
+from support.judging import (
+    GOOD_RABBITMQ,
+    GOOD_REDIS,
+    QUORUM,
+    application,
+    facts,
+    judge,
+    queue,
+    rabbitmq,
+    stock,
+    stock_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +104,17 @@ def old(conf: dict[str, object], celery: str = "4.4.7", **task: object) -> Facts
     return replace(found, release=release, versions=versions, settings=settings)
 
 
+LOSS = "worker_cancel_long_running_tasks_on_connection_loss"
+BEHIND_DIRECT = rabbitmq(
+    task_queues=[queue(kind="direct", queue_arguments=QUORUM)], task_default_exchange_type="direct"
+)
+
+
+def _without(name: str) -> dict[str, object]:
+    """The configuration without one of its settings."""
+    return {key: value for key, value in stock().items() if key != name}
+
+
 def _release(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")[:2]))
 
@@ -113,28 +136,25 @@ def test_no_line_names_a_setting_that_the_release_lacks_without_saying_so(conf: 
 
 
 @pytest.mark.parametrize(
-    ("rule", "conf", "task", "on_4_4", "on_5_2"),
+    ("rule", "conf", "task", "today", "on_5_2", "on_4_4"),
     [
-        ("RPT107", stock(worker_cancel_long_running_tasks_on_connection_loss=None), {}, False, False),
-        ("RPT110", stock(worker_soft_shutdown_timeout=1.0), {}, False, False),
-        ("RPT118", stock(broker_transport_options={"visibility_timeout": 60}), {}, False, False),
-        ("RPT201", GOOD_REDIS, {"retry_on_worker_lost": False}, True, True),
-        ("RPT208", {**GOOD_RABBITMQ, "task_queues": None}, {"countdown": 1}, False, False),
-        ("RPT321", GOOD_RABBITMQ, {}, True, True),
-        ("RPT511", stock(task_acks_on_failure_or_timeout=False), {}, False, False),
+        ("RPT107", _without(LOSS), {}, True, True, False),
+        ("RPT110", stock(worker_soft_shutdown_timeout=1.0), {}, True, False, False),
+        ("RPT118", stock_options(visibility_timeout=60), {}, True, False, False),
+        ("RPT120", stock(), {"reject_on_worker_lost": True, "retry_on_worker_lost": False}, True, True, True),
+        ("RPT121", stock(task_acks_on_timeout=False), {}, True, False, False),
+        ("RPT201", GOOD_REDIS, {"retry_on_worker_lost": False}, True, True, True),
+        ("RPT208", BEHIND_DIRECT, {"autoretry_for": (OSError,)}, True, False, False),
+        ("RPT321", GOOD_RABBITMQ, {}, False, True, True),
+        ("RPT511", stock(task_acks_on_failure_or_timeout=False), {}, True, False, False),
     ],
+    ids=lambda one: one if isinstance(one, str) else "",
 )
 def test_a_rule_is_applied_to_the_releases_that_it_is_about(
-    rule: str,
-    conf: dict[str, object],
-    task: dict[str, object],
-    on_4_4: bool,
-    on_5_2: bool,
+    rule: str, conf: dict[str, object], task: dict[str, object], today: bool, on_5_2: bool, on_4_4: bool
 ) -> None:
-    for celery, expected in (("4.4.7", on_4_4), ("5.2.7", on_5_2)):
-        found = old(conf, celery, **task)
-        assert expected is bool(judge(found, rule).findings), celery
-    assert rule in RULES
+    judged = (facts(conf, task=task), old(conf, "5.2.7", **task), old(conf, "4.4.7", **task))
+    assert (today, on_5_2, on_4_4) == tuple(bool(judge(one, rule).findings) for one in judged)
 
 
 def test_an_option_that_its_kombu_does_not_read_has_no_effect() -> None:
@@ -153,3 +173,10 @@ def test_a_transport_that_cannot_be_loaded_is_unknown() -> None:
     (one,) = judge(broken, "RPT504").not_judged
     assert "cannot load its transport 'redis'" in one.reason
     assert 7200 == broken.option("visibility_timeout")
+
+
+def test_a_host_name_that_its_kombu_does_not_fill_in_is_not_verified() -> None:
+    conf = rabbitmq(broker_use_ssl={"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": "/ca.crt", "server_hostname": None})
+    assert () == judge(old(conf, "5.2.7"), "RPT404").findings
+    (one,) = judge(old(conf, "4.4.7"), "RPT404").findings
+    assert "kombu 4.6.11 does not fill in" in one.finding.message
