@@ -15,6 +15,7 @@ import re
 import sys
 import sysconfig
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
@@ -161,6 +162,7 @@ def read(app: Any, root: str) -> Data:
     }
 
 
+@lru_cache(maxsize=None)  # noqa: UP033 - the same
 def release() -> Data:
     """Return what the installed libraries are and know."""
     import celery
@@ -188,6 +190,7 @@ def release() -> Data:
     }
 
 
+@lru_cache(maxsize=None)  # noqa: UP033 - Python 3.6 has no cache
 def celery_options() -> Dict[str, Any]:
     """Return Celery's own settings: their `Option` by name."""
     from celery.app.defaults import NAMESPACES, flatten
