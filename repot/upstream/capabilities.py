@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from repot.upstream.point import release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+
+T = TypeVar("T")
 
 
 class Before(Enum):
@@ -193,6 +196,12 @@ def off() -> Iterator[Capability]:
 def unread_keys() -> frozenset[str]:
     """Return the settings of Celery's that the installed releases do not read."""
     return frozenset(key for one in off() for key in one.keys)
+
+
+def available(settings: Mapping[str, T]) -> dict[str, T]:
+    """Return those of some settings of repot's that the installed releases can follow."""
+    fields = {one.field for one in off()}
+    return {name: value for name, value in settings.items() if name not in fields}
 
 
 def problems(given: Mapping[str, object]) -> Iterator[tuple[str, Capability]]:

@@ -17,6 +17,7 @@ from repot.chaos.runner.worker_process import READY_WITHIN_S
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role, celery_config
 from repot.errors import DeadlineExceeded, DepthUnknown
+from repot.testbed import rabbitmq_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from support.releases import needs
@@ -130,6 +131,27 @@ def test_a_killed_task_runs_again_but_not_for_ever(shared: RunningWorker) -> Non
     shared.await_line(ENDED, after)
     wait_until(lambda: shared.client.backend.get_state(task) == "FAILURE", within_s=20, what="it fails")
     assert [0, 1, 2] == [line["retries"] for line in shared.lines(STARTED, task)]
+
+
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+def test_a_server_that_denies_transient_queues_is_served(
+    rabbitmq: Server, redis: Server, start: Callable[..., RunningWorker], kind: str
+) -> None:
+    """RabbitMQ 4.3 as published: no queue that is neither durable nor exclusive, no prefetch of a whole channel."""
+    if not rabbitmq.version.startswith("4.3"):
+        pytest.skip("RabbitMQ 4.3 is the first that denies them")
+    denied = ("transient_nonexcl_queues", "global_qos")
+    with rabbitmq_server("\n".join(f"deprecated_features.permit.{one} = false" for one in denied)) as strict:
+        running = start(strict.url, redis.results_url, queue_type=kind)
+        task = running.send("repot.run", 0, countdown=1)
+        running.await_line(ENDED, task)
+        # the queues of a reply, and of events, which a worker has as well: this one was ready
+        (answer,) = running.client.control.ping(timeout=10, limit=1) or ()
+        assert [{"ok": "pong"}] == list(answer.values())
+        with running.client.connection_for_read() as connection:
+            receiver = running.client.events.Receiver(connection)
+            with receiver.consumer_context():
+                assert receiver.queue.name
 
 
 def test_a_retrying_task_keeps_its_id(shared: RunningWorker) -> None:

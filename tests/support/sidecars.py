@@ -18,6 +18,7 @@ from repot.chaos.runner.proxies import Proxy
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role, child_environment
 from repot.testbed import ReapedProcess, free_port
+from repot.upstream.capabilities import available
 from repot.waiting import wait_until
 from repot.worker import status_file
 from repot.worker.configure import configure
@@ -35,13 +36,15 @@ if TYPE_CHECKING:
 STATUS_TIMEOUT_S = 8
 
 #: Detects a dead link within seconds.
-QUICK: dict[str, Any] = {
-    "socket_timeout": 2,
-    "socket_connect_timeout": 1,
-    "heartbeat": 2,
-    "health_check_interval": 2,
-    "soft_shutdown_timeout": 12,
-}
+QUICK: dict[str, Any] = available(
+    {
+        "socket_timeout": 2,
+        "socket_connect_timeout": 1,
+        "heartbeat": 2,
+        "health_check_interval": 2,
+        "soft_shutdown_timeout": 12,
+    }
+)
 
 SIDECAR: dict[str, str] = {
     "HEALTHCHECK_STATUS_TIMEOUT": str(STATUS_TIMEOUT_S),
@@ -274,7 +277,7 @@ def patient_worker(
     """A worker that is ready, for a test that breaks no link: a machine that pauses for seconds must not break one."""
     variables = {"HEALTHCHECK_PING_TIMEOUT": "30"} | dict(sidecar or {})
     # a soft shutdown lasts that long, whatever becomes of the tasks
-    waits: dict[str, Any] = {"heartbeat": 60, "soft_shutdown_timeout": 10}
+    waits: dict[str, Any] = available({"heartbeat": 60, "soft_shutdown_timeout": 10})
     with ProbedWorker(server, results, toxiproxy, directory, sidecar=variables, **waits, **more) as found:
         found.await_listening()
         found.await_ready()

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from repot.config import ExplicitSettings, WorkerSettings, celery_config, explain, load
 from repot.config.broker_kinds import BrokerKind
 from repot.errors import ConfigInvalid
+from repot.upstream.capabilities import available
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,17 +19,19 @@ if TYPE_CHECKING:
 
 #: Times scaled down, so that the minutes of an incident take seconds. The same for both brokers: each uses the settings
 #: that apply to it.
-SCALED: dict[str, float] = {
-    "visibility_timeout": 8,
-    "restore_interval": 1,
-    "redis_claim_lease": 3,
-    "heartbeat": 2,
-    "socket_timeout": 2,
-    "socket_connect_timeout": 2,
-    "health_check_interval": 3,
-    "lease": 3,
-    "soft_shutdown_timeout": 1,
-}
+SCALED: dict[str, float] = available(
+    {
+        "visibility_timeout": 8,
+        "restore_interval": 1,
+        "redis_claim_lease": 3,
+        "heartbeat": 2,
+        "socket_timeout": 2,
+        "socket_connect_timeout": 2,
+        "health_check_interval": 3,
+        "lease": 3,
+        "soft_shutdown_timeout": 1,
+    }
+)
 
 #: Settings that a user's profile may not set, because the experiment sets them.
 _RESERVED = {
