@@ -100,7 +100,7 @@ class CheckedConnection:
         except redis.ResponseError as error:
             self.on_refused(error)
             raise
-        if self._greeting == {} and isinstance(found, dict):
+        if self._greeting is not None and isinstance(found, dict):
             self._greeting = found
         return found
 

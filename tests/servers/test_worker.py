@@ -18,8 +18,10 @@ from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role, celery_config
 from repot.errors import DeadlineExceeded, DepthUnknown
 from repot.testbed import rabbitmq_server
+from repot.upstream import delay_queues
 from repot.waiting import wait_until
 from repot.worker.configure import configure
+from support.rabbitmqctl import rabbitmqctl
 from support.releases import needs
 
 if TYPE_CHECKING:
@@ -146,12 +148,27 @@ def test_a_server_that_denies_transient_queues_is_served(
         task = running.send("repot.run", 0, countdown=1)
         running.await_line(ENDED, task)
         # the queues of a reply, and of events, which a worker has as well: this one was ready
-        (answer,) = running.client.control.ping(timeout=10, limit=1) or ()
+        (answer,) = running.client.control.ping(timeout=10, limit=1) or [{}]
         assert [{"ok": "pong"}] == list(answer.values())
         with running.client.connection_for_read() as connection:
             receiver = running.client.events.Receiver(connection)
             with receiver.consumer_context():
                 assert receiver.queue.name
+
+
+@needs("kombu", "5.5", "no queues of its own for delays")
+def test_the_delays_that_repot_declares_for_an_older_kombu_are_kombus(rabbitmq: Server) -> None:
+    """A queue with another argument would be refused (406), and a binding more or less is seen."""
+    with Connection(rabbitmq.url) as connection:
+        delay_queues.declare(connection, "quorum")
+        bound = _bindings(rabbitmq)
+        delay_queues._declare(connection, "quorum")
+    assert bound == _bindings(rabbitmq)
+    assert any("celery_delayed_27" in line for line in bound)
+
+
+def _bindings(server: Server) -> list[str]:
+    return sorted(rabbitmqctl(server, "-q", "list_bindings").splitlines())
 
 
 def test_a_retrying_task_keeps_its_id(shared: RunningWorker) -> None:

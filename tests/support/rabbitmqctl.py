@@ -26,8 +26,10 @@ def disk_alarm(server: Server) -> Iterator[None]:
         rabbitmqctl(server, "set_disk_free_limit", "1000000")
 
 
-def rabbitmqctl(server: Server, *words: str) -> None:
-    """Run its command."""
+def rabbitmqctl(server: Server, *words: str) -> str:
+    """Run its command, and return what it prints."""
     command = str(Path(executables.RABBITMQ.find()).with_name("rabbitmqctl"))
     environment = inherited_environment(without=("RABBITMQ_", "ERL_")) | dict(server.variables)
-    subprocess.run([command, *words], env=environment, check=True, capture_output=True, timeout=60)
+    return subprocess.run(
+        [command, *words], env=environment, check=True, capture_output=True, timeout=60, text=True
+    ).stdout
