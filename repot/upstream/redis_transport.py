@@ -403,6 +403,7 @@ def _drop_silent_link(channel: Any) -> None:
     if not poller.poll(0):
         # an error, as those releases stop polling when a link is closed: the worker connects again
         channel._in_poll = None
+        log.warning("no reply of Redis for %.0f seconds; dropping stale connection", waited)
         message = f"Redis has not answered for {waited:.0f} seconds"
         raise ConnectionError(message)
 

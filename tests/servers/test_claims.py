@@ -381,7 +381,8 @@ def test_a_silent_link_of_an_idle_taker_is_dropped(
     with ExitStack() as stack:
         stack.callback(link.delete)
         url = f"redis://127.0.0.1:{link.port}/{redis.url.rpartition('/')[2]}"
-        taker = Taker(url, [queue], health_check_interval=6, socket_timeout=1, unacked_restore_interval=1000)
+        no_sweeps = {"unacked_restore_interval": 1000, "unacked_restore_throttle": 10**6}
+        taker = Taker(url, [queue], health_check_interval=6, socket_timeout=1, **no_sweeps)
         # redis-py's own PING comes with a command after six seconds, and here the command comes before
         taker.serve(1.2)
         for stream in ("upstream", "downstream"):
