@@ -220,6 +220,10 @@ def facts_of(
         ConfigInvalid: an address names no server.
     """
     release = Release.read(document["release"])
+    is_configured = document["configured_by_repot"]
+    if is_configured:
+        release = release.with_repot()
+    retries = is_configured and document["settings"].get("task_retry_on_worker_lost", {}).get("value")
     tasks = document["tasks"]
     names = {task["name"] for task in tasks}
     found = static_analysis.read(document, config.root, task_lines(tasks))
@@ -236,7 +240,7 @@ def facts_of(
         settings=settings,
         unknown_settings=unknown,
         old_names=old,
-        tasks=tuple(read_task(task, found, config.root, release) for task in tasks),
+        tasks=tuple(read_task(task, found, config.root, release, retries_lost=bool(retries)) for task in tasks),
         library_tasks=tuple(document["library_tasks"]),
         queues=read_queues(document["queues"], own.delayed),
         versions=Versions(release.celery, release.kombu, release.redis),
@@ -246,6 +250,7 @@ def facts_of(
         bounds=config.bounds,
         source=found,
         store=own.store,
+        is_configured=is_configured,
     )
 
 

@@ -198,6 +198,8 @@ class Facts:
     Attributes:
         siblings: the other applications of the same run.
         release: what its libraries are and know.
+        is_configured: whether repot configures its workers, which then have what their Celery lacks
+            (docs/celery-releases.md).
         python: the interpreter that it was read with, if that is another one; then what only its own run of repot
             knows is unknown.
         moved_from: today's broker, if the application is judged as if it ran on another.
@@ -233,6 +235,7 @@ class Facts:
     #: The queues of the broker that it runs on today; None without `live`.
     broker_queues: DeploymentQueues | Unknown | None = None
     store: StoreFacts | Unknown | None = None
+    is_configured: bool = False
     python: str = ""
     #: Rights that the lease store's user lacks; None if no task needs a store, or without `--live`.
     store_rights: tuple[str, ...] | Unknown | None = None
@@ -371,6 +374,11 @@ class Facts:
     def is_before_rabbitmq_4(self) -> bool:
         """Return whether the RabbitMQ is known to be older than 4.0; False without `--live`."""
         return self.rabbitmq_release is not None and self.rabbitmq_release < (4, 0)
+
+    @property
+    def asks_rabbitmq_4(self) -> bool:
+        """Return whether its workers ask RabbitMQ 4 for a prefetch that it has, as kombu 5.7 does, or repot."""
+        return self.is_configured or self.has_version("kombu", 5, 7)
 
     def workers(self) -> tuple[StartCommand, ...]:
         """Return the commands that start workers.
@@ -516,7 +524,7 @@ class Facts:
         """Return whether the broker delays the ETA tasks of a queue, or of every configured queue.
 
         That needs a quorum queue among those configured, and an exchange that is not
-        direct (`celery/app/base.py`, `send_task`), or repot (`repot/config/delays.py`); and Celery 5.5.
+        direct (`celery/app/base.py`, `send_task`) and Celery 5.5; or repot (`repot/config/delays.py`).
 
         Raises:
             FactUnknown: the repot of another environment decides.
@@ -532,8 +540,8 @@ class Facts:
 
     @property
     def delays_in_broker(self) -> bool:
-        """Return whether its Celery can leave a delay to RabbitMQ (`celery/app/base.py`, `send_task`)."""
-        return self.has_version("celery", 5, 5)
+        """Return whether its Celery (`celery/app/base.py`, `send_task`), or repot, can leave a delay to RabbitMQ."""
+        return self.is_configured or self.has_version("celery", 5, 5)
 
     def has_setting(self, key: str) -> bool:
         """Return whether the application's Celery has a setting: many are newer than 4.4."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from repot.upstream.capabilities import supplied_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +60,9 @@ SINCE: Mapping[str, str] = {
 }
 
 
+_OF_TRANSPORT = "broker_transport_options."
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """What the application's libraries are and know.
@@ -99,4 +104,14 @@ class Release:
                 "task_options": tuple(document["task_options"]),
                 "transport_options": {kind: frozenset(names) for kind, names in document["transport_options"].items()},
             }
+        )
+
+    def with_repot(self) -> Release:
+        """Return it with the settings and transport options that repot supplies in what it configures."""
+        options = {key.removeprefix(_OF_TRANSPORT) for key in supplied_keys() if key.startswith(_OF_TRANSPORT)}
+        names = sorted(key for key in supplied_keys() if not key.startswith(_OF_TRANSPORT))
+        return replace(
+            self,
+            settings={**dict.fromkeys(names, "any"), **self.settings},
+            transport_options={kind: found and found | options for kind, found in self.transport_options.items()},
         )

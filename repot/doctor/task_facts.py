@@ -30,8 +30,13 @@ def task_lines(tasks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], str]
     return {(task["file"], task["line"]): task["name"] for task in tasks if task["file"]}
 
 
-def read_task(task: Mapping[str, Any], found: SourceFacts, root: Path, release: Release) -> TaskFacts:
-    """Read one task of a document; an option that should be a number and is not goes to `invalid_options`."""
+def read_task(
+    task: Mapping[str, Any], found: SourceFacts, root: Path, release: Release, *, retries_lost: bool
+) -> TaskFacts:
+    """Read one task of a document; an option that should be a number and is not goes to `invalid_options`.
+
+    `retries_lost` is what repot does with a lost process where Celery has no option for it.
+    """
     # a function made by `exec` has no file
     path = Path(task["file"]) if task["file"] else None
     location = Location(shorten(path, root), task["line"]) if path and path.is_file() else None
@@ -49,6 +54,7 @@ def read_task(task: Mapping[str, Any], found: SourceFacts, root: Path, release: 
         delays.append(_number(options["default_retry_delay"]) or 0)
     # Celery before 5.7 has one option for both
     both = options["acks_on_failure_or_timeout"]
+    retries_it = options["retry_on_worker_lost"]
     on_failure, on_timeout = options["acks_on_failure"], options["acks_on_timeout"]
     return TaskFacts(
         name=task["name"],
@@ -56,7 +62,7 @@ def read_task(task: Mapping[str, Any], found: SourceFacts, root: Path, release: 
         acks_on_failure=bool(both if on_failure is None else on_failure),
         acks_on_timeout=bool(both if on_timeout is None else on_timeout),
         reject_on_worker_lost=bool(options["reject_on_worker_lost"]),
-        retry_on_worker_lost=bool(options["retry_on_worker_lost"]),
+        retry_on_worker_lost=bool(retries_lost if retries_it is None else retries_it),
         ignore_result=bool(options["ignore_result"]),
         store_errors=bool(options["store_errors_even_if_ignored"]),
         time_limit_s=_number(options["time_limit"]) or None,

@@ -164,6 +164,15 @@ CAPABILITIES = (
         "repot connects again when an answer is overdue",
     ),
     Capability(
+        "names of connections in Redis' CLIENT LIST (`WORKER_CLIENT_NAME`)",
+        "kombu",
+        "5.6",
+        Before.ABSENT,
+        "workers and producers have none; probes and the lease store's connections do",
+        keys=("broker_transport_options.client_name",),
+        field="client_name",
+    ),
+    Capability(
         "time limits by configuration, for each task",
         "celery",
         "5.7",
@@ -196,6 +205,11 @@ def off() -> Iterator[Capability]:
 def unread_keys() -> frozenset[str]:
     """Return the settings of Celery's that the installed releases do not read."""
     return frozenset(key for one in off() for key in one.keys)
+
+
+def supplied_keys() -> frozenset[str]:
+    """Return the settings of Celery's that repot follows where the release does not."""
+    return frozenset(key for one in CAPABILITIES if one.before is Before.SUPPLIED for key in one.keys)
 
 
 def available(settings: Mapping[str, T]) -> dict[str, T]:

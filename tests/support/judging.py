@@ -22,6 +22,7 @@ from repot.doctor.registry import own_rules
 from repot.doctor.rule import Location
 from repot.doctor.runner import run_rules
 from support.bill import bill
+from support.releases import needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from repot.doctor.runner import Report
 
 RULES = own_rules()
+
+#: On any release: tests/unit/doctor/test_configured.py; applications on old ones: tests/apps/test_old_releases.py.
+NEWEST = needs("celery", "5.7", "the good application of these tests has settings of the newest release")
 
 TASKS: dict[str, Any] = {
     "task_acks_late": True,

@@ -125,7 +125,7 @@ def confirms_without_read_timeout(facts: Facts) -> Iterator[Finding]:
     "The control queue is exclusive to one connection",
     WARNING,
     brokers=RABBITMQ,
-    versions="Celery 5.7 and newer",
+    versions="Celery 5.6 and newer; the default of 5.7",
     fix="""
     app.conf.control_queue_exclusive = False
     app.conf.control_queue_durable = True
@@ -140,7 +140,7 @@ def exclusive_control_queue(facts: Facts) -> Iterator[Finding]:
 
     The reconnecting worker receives 405 RESOURCE_LOCKED and exits; so does a replacement pod with the same name.
     """
-    if facts.has_version("celery", 5, 7) and facts["control_queue_exclusive"] and facts["worker_enable_remote_control"]:
+    if facts["control_queue_exclusive"] and facts["worker_enable_remote_control"]:
         yield Finding("is on", setting="control_queue_exclusive")
 
 
@@ -197,7 +197,7 @@ def retry_budget(facts: Facts) -> Iterator[Finding]:
     "Delayed tasks block a worker on RabbitMQ 4",
     WARNING,
     brokers=RABBITMQ,
-    versions="RabbitMQ 4.0 and newer with kombu 5.7 and newer",
+    versions="RabbitMQ 4.0 and newer with kombu 5.7 and newer, or with repot",
     fix="""
     # a quorum queue behind a topic exchange lets the broker delay the tasks itself: see RPT114
     # or give delayed tasks a queue and a worker of their own with a large worker_prefetch_multiplier
@@ -209,7 +209,7 @@ def delayed_tasks_block(facts: Facts) -> Iterator[Finding]:
 
     With prefetch times concurrency of them, it takes no other task until the first is due.
     """
-    if facts.is_before_rabbitmq_4 or not facts.has_version("kombu", 5, 7):
+    if facts.is_before_rabbitmq_4 or not facts.asks_rabbitmq_4:
         return
     for delay in facts.delays():
         if not facts.delays_natively(delay.queue):
@@ -224,7 +224,7 @@ def delayed_tasks_block(facts: Facts) -> Iterator[Finding]:
     "The prefetch does not grow with autoscale",
     ERROR,
     brokers=RABBITMQ,
-    versions="quorum queues on any RabbitMQ; every queue on RabbitMQ 4.0 and newer with kombu 5.7",
+    versions="quorum queues on any RabbitMQ; every queue on RabbitMQ 4.0 and newer with kombu 5.7, or with repot",
     fix="celery -A shop worker --concurrency 8  # instead of --autoscale; --autoscale=8,8 also keeps the pool's size",
     evidence=(
         "https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/rabbitmq.html",
@@ -237,7 +237,7 @@ def autoscale_with_static_prefetch(facts: Facts) -> Iterator[Finding]:
     The new processes receive no tasks.
     """
     quorum = [queue.name for queue in facts.queues if queue.is_quorum]
-    if not quorum and (not facts.has_version("kombu", 5, 7) or facts.is_before_rabbitmq_4):
+    if not quorum and (not facts.asks_rabbitmq_4 or facts.is_before_rabbitmq_4):
         return
     for worker in facts.workers():
         if _grows(worker):
@@ -270,7 +270,7 @@ def _grows(worker: StartCommand) -> bool:
     versions="servers that deny transient_nonexcl_queues: RabbitMQ 4.3 as published",
     live=True,
     fix="""
-    pip install 'celery>=5.7' 'kombu>=5.7'
+    pip install 'celery>=5.7' 'kombu>=5.7'  # or, from Celery 5.4 on: repot.configure(app)
     app.conf.control_queue_exclusive = False
     app.conf.control_queue_durable = True
     """,
@@ -279,12 +279,15 @@ def _grows(worker: StartCommand) -> bool:
 def transient_queues_denied(facts: Facts) -> Iterator[Finding]:
     """RabbitMQ 4.3 denies queues that are neither durable nor exclusive; Celery before 5.7 uses them for control.
 
-    The worker never becomes ready: it loops on 541 INTERNAL_ERROR while its supervisor reports it as running.
+    The worker never becomes ready: it loops on 541 INTERNAL_ERROR while its supervisor reports it as running. A worker
+    that repot configures declares queues that are exclusive or durable.
     """
     states = known(facts.rabbitmq.deprecated)
     if states.get("transient_nonexcl_queues", "permitted") in ("permitted", "permitted_by_default"):
         return
     if not facts.has_version("celery", 5, 7) or not facts.has_version("kombu", 5, 7):
+        if facts.is_configured:
+            return
         yield Finding(
             f"Celery {facts.versions.celery} with kombu {facts.versions.kombu}; the server denies transient queues"
         )
@@ -504,11 +507,13 @@ def soft_limit_too_late(facts: Facts) -> Iterator[Finding]:
 def global_prefetch_on_quorum(facts: Facts) -> Iterator[Finding]:
     """Celery requests a prefetch for the whole channel unless it detects quorum queues, which it does from 5.5 on.
 
-    They refuse it with 540 NOT_IMPLEMENTED, and the worker loops without consuming.
+    They refuse it with 540 NOT_IMPLEMENTED, and the worker loops without consuming. A worker that repot configures
+    asks for none where Celery does not detect it.
     """
     quorum = [queue.name for queue in facts.queues if queue.is_quorum]
-    not_needed = facts.has_version("kombu", 5, 7) and (facts.rabbitmq_release or (0, 0)) >= (4, 0)
-    if not quorum or not_needed:
+    not_needed = facts.asks_rabbitmq_4 and (facts.rabbitmq_release or (0, 0)) >= (4, 0)
+    is_supplied = facts.is_configured and not facts.has_version("celery", 5, 7)
+    if not quorum or not_needed or is_supplied:
         return
     if not facts.has_setting("worker_detect_quorum_queues"):
         yield Finding(

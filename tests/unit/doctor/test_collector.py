@@ -19,6 +19,7 @@ from repot.upstream import collector
 from support.judging import (
     GOOD_RABBITMQ,
     GOOD_REDIS,
+    NEWEST,
     QUORUM,
     application,
     facts,
@@ -119,6 +120,7 @@ def _release(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")[:2]))
 
 
+@NEWEST
 def test_every_setting_that_came_later_exists_now() -> None:
     assert set() == SINCE.keys() - collector.celery_options().keys()
 
@@ -135,6 +137,7 @@ def test_no_line_names_a_setting_that_the_release_lacks_without_saying_so(conf: 
     assert [] == [line for line in named if "Celery" not in line and "celery>=" not in line]
 
 
+@NEWEST
 @pytest.mark.parametrize(
     ("rule", "conf", "task", "today", "on_5_2", "on_4_4"),
     [

@@ -17,7 +17,9 @@ from repot.doctor.reports import FORMATS, text
 from repot.doctor.rule import WARNING, Finding, Location, rule
 from repot.doctor.runner import NotJudged, Report, require_none
 from repot.errors import FindingsFound, RuleUnknown
-from support.judging import GOOD_REDIS, ROOT, RULES, amqp_options, facts, judge, rabbitmq, redis
+from support.judging import GOOD_REDIS, NEWEST, ROOT, RULES, amqp_options, facts, judge, rabbitmq, redis
+
+pytestmark = NEWEST
 
 PLANTED = "pl4nted-s3cret"
 SCHEMA = Path(__file__).with_name("sarif-schema-2.1.0.json")

@@ -32,6 +32,7 @@ from repot.queues import DeploymentQueues, KnownQueue
 from support.judging import (
     GOOD_RABBITMQ,
     GOOD_REDIS,
+    NEWEST,
     PASTED,
     PROCFILE,
     QUORUM,
@@ -57,6 +58,8 @@ from support.judging import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+pytestmark = NEWEST
 
 #: What a worker declares, writes to and reads from, but for dead letters.
 OWN_NAMES = "celery|(.*\\.)?celery\\.pidbox|celeryev(\\..*)?|celery_delayed_.*"
