@@ -54,7 +54,8 @@ def _gets(minor: str) -> str:
     missing = [one for one in CAPABILITIES if not one.is_in(RELEASES[minor][one.library])]
     off = [one.gives for one in missing if one.before is Before.ABSENT]
     supplied = len(missing) - len(off)
-    words = f"everything but {' and '.join(off)}" if off else "everything"
+    listed = " and ".join(filter(None, [", ".join(off[:-1]), *off[-1:]]))
+    words = f"everything but {listed}" if off else "everything"
     return f"{words}; repot supplies {supplied} more that this release lacks" if supplied else words
 
 

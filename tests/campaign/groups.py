@@ -20,6 +20,10 @@ BIN = Path(PYTHON).parent
 PROCESSES = "5"
 
 
+#: The minor release of Celery in an environment, whose own tests are run there.
+_MINORS = {"oldest": "5.4", "celery-5.4": "5.4", "celery-5.5": "5.5", "celery-5.6": "5.6"}
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of a group.
@@ -56,9 +60,9 @@ def _run(*words: str) -> Command:
     return Command(words)
 
 
-def _pytest(name: str, paths: Sequence[str]) -> Command:
+def _pytest(name: str, paths: Sequence[str], python: str = PYTHON) -> Command:
     spread = ("--numprocesses", PROCESSES, "--dist", "loadgroup")
-    return Command((PYTHON, "-m", "pytest", *paths, "--group", name, *spread), PYTHON)
+    return Command((python, "-m", "pytest", *paths, "--group", name, *spread), python)
 
 
 def _unit(python: str) -> Command:
@@ -93,11 +97,25 @@ def _of(name: str, about: str, *needs: str, lane: str = "servers") -> Group:
 
 def _on(name: str, about: str, *paths: str, options: tuple[str, ...] = ()) -> Group:
     """Return the group of the tests that an environment of `scripts/environment` is for; `options` for unit tests."""
-    python = f".tools/{name}/bin/python"
+    python = _python_of(name)
     unit = Command((*_unit(python).words, *options), python)
     more = Command((python, "-m", "pytest", *paths, "--numprocesses", "2", "--dist", "loadgroup"), python)
-    needs = (("scripts/environment", name), ("scripts/celery_tests",))
-    return Group(name, about, (unit, more) if paths else (unit,), needs, lane=_COMPUTING)
+    return Group(name, about, (unit, more) if paths else (unit,), _environment(name), lane=_COMPUTING)
+
+
+def _environment(name: str) -> tuple[tuple[str, ...], ...]:
+    minor = _MINORS.get(name)
+    return (("scripts/environment", name), ("scripts/celery_tests", *([minor] if minor else [])))
+
+
+def _promises_on(name: str, about: str, *before: Command) -> Group:
+    """Return the group that proves each promise in an environment with another release of Celery."""
+    commands = (*before, _pytest("promises", _with_promises(), _python_of(name)))
+    return Group(name, about, commands, (*_environment(name), ("scripts/setup", "postgresql")), lane=_WAITING)
+
+
+def _python_of(name: str) -> str:
+    return f".tools/{name}/bin/python"
 
 
 #: Lanes beside that of servers: what mostly waits, as Celery's own tests do, and what needs a processor.
@@ -128,6 +146,12 @@ TEST = (
         beside=tuple(command for part in PARTS[:-1] for command in part.commands),
     ),
     Group(
+        "unit-5.4",
+        "unit tests on the oldest supported release of Celery, with what applications have beside it",
+        (_unit(_python_of("celery-5.4")),),
+        _environment("celery-5.4"),
+    ),
+    Group(
         "promises",
         "each promise of the docs once, on real servers",
         (_pytest("promises", _with_promises()),),
@@ -138,8 +162,6 @@ TEST = (
 #: Of Celery's own tests what a campaign has time for; `make conformance` runs all.
 _CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")
 _COVERAGE = ("--cov", "--cov-report=")
-#: The minor releases of Celery that have an environment of their own; the newest is in .venv.
-_MINORS = ("5.4", "5.5", "5.6")
 _PROJECTS = ("tests/apps", "tests/conformance")
 
 #: What `make campaign` runs, in this order; the lanes take about as long.
@@ -175,7 +197,9 @@ CAMPAIGN = (
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
     ), (("scripts/setup", "postgresql"),), lane=_COMPUTING),
     _on("other-python", "unit tests on another supported Python"),
-    *(_on(f"celery-{one}", f"unit tests on Celery {one}, with what applications have beside it") for one in _MINORS),
+    _promises_on("celery-5.4", "each promise of the docs on Celery 5.4, whose unit tests `make test` runs"),
+    _on("celery-5.5", "unit tests on Celery 5.5"),
+    _promises_on("celery-5.6", "unit tests and each promise on Celery 5.6", _unit(_python_of("celery-5.6"))),
     _on("oldest", "unit tests, whole projects, Celery's own, on the oldest allowed libraries", *_PROJECTS),
     _on("newest", "the same on the newest, and the floor of the coverage", *_PROJECTS, options=_COVERAGE),
 )  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,16 @@ from repot.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-#: Where scripts/celery_tests puts them.
-SUITE = Path(__file__).parents[2] / ".tools" / "celery-tests"
+_TOOLS = Path(__file__).parents[2] / ".tools"
+
+
+def _suite() -> Path:
+    """Where scripts/celery_tests puts the tests of the installed minor release, or else those of the locked one."""
+    own = _TOOLS / f"celery-tests-{'.'.join(version('celery').split('.')[:2])}"
+    return own if own.exists() else _TOOLS / "celery-tests"
+
+
+SUITE = _suite()
 
 BROKERS = ("redis", "rabbitmq")
 

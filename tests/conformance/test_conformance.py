@@ -10,6 +10,7 @@ from conformance.judging import known
 from conformance.suite import PASSED, SUITE, Arm, run
 from repot.testbed import executables
 from support.installed import require
+from support.releases import has
 
 _TASKS, _CANVAS = "t/integration/test_tasks.py", "t/integration/test_canvas.py"
 
@@ -44,9 +45,17 @@ def test_a_part_passes_under_repot(broker: str) -> None:
         require(executables.RABBITMQ)
     if not SUITE.exists():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"run scripts/celery_tests: {SUITE} is missing")
-    found = run(Arm(broker, is_configured=True), PART, within_s=240, progress=lambda _: None)
+    part = [one for one in PART if _is_there(one)]
+    assert len(part) == len(PART) or not has("celery", "5.7")
+    found = run(Arm(broker, is_configured=True), part, within_s=240, progress=lambda _: None)
     listed = {test for one in known() if one.broker == broker for test in one.tests}
     failed = {test: one.text for test, one in found.items() if one.status != PASSED and test not in listed}
     assert not failed
     # each name above stands for one test at least, unless Celery's tests are others than they were
-    assert len(found) > len(PART)
+    assert len(found) >= len(part)
+
+
+def _is_there(test: str) -> bool:
+    """Return whether the suite, which is that of the installed release, has a test."""
+    file, _, name = test.partition("::")
+    return f" {name.rpartition('::')[2]}" in (SUITE / file).read_text()

@@ -8,18 +8,13 @@ from uuid import uuid4
 
 import pytest
 from kombu import Connection, Exchange, Message, Queue
-from kombu.transport.native_delayed_delivery import (
-    bind_queue_to_native_delayed_delivery_exchange,
-    calculate_routing_key,
-    declare_native_delayed_delivery_exchanges_and_queues,
-    level_name,
-)
 from redis import Redis
 
 from repot.brokers import Depth, open_broker
 from repot.config import BrokerUrl, inherited_environment
 from repot.errors import BrokerUnreachable, DepthUnknown
 from repot.testbed import LOOPBACK, ReapedProcess, free_port
+from repot.upstream import delay_queues
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -106,15 +101,18 @@ def test_what_is_delayed_is_still_to_come(rabbitmq: Server) -> None:
     exchange = Exchange(f"x-{uuid4()}", type="topic")
     bound, plain = Queue(f"bound-{uuid4()}", exchange, routing_key="key", queue_arguments=QUORUM), Queue(f"p-{uuid4()}")
     with Connection(rabbitmq.url) as connection, closing(rabbitmq.open()) as broker:
-        declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum")
+        delay_queues.declare(connection, "quorum")
         channel = connection.channel()
         for queue in (bound, plain):
             queue(channel).declare()
-        bind_queue_to_native_delayed_delivery_exchange(connection, bound)
+        delay_queues.bind_by_exchange(connection, bound)
         eventually(broker, bound.name, 0, 0)
         delay_s = 12
         connection.Producer().publish(
-            {}, exchange=level_name(27), routing_key=calculate_routing_key(delay_s, "key"), delivery_mode=2
+            {},
+            exchange=delay_queues.level_name(27),
+            routing_key=delay_queues.delayed_key(delay_s, "key"),
+            delivery_mode=2,
         )
         counted = Depth(0, 0, delayed=1)
         wait_until(lambda: broker.depth(bound.name) == counted, within_s=delay_s, what="it is counted as delayed")

@@ -7,13 +7,13 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from kombu import Connection
-from kombu.transport.native_delayed_delivery import declare_native_delayed_delivery_exchanges_and_queues
 
 from repot.brokers.moving import Outgoing
 from repot.config.delays import EXIT, delayed_pattern
 from repot.migrate.control import Limits, Request
 from repot.migrate.move import open_move
 from repot.migrate.status import audit_line
+from repot.upstream import delay_queues
 from support.moves import places, task, way
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ ETA = "2099-01-01T00:00:00+00:00"
 def test_delayed_messages_are_moved_also_after_a_pause(rabbitmq: Server, redis: Server) -> None:
     path = way(rabbitmq, redis, redis)
     with Connection(rabbitmq.url) as connection:
-        declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum")
+        delay_queues.declare(connection, "quorum")
         channel: Any = connection.default_channel
         channel.queue_bind(path.queue, EXIT, delayed_pattern(path.queue))
     delayed = [Outgoing(path.queue, task(place, headers={"eta": ETA}), delay_s=3600) for place in range(6)]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kombu import Connection
-from kombu.transport.native_delayed_delivery import declare_native_delayed_delivery_exchanges_and_queues
 
 from repot.brokers.headers import MAYBE_TWICE_HEADER
 from repot.brokers.journal import Direction
@@ -20,6 +19,7 @@ from repot.config.delays import EXIT, delayed_pattern
 from repot.errors import DepthUnknown, MoveRefused, MoveStopped
 from repot.migrate.control import Request
 from repot.migrate.move import open_move
+from repot.upstream import delay_queues
 from repot.waiting import wait_until
 from support.live_consumer import LiveConsumer
 from support.moves import Way, killed_at, places, read, start_killed, stopped_without_confirms, task, way_of
@@ -105,7 +105,7 @@ def test_what_is_not_due_yet_is_staged_as_well(path: Way) -> None:
     due = (datetime.now(UTC) + timedelta(seconds=DELAY_S)).isoformat()
     delayed = [Outgoing(path.queue, task(place, headers={"eta": due}), DELAY_S) for place in range(60)]
     with Connection(path.source.url) as connection:
-        declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum")
+        delay_queues.declare(connection, "quorum")
         channel: Any = connection.default_channel
         channel.queue_bind(path.queue, EXIT, delayed_pattern(path.queue))
     with closing(path.source.open()) as broker:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 from kombu import Connection
-from kombu.transport.native_delayed_delivery import declare_native_delayed_delivery_exchanges_and_queues
 
 from repot.brokers.conditions import HasConditions, QueueUse
 from repot.brokers.moving import HoldsDelayed
@@ -18,6 +17,7 @@ from repot.config.delays import EXIT, delayed_pattern
 from repot.migrate import verify
 from repot.migrate.identity import identity_of
 from repot.testbed.rabbitmqctl import evaluate
+from repot.upstream import delay_queues
 from repot.waiting import wait_until
 from support.move_plans import brokers, policy
 from support.moves import Way, consume, task, way
@@ -139,7 +139,7 @@ def test_what_a_worker_holds_is_not_called_lost(path: Way, repot: Callable[..., 
 
 def test_what_the_target_holds_until_it_is_due_is_there(path: Way, repot: Callable[..., Result]) -> None:
     with Connection(path.target.url) as connection:
-        declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum")
+        delay_queues.declare(connection, "quorum")
         channel: Any = connection.default_channel
         channel.queue_bind(path.goal, EXIT, delayed_pattern(path.goal))
     path.fill([task(place, headers={"eta": "2099-01-01T00:00:00+00:00"}) for place in range(3)])

@@ -48,6 +48,7 @@ from repot.waiting import wait_until
 from repot.worker.holder import this_process
 from support.databases import PASSWORD, connected, django_connection
 from support.rabbitmqctl import disk_alarm
+from support.releases import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -760,6 +761,7 @@ def test_a_task_of_another_application_is_refused(local: Shop) -> None:
     assert local.waiting == []
 
 
+@needs("celery", "5.7", "its producers keep the address that they began with")
 def test_a_copied_context_sends_as_ever_afterwards(local: Shop) -> None:
     copies: list[contextvars.Context] = []
 

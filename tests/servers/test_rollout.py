@@ -17,6 +17,7 @@ from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side
 from repot.waiting import wait_until
+from support.applications import python_of, workers_of
 from support.rollouts import TASKS, WITHOUT_REDIS, Rollout, doubled, rollout_between
 
 if TYPE_CHECKING:
@@ -107,6 +108,24 @@ def test_a_healthy_rollout_goes_through_and_every_task_runs_once(rollout: Rollou
     assert set(product(Side, (0.0, 0.5, 3600.0))) == {(one.side, one.length_s) for one in tasks}
     assert {1} == {one.effects for one in tasks}
     assert {(True, 2), (False, 1)} == {(one.kills, one.runs) for one in tasks}
+
+
+def test_a_rollout_leads_from_one_release_of_celery_to_another(redis: Server, rabbitmq: Server, tmp_path: Path) -> None:
+    """And so from Celery 5.4 on Redis to the newest on RabbitMQ; the producers are still on the old one's broker."""
+    rollout = Rollout(redis.url, rabbitmq.url, redis, tmp_path, management_url=rabbitmq.management_url, lease=5)
+    try:
+        with workers_of(python_of("5.4")):
+            rollout.start_worker(Side.SOURCE)
+        rollout.start_worker(Side.TARGET)
+        with sending(rollout.producer(), send_canvas) as labels:
+            ended, counts = lead(rollout, plan_of(rollout), lambda *_: None)
+        lines = rollout.await_ran(labels)
+        assert Phase.DONE == ended.phase, [one.why for one in rollout.records.history(rollout.settings.rollout)]
+        assert {} == doubled(lines)
+        assert sorted(labels) == sorted(line["label"] for line in lines)
+        assert all(counts[side][f"outcome:succeeded:{TASKS}.step"] > 0 for side in Side)
+    finally:
+        rollout.stop()
 
 
 def send_failing(app: Any, base: str) -> list[str]:

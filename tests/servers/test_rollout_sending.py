@@ -20,6 +20,7 @@ from repot.routing.choice import Side, Weights, chosen
 from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
 from repot.worker.rollout import rollout_of
+from support.releases import has
 from support.rollouts import DIRECTIONS, NAME, TASKS, Rollout, doubled, following, rollout_between, split_roots
 
 if TYPE_CHECKING:
@@ -323,16 +324,19 @@ def test_weights_by_task_and_by_queue(rollout: Rollout) -> None:
     own.task(name="of-class", queue=queues[1], shared=False)(_nothing)
     app = rollout.producer(own, queue_names=queues)
     app.finalize()
-    here = app.send_task("t").id
+    # the queue of a task's class holds for its name since Celery 5.7
+    by_name = app.send_task("of-class").id
+    here, more = ([], [by_name]) if has("celery", "5.7") else ([by_name], [])
+    here.append(app.send_task("t").id)
     there = [
+        *more,
         app.send_task("always").id,
         app.send_task("routed").id,
         app.send_task("t", queue=queues[1]).id,
         app.send_task("t", queue=Queue(queues[1])).id,
-        app.send_task("of-class").id,
         app.tasks["of-class"].delay().id,
     ]
-    assert [here] == rollout.ids(SOURCE)
+    assert here == rollout.ids(SOURCE)
     assert sorted(there) == sorted([*rollout.ids(TARGET, queues[0]), *rollout.ids(TARGET, queues[1])])
     assert [] == rollout.ids(SOURCE, queues[1])
 

@@ -25,6 +25,7 @@ from repot.config import ExplicitSettings, Role
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from support import forked
+from support.releases import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "routing.py"
 
 
+@needs("celery", "5.5", "it has no delays of its own to compare with")
 @pytest.mark.promise
 @pytest.mark.parametrize(("broker", "number"), [("redis", 25), ("rabbitmq", 6)])
 def test_made_up_applications_reach_the_same_queues(

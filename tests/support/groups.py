@@ -52,7 +52,8 @@ FILES = {
             f"servers/test_{name}.py"
             for name in ("dead_letters", "deliveries", "dlq_queues", "embedded_worker", "expiries", "partial_results")
         ),
-        *(f"servers/test_{name}.py" for name in ("prefetch", "requeue_orphans", "waiting_messages", "worker")),
+        *(f"servers/test_{name}.py" for name in ("mixed_fleets", "prefetch", "releases", "requeue_orphans")),
+        *(f"servers/test_{name}.py" for name in ("waiting_messages", "worker")),
     ),
     "brokers": (
         "upstream/test_bugs.py",

@@ -1,0 +1,137 @@
+"""What docs/celery-releases.md says of each release of Celery, shown by workers of that release on real brokers."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from repot.chaos.instruments.journal import STARTED
+from repot.chaos.runner.proxies import Proxy
+from repot.config import child_environment
+from repot.waiting import wait_until
+from support import forked
+from support.applications import MINORS, python_of, workers_of
+from support.rabbitmqctl import rabbitmqctl
+from support.shop import Shop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from repot.testbed import ReapedProcess, Server
+
+
+@pytest.fixture(params=MINORS)
+def python(request: pytest.FixtureRequest) -> str:
+    """The interpreter of each release."""
+    return python_of(request.param)
+
+
+@contextmanager
+def opened(server: Server, redis: Server, directory: Path, **changes: Any) -> Iterator[Shop]:
+    """A shop of its own, of tasks without a guard."""
+    with ExitStack() as stack:
+        found = Shop(server, redis, directory, app="support.job_app", **changes)
+        stack.callback(found.stop)
+        yield found
+
+
+@contextmanager
+def linked(server: Server, toxiproxy: Server) -> Iterator[tuple[Proxy, str]]:
+    """A link to a server that can be closed, and the address through it."""
+    link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", server.port)
+    try:
+        yield link, server.url.replace(f":{server.port}", f":{link.port}")
+    finally:
+        link.delete()
+
+
+def start(shop: Shop, python: str, processes: int = 1) -> ReapedProcess:
+    """A worker of a release."""
+    with workers_of(python):
+        return shop.start(processes)
+
+
+def hold(shop: Shop, file: Path) -> str:
+    """Send a task that runs until a file is there; return its id."""
+    return str(shop.client.send_task("jobs.plain", ("p", str(file))).id)
+
+
+def test_after_a_lost_connection_each_process_of_a_worker_has_a_task_again(
+    rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path, python: str
+) -> None:
+    processes = 3
+    with linked(rabbitmq, toxiproxy) as (link, url), opened(rabbitmq, redis, tmp_path, broker_url=url) as shop:
+        worker = start(shop, python, processes)
+        files = [shop.file(), shop.file()]
+        for one in [hold(shop, files[0]) for _ in range(processes)]:
+            shop.await_lines(STARTED, one)
+        with link.closed():
+            pass
+        wait_until(lambda: worker.log_tail(500).count("Connected to amqp") > 1, within_s=60, what="it is connected")
+        files[0].touch()
+        for one in [hold(shop, files[1]) for _ in range(processes)]:
+            shop.await_lines(STARTED, one, within_s=60)
+        files[1].touch()
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+def test_a_task_is_cancelled_with_its_connection_if_the_setting_says_so(
+    request: pytest.FixtureRequest, redis: Server, toxiproxy: Server, tmp_path: Path, python: str, broker: str
+) -> None:
+    """The only process is busy until then, so a second run shows it."""
+    server: Server = request.getfixturevalue(broker)
+    changes = {"cancel_tasks_on_connection_loss": True}
+    with linked(server, toxiproxy) as (link, url), opened(server, redis, tmp_path, broker_url=url, **changes) as shop:
+        start(shop, python)
+        file = shop.file()
+        task = hold(shop, file)
+        shop.await_lines(STARTED, task)
+        with link.closed():
+            pass
+        shop.await_lines(STARTED, task, 2, within_s=60)
+        file.touch()
+
+
+def test_what_a_dead_worker_had_popped_comes_back_with_the_interval_of_the_sweep(
+    redis: Server, tmp_path: Path, python: str
+) -> None:
+    """Without the setting kombu before 5.7 looks every 100 s."""
+    changes = {"redis_claim": "brpop", "visibility_timeout": 3, "restore_interval": 1}
+    with opened(redis, redis, tmp_path, **changes) as shop:
+        dies = start(shop, python)
+        file = shop.file()
+        task = hold(shop, file)
+        shop.await_lines(STARTED, task)
+        dies.stop()
+        start(shop, python)
+        shop.await_lines(STARTED, task, 2, within_s=45)
+        file.touch()
+
+
+SEND = """
+from celery import Celery
+from repot.config import Role
+from repot.worker.configure import configure
+app = Celery("producer", set_as_current=False)
+app.conf.task_routes = {{"jobs.plain": {{"queue": {0!r}}}}}
+configure(app, role=Role.CLIENT)
+app.send_task("jobs.plain", ["p"])
+"""
+
+
+def test_a_queue_that_only_a_route_names_has_the_type_of_the_setting(
+    rabbitmq: Server, redis: Server, tmp_path: Path, python: str
+) -> None:
+    with opened(rabbitmq, redis, tmp_path, queue_type="quorum") as shop:
+        name = f"routed-{uuid4()}"
+        sent = forked.run(
+            [python, "-c", SEND.format(name)],
+            env=child_environment(shop.settings), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert 0 == sent.returncode, sent.stderr
+        listed = [line.split() for line in rabbitmqctl(rabbitmq, "-q", "list_queues", "name", "type").splitlines()]
+        assert [name, "quorum"] in listed
