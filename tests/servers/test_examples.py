@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.page_programs import HANGS_AFTER_S, ROOT, require_nothing_left, running, typed_by, typed_on
+from support.releases import needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 PAGES = sorted((ROOT / "examples").glob("*/README.md"))
 
 #: Each page has a judge that compares durations.
-pytestmark = pytest.mark.xdist_group("examples")
+pytestmark = [
+    pytest.mark.xdist_group("examples"),
+    needs("celery", "5.5", "the doctor's lines on the pages are of releases with a soft shutdown"),
+]
 
 
 @pytest.mark.promise("script")

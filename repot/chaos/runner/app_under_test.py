@@ -18,6 +18,7 @@ from repot.chaos.runner.task_hooks import install_task_hooks
 from repot.config import Role, load
 from repot.errors import AppUnusable
 from repot.upstream.app_servers import forget_servers
+from repot.upstream.sweep_interval import supply_interval
 from repot.worker.app_loader import load_app
 from repot.worker.configure import configure, configured_with
 
@@ -99,6 +100,7 @@ class AppConfig:
         assert self.bare is not None
         options = {**(app.conf.get("broker_transport_options") or {}), **self.bare.get("broker_transport_options", {})}
         app.conf.update({**self.bare, "broker_transport_options": options})
+        supply_interval()
 
 
 #: Transport options that change the names of Redis keys: the experiment counts keys by their default names.
