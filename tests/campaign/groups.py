@@ -197,7 +197,6 @@ CAMPAIGN = (
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
     ), (("scripts/setup", "postgresql"),), lane=_COMPUTING),
     _on("other-python", "unit tests on another supported Python"),
-    _promises_on("celery-5.4", "each promise of the docs on Celery 5.4, whose unit tests `make test` runs"),
     _on("celery-5.5", "unit tests on Celery 5.5"),
     _promises_on("celery-5.6", "unit tests and each promise on Celery 5.6", _unit(_python_of("celery-5.6"))),
     _on("oldest", "unit tests, whole projects, Celery's own, on the oldest allowed libraries", *_PROJECTS),
