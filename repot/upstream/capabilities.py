@@ -164,6 +164,13 @@ CAPABILITIES = (
         "repot connects again when an answer is overdue",
     ),
     Capability(
+        "a task that outlives its worker's link to Redis is acknowledged, and delivered once",
+        "celery",
+        "5.6",
+        Before.SUPPLIED,
+        "repot lets the pool wait for what runs; stock Redis delivers it again on any release",
+    ),
+    Capability(
         "names of connections in Redis' CLIENT LIST (`WORKER_CLIENT_NAME`)",
         "kombu",
         "5.6",

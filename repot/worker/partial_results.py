@@ -1,4 +1,7 @@
-"""Keep results that a pool process sends in pieces over a lost connection (`repot/upstream/result_handler.py`)."""
+"""Keep results over a lost connection: of tasks that run meanwhile, and those that come in pieces.
+
+`repot/upstream/running_jobs.py` and `result_handler.py` say why they would be lost.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 from celery import bootsteps
 
 from repot.upstream.result_handler import PartialResults
+from repot.upstream.running_jobs import keep_running_jobs
 
 
 class PartialResultsStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -16,7 +20,8 @@ class PartialResultsStep(bootsteps.StartStopStep):  # type: ignore[misc]
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
-        """Keep nothing yet: the pool starts after the steps are made."""
+        """Keep nothing partly read yet: the pool starts after the steps are made."""
+        keep_running_jobs()
         self._partial: PartialResults | None = None
         super().__init__(c, **options)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
-from repot.chaos.instruments.journal import STARTED
+from repot.chaos.instruments.journal import DELIVERED, STARTED
 from repot.chaos.runner.proxies import Proxy
 from repot.config import child_environment
 from repot.waiting import wait_until
@@ -135,3 +135,25 @@ def test_a_queue_that_only_a_route_names_has_the_type_of_the_setting(
         assert 0 == sent.returncode, sent.stderr
         listed = [line.split() for line in rabbitmqctl(rabbitmq, "-q", "list_queues", "name", "type").splitlines()]
         assert [name, "quorum"] in listed
+
+
+def test_a_task_that_outlives_its_link_to_redis_is_delivered_once(
+    redis: Server, toxiproxy: Server, tmp_path: Path, python: str
+) -> None:
+    with linked(redis, toxiproxy) as (link, url), opened(redis, redis, tmp_path, broker_url=url) as shop:
+        worker = start(shop, python)
+        file = shop.file()
+        task = hold(shop, file)
+        shop.await_lines(STARTED, task)
+        with link.closed():
+            pass
+        wait_until(lambda: worker.log_tail(500).count("Connected to redis") > 1, within_s=60, what="it is connected")
+        file.touch()
+        shop.await_ended(task)
+        with closing(redis.open()) as broker:
+            try:
+                wait_until(lambda: broker.depth(shop.name).is_drained, within_s=60, what="it is acknowledged")
+            except Exception as error:
+                error.add_note(worker.log_tail(60))
+                raise
+        assert 1 == len(shop.lines(DELIVERED, task))
