@@ -150,7 +150,7 @@ def _release(python: str) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.promise("both with repot-redis")
+@pytest.mark.promise("redis-both with repot")
 @pytest.mark.parametrize(
     "with_repot", [("old", "new"), ("new",), ("old",)], ids=["both with repot", "new with repot", "old with repot"]
 )
