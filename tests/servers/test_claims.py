@@ -16,9 +16,11 @@ from kombu.transport.redis import Transport as StockTransport
 from redis import Redis, RedisError
 
 from repot.brokers.claiming import deaths_of, keep_running, still_in_hand
+from repot.brokers.primary import follow_the_primary
 from repot.brokers.redis.claims import Claim, Claims
-from repot.brokers.redis.transport import ClaimSource, Transport
+from repot.brokers.redis.transport import _CLAIM, ClaimSource, Transport
 from repot.chaos.runner.proxies import Proxy
+from repot.config import BrokerUrl
 from repot.testbed import ReapedProcess, executables, free_port
 from repot.upstream import redis_transport
 from repot.upstream.redis_connections import take_connection
@@ -85,6 +87,8 @@ def _dead(server: Server, queue: str, lease_s: float = 1) -> str:
     pool = Redis.from_url(server.url, protocol=3).connection_pool
     connection = take_connection(pool)
     source = ClaimSource(claims, lambda: [queue], list)
+    # an answer that the server does not know the script would not be read
+    client.script_load(_CLAIM)
     claims.cease()
     source.ask(connection, object())
     # the answer is never read
@@ -229,6 +233,7 @@ def test_a_stock_worker_restores_what_a_dead_worker_claimed(redis: Server, queue
     client = _client(redis)
     claims = Claims(client.connection_pool, KEYS, 1, "dead@host")
     connection = take_connection(Redis.from_url(redis.url, protocol=3).connection_pool)
+    client.script_load(_CLAIM)
     ClaimSource(claims, lambda: [queue], lambda _: [f"{queue}\x06\x166"]).ask(connection, object())
     wait_until(lambda: client.hlen("unacked") == 1, within_s=30, what="the script has run")
     options = {"visibility_timeout": 1}
@@ -517,6 +522,8 @@ def test_a_server_without_hello_is_used_and_no_password_is_logged(
         older: Any = Redis(port=port, password=password, protocol=2)
         wait_until(partial(_answers, older), within_s=20, what="Redis answers")
         url = f"redis://:{password}@127.0.0.1:{port}/0"
+        # as repot.configure does
+        follow_the_primary(BrokerUrl.parse(url))
         with Connection(url, transport=Transport, transport_options={"claim": "brpop"}) as connection:
             queue_now = Queue(queue, routing_key=queue)
             Producer(connection.default_channel).publish(

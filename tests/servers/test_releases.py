@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from redis import Redis
 
 from repot.chaos.instruments.journal import DELIVERED, STARTED
 from repot.chaos.runner.proxies import Proxy
 from repot.config import child_environment
+from repot.testbed import redis_server
 from repot.waiting import wait_until
 from support import forked
 from support.applications import MINORS, python_of, workers_of
@@ -157,3 +159,20 @@ def test_a_task_that_outlives_its_link_to_redis_is_delivered_once(
                 error.add_note(worker.log_tail(60))
                 raise
         assert 1 == len(shop.lines(DELIVERED, task))
+
+
+def test_a_redis_with_a_password_is_claimed_from(tmp_path: Path, python: str) -> None:
+    """With RESP3, in which redis-py before 5.1 asks for the server's health before it has sent the password."""
+    with redis_server() as server:
+        with Redis.from_url(server.url) as client:
+            client.config_set("requirepass", "planted-1a2b")
+        address = server.url.replace("redis://", "redis://:planted-1a2b@")
+        urls = {"broker_url": address, "result_backend": f"{address.removesuffix('/0')}/1", "lease_store": address}
+        with opened(server, server, tmp_path, **urls) as shop:
+            worker = start(shop, python)
+            file = shop.file()
+            file.touch()
+            shop.await_ended(hold(shop, file))
+            with Redis.from_url(address) as client:
+                assert [one for one in client.client_list() if one["resp"] == "3"], worker.log_tail(20)
+            assert "planted" not in worker.log_tail(500)
