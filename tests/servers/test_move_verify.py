@@ -80,9 +80,14 @@ def test_what_a_queue_dropped_is_not_consumed(path: Way, repot: Callable[..., Re
 
 
 def test_without_counts_of_the_whole_move_nothing_is_called_dropped(path: Way, repot: Callable[..., Result]) -> None:
-    moved(path, repot, 20)
-    # its sweep, before the counts of the mover's channel were collected
-    evaluate(path.target.variables, "rabbit_core_metrics_gc ! start_gc.")
+    collector = "rabbit_mgmt_metrics_collector:name(channel_queue_exchange_metrics)"
+    evaluate(path.target.variables, f"sys:suspend({collector}).")
+    try:
+        moved(path, repot, 20)
+        # the sweep, an answer after which it is over, and only then the counts of the mover's channel are looked for
+        evaluate(path.target.variables, "rabbit_core_metrics_gc ! start_gc, sys:get_state(rabbit_core_metrics_gc).")
+    finally:
+        evaluate(path.target.variables, f"sys:resume({collector}).")
     with policy(path, {"max-length": 5}):
         wait_until(lambda: ready(path) == 5, within_s=60, what="the queue has dropped its oldest messages")
         said = repot("verify", path.name)
