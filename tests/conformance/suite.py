@@ -87,6 +87,8 @@ def run(
             "WORKER_LOGLEVEL": "INFO",
             "REDIS_HOST": LOOPBACK,
             "REDIS_PORT": str(redis.port),
+            # kombu dumps there what a channel cannot give back at its end
+            "TMPDIR": str(directory),
             RECORD: str(record),
             **(_ours(directory) if arm.is_configured else {}),
         }
