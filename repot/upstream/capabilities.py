@@ -178,10 +178,9 @@ CAPABILITIES = (
         "names of connections in Redis' CLIENT LIST (`WORKER_CLIENT_NAME`)",
         "kombu",
         "5.6",
-        Before.ABSENT,
-        "workers and producers have none; probes and the lease store's connections do",
+        Before.SUPPLIED,
+        "repot names them",
         keys=("broker_transport_options.client_name",),
-        field="client_name",
     ),
     Capability(
         "time limits by configuration, for each task",

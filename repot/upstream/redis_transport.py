@@ -157,6 +157,7 @@ POINTS = (
 _LOOK_EVERY_S = 1.0
 
 
+_NAMES_CONNECTIONS = hasattr(redis.Channel, "client_name")
 _SWEEPS_BY_OPTION = hasattr(redis.Channel, "unacked_restore_interval")
 _CHECKS_LINKS = hasattr(redis.MultiChannelPoller, "maybe_check_brpop_health")
 _STARTS_IN_GET = "on_poll_start" in redis.MultiChannelPoller.get.__code__.co_names
@@ -239,6 +240,9 @@ class ClaimingChannel:
     _asked_at = 0.0
     #: 2 for a server or proxy that does not know HELLO; None for the usual one.
     _protocol: int | None = None
+
+    #: In CLIENT LIST; kombu before 5.6 does not read the option.
+    client_name: str | None = None
     #: When BRPOP, or what stands for it, was sent; kombu has it since 5.7.
     _brpop_sent_at: float | None = None
     #: kombu's default of an option that it has since 5.7.
@@ -277,6 +281,8 @@ class ClaimingChannel:
 
     def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         params = super()._connparams(asynchronous)  # type: ignore[misc]
+        if not _NAMES_CONNECTIONS:
+            params["client_name"] = self.client_name
         if self._protocol:
             params["protocol"] = self._protocol
         elif asynchronous and self.wants_notices:
@@ -526,8 +532,9 @@ def transports_with(part: type[ClaimingChannel], options: Sequence[str]) -> tupl
     """
     found = []
     for transport, channel in ((redis.Transport, redis.Channel), (redis.SentinelTransport, redis.SentinelChannel)):
-        own = () if _SWEEPS_BY_OPTION else ("unacked_restore_interval", "unacked_restore_throttle")
-        read = (*channel.from_transport_options, *own, *options)
+        name = () if _NAMES_CONNECTIONS else ("client_name",)
+        sweep = () if _SWEEPS_BY_OPTION else ("unacked_restore_interval", "unacked_restore_throttle")
+        read = (*channel.from_transport_options, *name, *sweep, *options)
         claiming = type(channel.__name__, (part, channel), {"from_transport_options": read})
         found.append(type(transport.__name__, (ClaimingTransport, transport), {"Channel": claiming}))
     return found[0], found[1]

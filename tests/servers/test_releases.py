@@ -175,4 +175,7 @@ def test_a_redis_with_a_password_is_claimed_from(tmp_path: Path, python: str) ->
             shop.await_ended(hold(shop, file))
             with Redis.from_url(address) as client:
                 assert [one for one in client.client_list() if one["resp"] == "3"], worker.log_tail(20)
+                # the link that waits for a notice
+                names = {one["name"] for one in client.client_list() if "t" in one["flags"]}
+            assert {"repot"} == names
             assert "planted" not in worker.log_tail(500)
