@@ -20,13 +20,13 @@ from repot.testbed.process import ReapedProcess
 from repot.waiting import wait_until
 from support import forked
 from support.applications import MINORS, ROOT, python_of, workers_of
-from support.shop import Shop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from repot.testbed import Server
+    from support.shop import Shop
 
 SOURCE = ROOT / "tests/tutorial_apps/mixed_fleet"
 WITHIN_S = 60
@@ -220,16 +220,6 @@ def test_a_release_runs_on_this_rabbitmq_or_ends_as_the_page_says(
 ORDERS = [("5.4", "5.7"), ("5.7", "5.4")]
 
 
-@contextmanager
-def opened(*arguments: Any, **changes: Any) -> Iterator[Shop]:
-    """A shop of its own."""
-    shop = Shop(*arguments, **changes)
-    try:
-        yield shop
-    finally:
-        shop.stop()
-
-
 def start(shop: Shop, minor: str) -> ReapedProcess:
     """A worker of one process."""
     with workers_of(python_of(minor)):
@@ -246,25 +236,24 @@ def run(shop: Shop, minor: str, *words: str) -> str:
 
 @pytest.mark.parametrize(("first", "second"), ORDERS)
 def test_a_lease_of_one_release_keeps_the_other_from_the_effect(
-    server: Server, redis: Server, tmp_path: Path, first: str, second: str
+    server: Server, redis: Server, opened: Callable[..., Shop], first: str, second: str
 ) -> None:
-    with opened(server, redis, tmp_path) as shop:
-        hold = shop.file()
-        start(shop, first)
-        one = shop.send("charge", "o-1", 1, "", str(hold))
-        shop.await_effects("o-1")
-        start(shop, second)
-        two = shop.send("charge", kwargs={"order": "o-1", "after": str(hold)})
-        shop.await_lines(ENDED, two.id)
-        hold.touch()
-        expected = {"order": "o-1", "amount": 1, "by": one.id}
-        assert [expected, expected] == [shop.get(one), shop.get(two)]
-        assert 1 == len(shop.effects("o-1"))
-        assert 2 == len({line.worker for line in shop.lines(ENDED)})
+    shop = opened(server, redis)
+    hold = shop.file()
+    start(shop, first)
+    one = shop.send("charge", "o-1", 1, "", str(hold))
+    shop.await_effects("o-1")
+    start(shop, second)
+    two = shop.send("charge", kwargs={"order": "o-1", "after": str(hold)})
+    shop.await_lines(ENDED, two.id)
+    hold.touch()
+    expected = {"order": "o-1", "amount": 1, "by": one.id}
+    assert [expected, expected] == [shop.get(one), shop.get(two)]
+    assert 1 == len(shop.effects("o-1"))
+    assert 2 == len({line.worker for line in shop.lines(ENDED)})
 
 
 SUBMIT = """
-import sys
 from celery import Celery
 from repot.config import Role
 from repot.submission import Jobs
@@ -277,38 +266,38 @@ jobs = Jobs(app, "jobs.render", scope="project")
 
 @pytest.mark.parametrize(("first", "second"), ORDERS)
 def test_a_job_of_one_release_is_run_by_the_other(
-    server: Server, redis: Server, tmp_path: Path, first: str, second: str
+    server: Server, redis: Server, opened: Callable[..., Shop], first: str, second: str
 ) -> None:
-    with opened(server, redis, tmp_path, app="support.job_app", lease=20) as shop:
-        start(shop, second)
-        submit = "print(jobs.submit({'project': 'p-1'}).job.id)"
-        job = run(shop, first, "-c", f"{SUBMIT}{submit}").strip()
-        (ended,) = shop.await_lines(ENDED, job)
-        assert "SUCCESS" == ended.details["state"]
-        look = f"found = jobs.get({job!r}); print(found.status.value, found.attempts, found.scope)"
-        assert ["succeeded", "1", "p-1"] == run(shop, first, "-c", f"{SUBMIT}{look}").split()
+    shop = opened(server, redis, app="support.job_app", lease=20)
+    start(shop, second)
+    submit = "print(jobs.submit({'project': 'p-1'}).job.id)"
+    job = run(shop, first, "-c", f"{SUBMIT}{submit}").strip()
+    (ended,) = shop.await_lines(ENDED, job)
+    assert "SUCCESS" == ended.details["state"]
+    look = f"found = jobs.get({job!r}); print(found.status.value, found.attempts, found.scope)"
+    assert ["succeeded", "1", "p-1"] == run(shop, first, "-c", f"{SUBMIT}{look}").split()
 
 
 @pytest.mark.parametrize(("first", "second"), ORDERS)
 def test_a_dead_letter_of_one_release_is_replayed_by_the_other(
-    server: Server, redis: Server, tmp_path: Path, first: str, second: str
+    server: Server, redis: Server, opened: Callable[..., Shop], first: str, second: str
 ) -> None:
     changes = {"app": "support.dead_app", "management_url": server.management_url}
-    with opened(server, redis, tmp_path, **changes) as shop:
-        repaired = shop.file()
-        worker = start(shop, first)
-        sent = shop.client.send_task("dead.repaired", (str(repaired),))
-        dlq = ("-m", "repot", "dlq")
+    shop = opened(server, redis, **changes)
+    repaired = shop.file()
+    worker = start(shop, first)
+    sent = shop.client.send_task("dead.repaired", (str(repaired),))
+    dlq = ("-m", "repot", "dlq")
 
-        def listed() -> list[str]:
-            return [one["id"] for one in json.loads(run(shop, second, *dlq, "list", "--queue", shop.name, "--json"))]
+    def listed() -> list[str]:
+        return [one["id"] for one in json.loads(run(shop, second, *dlq, "list", "--queue", shop.name, "--json"))]
 
-        wait_until(lambda: [sent.id] == listed(), within_s=WITHIN_S, what="the dead letter is there")
-        # a warm end: the message is acknowledged
-        worker.signal(signal.SIGTERM)
-        wait_until(lambda: worker.exit_code == 0, within_s=WITHIN_S, what="the worker has ended")
-        start(shop, second)
-        repaired.touch()
-        run(shop, second, *dlq, "replay", "--queue", shop.name, "--execute")
-        wait_until(lambda: sent.id in repaired.read_text(), within_s=WITHIN_S, what="the task has run")
-        assert 1 == len(repaired.read_text().splitlines())
+    wait_until(lambda: [sent.id] == listed(), within_s=WITHIN_S, what="the dead letter is there")
+    # a warm end: the message is acknowledged
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: worker.exit_code == 0, within_s=WITHIN_S, what="the worker has ended")
+    start(shop, second)
+    repaired.touch()
+    run(shop, second, *dlq, "replay", "--queue", shop.name, "--execute")
+    wait_until(lambda: sent.id in repaired.read_text(), within_s=WITHIN_S, what="the task has run")
+    assert 1 == len(repaired.read_text().splitlines())

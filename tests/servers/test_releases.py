@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -17,28 +17,23 @@ from repot.waiting import wait_until
 from support import forked
 from support.applications import MINORS, python_of, workers_of
 from support.rabbitmqctl import rabbitmqctl
-from support.shop import Shop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from repot.testbed import ReapedProcess, Server
+    from support.shop import Shop
+
+
+#: Tasks without a guard.
+SHOP = {"app": "support.job_app"}
 
 
 @pytest.fixture(params=MINORS)
 def python(request: pytest.FixtureRequest) -> str:
     """The interpreter of each release."""
     return python_of(request.param)
-
-
-@contextmanager
-def opened(server: Server, redis: Server, directory: Path, **changes: Any) -> Iterator[Shop]:
-    """A shop of its own, of tasks without a guard."""
-    with ExitStack() as stack:
-        found = Shop(server, redis, directory, app="support.job_app", **changes)
-        stack.callback(found.stop)
-        yield found
 
 
 @contextmanager
@@ -63,10 +58,11 @@ def hold(shop: Shop, file: Path) -> str:
 
 
 def test_after_a_lost_connection_each_process_of_a_worker_has_a_task_again(
-    rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path, python: str
+    rabbitmq: Server, redis: Server, toxiproxy: Server, opened: Callable[..., Shop], python: str
 ) -> None:
     processes = 3
-    with linked(rabbitmq, toxiproxy) as (link, url), opened(rabbitmq, redis, tmp_path, broker_url=url) as shop:
+    with linked(rabbitmq, toxiproxy) as (link, url):
+        shop = opened(rabbitmq, redis, broker_url=url)
         worker = start(shop, python, processes)
         files = [shop.file(), shop.file()]
         for one in [hold(shop, files[0]) for _ in range(processes)]:
@@ -82,12 +78,18 @@ def test_after_a_lost_connection_each_process_of_a_worker_has_a_task_again(
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
 def test_a_task_is_cancelled_with_its_connection_if_the_setting_says_so(
-    request: pytest.FixtureRequest, redis: Server, toxiproxy: Server, tmp_path: Path, python: str, broker: str
+    request: pytest.FixtureRequest,
+    redis: Server,
+    toxiproxy: Server,
+    opened: Callable[..., Shop],
+    python: str,
+    broker: str,
 ) -> None:
     """The only process is busy until then, so a second run shows it."""
     server: Server = request.getfixturevalue(broker)
     changes = {"cancel_tasks_on_connection_loss": True}
-    with linked(server, toxiproxy) as (link, url), opened(server, redis, tmp_path, broker_url=url, **changes) as shop:
+    with linked(server, toxiproxy) as (link, url):
+        shop = opened(server, redis, broker_url=url, **changes)
         start(shop, python)
         file = shop.file()
         task = hold(shop, file)
@@ -99,19 +101,19 @@ def test_a_task_is_cancelled_with_its_connection_if_the_setting_says_so(
 
 
 def test_what_a_dead_worker_had_popped_comes_back_with_the_interval_of_the_sweep(
-    redis: Server, tmp_path: Path, python: str
+    redis: Server, opened: Callable[..., Shop], python: str
 ) -> None:
     """Without the setting kombu before 5.7 looks every 100 s."""
     changes = {"redis_claim": "brpop", "visibility_timeout": 3, "restore_interval": 1}
-    with opened(redis, redis, tmp_path, **changes) as shop:
-        dies = start(shop, python)
-        file = shop.file()
-        task = hold(shop, file)
-        shop.await_lines(STARTED, task)
-        dies.stop()
-        start(shop, python)
-        shop.await_lines(STARTED, task, 2, within_s=45)
-        file.touch()
+    shop = opened(redis, redis, **changes)
+    dies = start(shop, python)
+    file = shop.file()
+    task = hold(shop, file)
+    shop.await_lines(STARTED, task)
+    dies.stop()
+    start(shop, python)
+    shop.await_lines(STARTED, task, 2, within_s=45)
+    file.touch()
 
 
 SEND = """
@@ -126,23 +128,24 @@ app.send_task("jobs.plain", ["p"])
 
 
 def test_a_queue_that_only_a_route_names_has_the_type_of_the_setting(
-    rabbitmq: Server, redis: Server, tmp_path: Path, python: str
+    rabbitmq: Server, redis: Server, opened: Callable[..., Shop], python: str
 ) -> None:
-    with opened(rabbitmq, redis, tmp_path, queue_type="quorum") as shop:
-        name = f"routed-{uuid4()}"
-        sent = forked.run(
-            [python, "-c", SEND.format(name)],
-            env=child_environment(shop.settings), capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert 0 == sent.returncode, sent.stderr
-        listed = [line.split() for line in rabbitmqctl(rabbitmq, "-q", "list_queues", "name", "type").splitlines()]
-        assert [name, "quorum"] in listed
+    shop = opened(rabbitmq, redis, queue_type="quorum")
+    name = f"routed-{uuid4()}"
+    sent = forked.run(
+        [python, "-c", SEND.format(name)],
+        env=child_environment(shop.settings), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert 0 == sent.returncode, sent.stderr
+    listed = [line.split() for line in rabbitmqctl(rabbitmq, "-q", "list_queues", "name", "type").splitlines()]
+    assert [name, "quorum"] in listed
 
 
 def test_a_task_that_outlives_its_link_to_redis_is_delivered_once(
-    redis: Server, toxiproxy: Server, tmp_path: Path, python: str
+    redis: Server, toxiproxy: Server, opened: Callable[..., Shop], python: str
 ) -> None:
-    with linked(redis, toxiproxy) as (link, url), opened(redis, redis, tmp_path, broker_url=url) as shop:
+    with linked(redis, toxiproxy) as (link, url):
+        shop = opened(redis, redis, broker_url=url)
         worker = start(shop, python)
         file = shop.file()
         task = hold(shop, file)
@@ -161,21 +164,21 @@ def test_a_task_that_outlives_its_link_to_redis_is_delivered_once(
         assert 1 == len(shop.lines(DELIVERED, task))
 
 
-def test_a_redis_with_a_password_is_claimed_from(tmp_path: Path, python: str) -> None:
+def test_a_redis_with_a_password_is_claimed_from(opened: Callable[..., Shop], python: str) -> None:
     """With RESP3, in which redis-py before 5.1 asks for the server's health before it has sent the password."""
     with redis_server() as server:
         with Redis.from_url(server.url) as client:
             client.config_set("requirepass", "planted-1a2b")
         address = server.url.replace("redis://", "redis://:planted-1a2b@")
         urls = {"broker_url": address, "result_backend": f"{address.removesuffix('/0')}/1", "lease_store": address}
-        with opened(server, server, tmp_path, **urls) as shop:
-            worker = start(shop, python)
-            file = shop.file()
-            file.touch()
-            shop.await_ended(hold(shop, file))
-            with Redis.from_url(address) as client:
-                assert [one for one in client.client_list() if one["resp"] == "3"], worker.log_tail(20)
-                # the link that waits for a notice
-                names = {one["name"] for one in client.client_list() if "t" in one["flags"]}
-            assert {"repot"} == names
-            assert "planted" not in worker.log_tail(500)
+        shop = opened(server, server, **urls)
+        worker = start(shop, python)
+        file = shop.file()
+        file.touch()
+        shop.await_ended(hold(shop, file))
+        with Redis.from_url(address) as client:
+            assert [one for one in client.client_list() if one["resp"] == "3"], worker.log_tail(20)
+            # the link that waits for a notice
+            names = {one["name"] for one in client.client_list() if "t" in one["flags"]}
+        assert {"repot"} == names
+        assert "planted" not in worker.log_tail(500)
