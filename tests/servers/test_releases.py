@@ -101,19 +101,28 @@ def test_a_task_is_cancelled_with_its_connection_if_the_setting_says_so(
 
 
 def test_what_a_dead_worker_had_popped_comes_back_with_the_interval_of_the_sweep(
-    redis: Server, opened: Callable[..., Shop], python: str
+    own: Server, opened: Callable[..., Shop], python: str
 ) -> None:
-    """Without the setting kombu before 5.7 looks every 100 s."""
-    changes = {"redis_claim": "brpop", "visibility_timeout": 3, "restore_interval": 1}
-    shop = opened(redis, redis, **changes)
+    """kombu before 5.7 looks once when it has begun, and then every 100 s."""
+    shop = opened(own, own, redis_claim="brpop", visibility_timeout=3, restore_interval=1)
     dies = start(shop, python)
     file = shop.file()
     task = hold(shop, file)
     shop.await_lines(STARTED, task)
     dies.stop()
+    before = looks(own)
     start(shop, python)
     shop.await_lines(STARTED, task, 2, within_s=45)
+    wait_until(lambda: looks(own) - before >= 10, within_s=30, what="ten looks for overdue messages")
     file.touch()
+
+
+def looks(server: Server) -> int:
+    """How often workers have looked for overdue messages."""
+    with Redis.from_url(server.url) as client:
+        stats: Any = client.info("commandstats")
+    # kombu before 5.7, and since
+    return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("zrevrangebyscore", "zrange"))
 
 
 SEND = """
