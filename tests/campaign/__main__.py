@@ -1,6 +1,6 @@
 """Run the groups of tests, say what each took, and go on where an interrupted campaign was.
 
-    make campaign                        all groups of the campaign
+    make campaign                        all groups of the campaign but those that run only by name
     make campaign GROUPS="moves effects" some of them
     make test                            what proves each promise once
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 LOGS = ROOT / ".campaign"
 
+#: Lines of a failed group's log that are printed again at the end.
+_SHOWN = 25
+
 
 def main() -> int:
     """Run; return the exit code."""
@@ -49,12 +52,11 @@ def main() -> int:
     given = parser.parse_args()
     of_kind = TEST if given.test else CAMPAIGN
     try:
-        groups = list(named(given.groups, (*of_kind, *PARTS)) if given.groups else of_kind)
+        groups = [*named(given.groups, (*of_kind, *PARTS))] or [one for one in of_kind if not one.is_apart]
     except LookupError as error:
         parser.error(str(error))
     if given.list:
-        for group in groups:
-            print(f"{group.name:13} {group.about}")
+        _print_list(of_kind)
         return 0
     LOGS.mkdir(exist_ok=True)
     for number in (signal.SIGINT, signal.SIGTERM):  # a job in the background of a shell ignores Ctrl-C
@@ -78,6 +80,11 @@ def main() -> int:
         return 130
     _print(groups, results, before, monotonic() - begun)
     return int(any(found.problem for one in missing if (found := results.last(one.name))))
+
+
+def _print_list(groups: Sequence[Group]) -> None:
+    for group in groups:
+        print(f"{group.name:13} {group.about}{', only by name' if group.is_apart else ''}")
 
 
 def _run_one(group: Group, results: Results, *, repeats: bool) -> int:
@@ -115,7 +122,15 @@ def _print(groups: Sequence[Group], results: Results, before: Mapping[str, Resul
         for test, log in result.unstable.items():
             print(f"unstable: {test}: failed once and passed when repeated; the log is {log}")
         if result.problem:
-            print(f"FAILED: {name}: {result.problem}; the log is {LOGS / name}.log")
+            _print_failure(name, result.problem)
+
+
+def _print_failure(name: str, problem: str) -> None:
+    """Print what a group's log ends with: where only the end of a run is kept, that is all there is."""
+    log = LOGS / f"{name}.log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    print("\n".join(f"{name:12} | {line}" for line in lines[-_SHOWN:]))
+    print(f"FAILED: {name}: {problem}; the log is {log}")
 
 
 if __name__ == "__main__":

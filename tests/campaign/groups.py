@@ -46,6 +46,7 @@ class Group:
         beside: commands that run meanwhile, also one after another; each uses one processor.
         needs: scripts that install what is missing; each takes moments if nothing is.
         lane: groups of one lane run one after another, those of two lanes beside each other.
+        is_apart: it runs only when it is named, as the public workflow does: a campaign has no time for it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Group:
     needs: tuple[tuple[str, ...], ...] = ()
     beside: tuple[Command, ...] = ()
     lane: str = "servers"
+    is_apart: bool = False
 
 
 def _run(*words: str) -> Command:
@@ -108,10 +110,12 @@ def _environment(name: str) -> tuple[tuple[str, ...], ...]:
     return (("scripts/environment", name), ("scripts/celery_tests", *([minor] if minor else [])))
 
 
-def _promises_on(name: str, about: str, *before: Command) -> Group:
+def _promises_on(minor: str, *, is_apart: bool = False) -> Group:
     """Return the group that proves each promise in an environment with another release of Celery."""
-    commands = (*before, _pytest("promises", _with_promises(), _python_of(name)))
-    return Group(name, about, commands, (*_environment(name), ("scripts/setup", "postgresql")), lane=_WAITING)
+    release = f"celery-{minor}"
+    commands = (_pytest("promises", _with_promises(), _python_of(release)),)
+    needs = (*_environment(release), ("scripts/setup", "postgresql"))
+    return Group(f"promises-{minor}", f"each promise on Celery {minor}", commands, needs, (), _WAITING, is_apart)
 
 
 def _python_of(name: str) -> str:
@@ -190,7 +194,7 @@ CAMPAIGN = (
     ), _SUITE, lane=_WAITING),
     Group("mutants", "planted defects, each of which must turn tests red", (
         _run(PYTHON, "-m", "mutants"),
-    ), lane=_COMPUTING),
+    ), lane=_WAITING),
     Group("storms", "the long experiments at a small size", (
         _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
@@ -198,7 +202,10 @@ CAMPAIGN = (
     ), (("scripts/setup", "postgresql"),), lane=_COMPUTING),
     _on("other-python", "unit tests on another supported Python"),
     _on("celery-5.5", "unit tests on Celery 5.5"),
-    _promises_on("celery-5.6", "unit tests and each promise on Celery 5.6", _unit(_python_of("celery-5.6"))),
+    _on("celery-5.6", "unit tests on Celery 5.6"),
+    _promises_on("5.4"),
+    _promises_on("5.5", is_apart=True),
+    _promises_on("5.6", is_apart=True),
     _on("oldest", "unit tests, whole projects, Celery's own, on the oldest allowed libraries", *_PROJECTS),
     _on("newest", "the same on the newest, and the floor of the coverage", *_PROJECTS, options=_COVERAGE),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -103,7 +103,7 @@ def test_a_task_is_cancelled_with_its_connection_if_the_setting_says_so(
 def test_what_a_dead_worker_had_popped_comes_back_with_the_interval_of_the_sweep(
     own: Server, opened: Callable[..., Shop], python: str
 ) -> None:
-    """kombu before 5.7 looks once when it has begun, and then every 100 s."""
+    """Before 5.7 kombu looks once when it has begun, and then every 100 s."""
     shop = opened(own, own, redis_claim="brpop", visibility_timeout=3, restore_interval=1)
     dies = start(shop, python)
     file = shop.file()
