@@ -29,7 +29,7 @@ def _rule_names(_context: click.Context, _option: click.Parameter, given: tuple[
     "apps",
     multiple=True,
     metavar="APP",
-    help="Application, as for `celery -A`; several are compared. Default: WORKER_APP.",
+    help="Application, as for `celery -A`; several are compared. Default: that of WORKER_APP.",
 )
 @click.option(
     "--python",
@@ -152,7 +152,6 @@ def rules(*, as_json: bool) -> None:
 
 def _collect(context: click.Context, apps: Sequence[str], config: DoctorConfig, **wanted: Any) -> list[Any]:  # noqa: ANN401
     """Return the facts of each application; under `celery -A`, of the application loaded there."""
-    from repot.config import app_name
     from repot.doctor.collect import DoctorRequest, collect_facts, collect_from, compare
 
     mounted = _mounted(context)
@@ -160,7 +159,27 @@ def _collect(context: click.Context, apps: Sequence[str], config: DoctorConfig, 
         given = context.find_root().params.get("app")
         name = given if isinstance(given, str) else str(getattr(mounted, "main", "") or "the application")
         return [collect_from(mounted, DoctorRequest(name, **wanted), config)]
-    return compare([collect_facts(DoctorRequest(name, **wanted), config) for name in apps or [app_name()]])
+    return compare([collect_facts(DoctorRequest(name, **wanted), config) for name in apps or [_named_app(config.root)]])
+
+
+def _named_app(root: Path) -> str:
+    """Return the application that WORKER_APP names.
+
+    Raises:
+        ConfigInvalid: it names none; repot's own, the default of a worker, is not the user's application.
+    """
+    from repot.config import app_name, load
+    from repot.doctor.candidates import applications_in
+    from repot.errors import ConfigInvalid
+
+    if name := app_name():
+        return name
+    # an invalid environment is named first
+    load()
+    found = [f"`repot doctor -A {one}`" for one in applications_in(root)]
+    hint = f"This project has: {', '.join(found)}." if found else "As in `repot doctor -A shop.celery:app`."
+    message = "no application is named, by -A or WORKER_APP"
+    raise ConfigInvalid(message, hint=hint)
 
 
 def _mounted(context: click.Context) -> Celery | None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from repot.config.healthcheck import HealthcheckSettings
 from repot.config.probe import status_timeout_problem
 from repot.config.renamed import RENAMED, renamed
-from repot.config.settings import PREFIX, EnvironmentSettings, ExplicitSettings, WorkerSettings, variable
+from repot.config.settings import PREFIX, EnvironmentSettings, WorkerSettings, variable
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def overriding_variable(key: str) -> str:
 
 
 def app_name() -> str:
-    """Return the application that `WORKER_APP` names, even if the environment is invalid."""
-    return os.environ.get(variable("app")) or ExplicitSettings().app
+    """Return the application that `WORKER_APP` names, even if the environment is invalid; "" if it names none."""
+    return os.environ.get(variable("app"), "")
 
 
 def as_environment(settings: WorkerSettings) -> dict[str, str]:

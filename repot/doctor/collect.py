@@ -195,7 +195,7 @@ def read_app(app: Celery, name: str, config: DoctorConfig, servers: tuple[Endpoi
         # Celery suppresses the errors of signal receivers
         raise refusal
     try:
-        document = collector.read(app, str(config.root))
+        document = collector.read(app, name, str(config.root))
     except collector.Unreadable as error:
         raise ConfigInvalid(error.message, hint=error.hint) from error
     return facts_of(document, name, config, _own_facts(app), servers)

@@ -134,14 +134,16 @@ def retarget(app: Any, address: str) -> None:
     app.conf.update(broker_url=address, broker_read_url=None, broker_write_url=None)
 
 
-def read(app: Any, root: str) -> Data:
+def read(app: Any, name: str, root: str) -> Data:
     """Return everything that the doctor asks of a loaded application; `root` is the project's directory.
+
+    The package that `name` names is the project's, wherever it is installed.
 
     Raises:
         Unreadable: Celery cannot use a value of the configuration.
     """
     directory = Path(root)
-    tasks, library = _own_tasks(app)
+    tasks, library = _own_tasks(app, name)
     modules, complete = sources(_loaded_modules(app, tasks, directory), directory)
     return {
         "format": FORMAT,
@@ -319,9 +321,10 @@ def _text(value: Any) -> str:
 # tasks ----------------------------------------------------------------------------------------------------------------
 
 
-def _own_tasks(app: Any) -> Tuple[List[Any], List[str]]:
+def _own_tasks(app: Any, name: str) -> Tuple[List[Any], List[str]]:
     """Return the application's own tasks, and the names of tasks of installed libraries."""
-    own = {str(app.main or "").partition(".")[0], str(getattr(app, "__module__", "")).partition(".")[0]}
+    modules = (str(app.main or ""), str(getattr(app, "__module__", "")), name.partition(":")[0])
+    own = {module.partition(".")[0] for module in modules}
     judged, library = [], []
     # Celery stores shared tasks in a set, so their order differs between runs
     for _, task in sorted(app.tasks.items()):
@@ -525,7 +528,7 @@ def sources(modules: Iterable[ModuleType], root: Path) -> Tuple[List[Data], bool
             continue
         loaded.add(path.resolve())
         found.append({"path": str(path), "loaded": True, "names": _names(path, root, vars(module))})
-    others, complete = _other_modules(root, loaded)
+    others, complete = other_modules(root, loaded)
     found += [
         {"path": str(path), "loaded": False, "names": _names(path, root, {})}
         for path in others
@@ -542,7 +545,7 @@ def _is_worth_reading(path: Path) -> bool:
         return True
 
 
-def _other_modules(root: Path, loaded: Set[Path]) -> Tuple[List[Path], bool]:
+def other_modules(root: Path, loaded: Set[Path]) -> Tuple[List[Path], bool]:
     """Return the project's other modules, and whether the list is complete."""
     found: List[Path] = []
     for directory, directories, files in os.walk(str(root)):
@@ -745,7 +748,7 @@ def _judged(app: Any, request: Data) -> Data:
         import_tasks(app)
         return {}
 
-    for step, act in (("config", move), ("tasks", tasks), ("config", lambda: read(app, request["root"]))):
+    for step, act in (("config", move), ("tasks", tasks), ("config", lambda: read(app, name, request["root"]))):
         found = _attempt(step, name, act)
         if "error" in found:
             return found

@@ -50,7 +50,7 @@ def view():
 @pytest.mark.parametrize("conf", [GOOD_REDIS, GOOD_RABBITMQ, stock()], ids=["redis", "rabbitmq", "stock"])
 def test_a_document_says_all_that_the_doctor_reads(conf: dict[str, object], tmp_path: Path) -> None:
     """What another interpreter sends as JSON makes the same facts as what is read in this process."""
-    document = collector.read(application(conf), str(tmp_path))
+    document = collector.read(application(conf), "shop", str(tmp_path))
     sent = json.loads(json.dumps(document))
     here, there = (facts_of(one, "shop", DoctorConfig(tmp_path), OwnFacts()) for one in (document, sent))
     assert here == there

@@ -1,0 +1,131 @@
+"""Projects of the shapes that others have: what is loaded, in which order, and whose tasks are judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repot.config import inherited_environment
+
+
+def write(directory: Path, **files: str) -> None:
+    """Write the modules of a package; the names of files have no `.py`."""
+    directory.mkdir(parents=True)
+    (directory / "__init__.py").touch()
+    for name, text in files.items():
+        (directory / f"{name}.py").write_text(textwrap.dedent(text))
+
+
+def doctor(directory: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    """Run the command as a process of its own, from a directory."""
+    return subprocess.run(
+        [python, "-m", "repot", "doctor", *arguments],
+        cwd=directory,
+        env=inherited_environment(without=("WORKER_", "CELERY_", "DJANGO_", "PYTHON")),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def judged(found: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the report on the one application."""
+    assert found.stdout, found.stderr
+    (report,) = json.loads(found.stdout)["applications"]
+    return dict(report)
+
+
+#: An application whose class of tasks can be imported once Django is set up, and whose tasks make its schedule.
+DJANGO = {
+    "settings": """
+        SECRET_KEY = "x"
+        INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "shop"]
+        CELERY_BROKER_URL = "redis://localhost/0"
+        CELERY_TASK_ACKS_LATE = True
+        """,
+    "tracing": """
+        from celery import Task
+        from django.contrib.auth.models import User
+
+        class Traced(Task):
+            owner = User
+        """,
+    "celery": """
+        import os
+        from celery import Celery
+
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+        app = Celery("shop", task_cls="shop.tracing:Traced")
+        app.config_from_object("django.conf:settings", namespace="CELERY")
+        app.autodiscover_tasks()
+        """,
+    "tasks": """
+        from shop.celery import app
+
+        @app.task
+        def bill(): ...
+
+        @app.on_after_finalize.connect
+        def schedule(sender, **_):
+            sender.add_periodic_task(3600, bill.s(), name="each hour")
+        """,
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--python", sys.executable)], ids=["here", "from outside"])
+def test_tasks_are_imported_before_the_application_is_finalized(tmp_path: Path, options: tuple[str, ...]) -> None:
+    write(tmp_path / "shop", **DJANGO)
+    (tmp_path / "Procfile").write_text("worker: celery -A shop worker -B\n")
+    found = judged(doctor(tmp_path, "-A", "shop", "--format", "json", *options))
+    assert 1 == found["tasks"]
+    assert "RPT603" in {one["rule"] for one in found["findings"]}
+
+
+def test_an_application_that_is_installed_is_judged(tmp_path: Path) -> None:
+    """The package that -A names is the user's, wherever pip has put it."""
+    place = tmp_path / "environment"
+    venv.create(place, symlinks=True)
+    (packages,) = place.glob("lib/python*/site-packages")
+    # beside what is installed here
+    (packages / "tests.pth").write_text("\n".join([sysconfig.get_path("purelib"), str(Path(__file__).parents[2]), ""]))
+    tasks = "from shop.extensions import app\n@app.task(acks_late=True)\ndef report(): ...\n"
+    write(packages / "shop", extensions="from celery import Celery\napp = Celery(broker='redis://h/0')\n", tasks=tasks)
+    write(packages / "shop/cli", worker="from shop.extensions import app\nimport shop.tasks\n")
+    python = str(place / "bin/python")
+    (tmp_path / "empty").mkdir()
+    found = judged(doctor(tmp_path / "empty", "-A", "shop.cli.worker:app", "--format", "json", python=python))
+    assert 1 == found["tasks"]
+
+
+MADE = "from celery import Celery\ncelery = Celery('shop')\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "hint"),
+    [
+        ({}, "As in `repot doctor -A shop.celery:app`."),
+        ({"shop.py": MADE}, "This project has: `repot doctor -A shop:celery`."),
+        ({"src/shop/__init__.py": MADE}, "This project has: `repot doctor -A shop:celery`."),
+        ({"shop/jobs.py": MADE, "tests/jobs.py": MADE}, "This project has: `repot doctor -A shop.jobs:celery`."),
+        ({"odd.py": "Celery(\0", "app.py": "import celery\napp: celery.Celery = celery.Celery()\n"},
+         "This project has: `repot doctor -A app:app`."),
+    ],
+    ids=["none", "module", "src", "not of tests", "unreadable"],
+)  # fmt: skip
+def test_without_an_application_none_is_judged(tmp_path: Path, files: dict[str, str], hint: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = doctor(tmp_path)
+    assert 2 == found.returncode
+    assert f"error: no application is named, by -A or WORKER_APP\nhint: {hint}\n" == found.stderr
+    assert not found.stdout
