@@ -92,9 +92,20 @@ def _is_of(name: str, path: Path) -> bool:
         return False
 
 
-def _of(name: str, about: str, *needs: str, lane: str = "servers") -> Group:
-    """Return the group of tests with servers of this name; `needs` are parts of `scripts/setup`."""
-    return Group(name, about, (_pytest(name, _paths(name)),), tuple(("scripts/setup", one) for one in needs), lane=lane)
+def _of(
+    name: str,
+    about: str,
+    *needs: str,
+    lane: str = "servers",
+    beside: Sequence[str] = (),
+    before: Sequence[Command] = (),
+) -> Group:
+    """Return the group of tests with servers of this name.
+
+    `needs` are parts of `scripts/setup`, `beside` environments whose workers or applications the tests use.
+    """
+    parts = (*(("scripts/setup", one) for one in needs), *(("scripts/environment", one) for one in beside))
+    return Group(name, about, (*before, _pytest(name, _paths(name))), parts, lane=lane)
 
 
 def _on(name: str, about: str, *paths: str, options: tuple[str, ...] = ()) -> Group:
@@ -175,19 +186,26 @@ CAMPAIGN = (
     ), lane=_WAITING),
     _of(
         "doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql",
-        lane=_COMPUTING,
+        lane=_COMPUTING, beside=("application-4.4", "application-5.2"),
     ),
     _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
     _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
     _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus"),
     _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql"),
-    _of("workers", "what workers do when a broker fails, dead letters, claims, probes", "postgresql"),
+    _of(
+        "workers", "what workers do when a broker fails, dead letters, claims, probes", "postgresql",
+        beside=("celery-5.4", "celery-5.5", "celery-5.6"),
+    ),
     _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
     _of("mariadb", "the stores on MariaDB", "mariadb"),
     _of("valkey", "the stores on Valkey, where one is installed"),
     _of("pages", "every command of every page, typed", "postgresql"),
     _of("browser", "pages in a headless Chromium", "browser"),
-    _of("compose", "the compose files, where a Docker engine answers", lane=_COMPUTING),
+    # an engine without layers builds for minutes, for which a test has no time
+    _of(
+        "compose", "the compose files, where a Docker engine answers", lane=_COMPUTING,
+        before=(_run("scripts/images"),),
+    ),
     _of("wheel", "sdist and wheel, tried in an empty environment", lane=_WAITING),
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -51,9 +50,5 @@ def workers_of(python: str) -> Iterator[None]:
 
 @cache
 def _make(name: str) -> str:
-    (ROOT / ".tools").mkdir(exist_ok=True)
-    with (ROOT / f".tools/{name}.lock").open("w") as lock:
-        # the processes of a run ask for it at the same time
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        made = subprocess.run([ROOT / "scripts/environment", name], capture_output=True, text=True, check=False)
+    made = subprocess.run([ROOT / "scripts/environment", name], capture_output=True, text=True, check=False)
     return str(ROOT / made.stdout.strip()) if made.returncode == 0 and made.stdout.strip() else ""

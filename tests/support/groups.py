@@ -119,5 +119,7 @@ def is_promise(item: pytest.Item) -> bool:
 def _chosen(item: pytest.Item) -> set[str]:
     found: set[str] = set()
     for value in getattr(getattr(item, "callspec", None), "params", {}).values():
-        found |= {one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, str)}
+        words = [one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, str)]
+        # a way of a move, as in "rabbitmq-redis-mariadb", names its servers
+        found |= {part for one in words for part in (one, *one.split("-"))}
     return found
