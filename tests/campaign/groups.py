@@ -191,7 +191,7 @@ CAMPAIGN = (
     _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
     _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
     _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus"),
-    _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql"),
+    _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb"),
     _of(
         "workers", "what workers do when a broker fails, dead letters, claims, probes", "postgresql",
         beside=("celery-5.4", "celery-5.5", "celery-5.6"),
