@@ -12,7 +12,7 @@ from repot.cli.output import PIPE_CLOSED, closed_pipe_is_no_error
 COMMANDS = (
     "-m repot config show",
     "-m repot config variables",
-    "-m repot doctor",
+    "-m repot doctor --app repot.worker.app",
     "-m repot doctor rules",
     "-m repot chaos list",
     "-m repot completion bash",

@@ -129,9 +129,10 @@ def redis_findings(server: Server, rule: str, url: str = "", **options: Any) -> 
 
 
 def doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the doctor, on repot's own application where no other is named."""
     return forked.run(
         [sys.executable, "-m", "repot", "doctor", *arguments],
-        env=inherited_environment(without=("WORKER_", "CELERY_")) | variables,
+        env=inherited_environment(without=("WORKER_", "CELERY_")) | {"WORKER_APP": "repot.worker.app"} | variables,
         capture_output=True,
         text=True,
         check=False,
