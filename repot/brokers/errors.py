@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
+from repot.config import is_unstated_broker
 from repot.errors import BrokerUnreachable, TlsFailed
 
 if TYPE_CHECKING:
@@ -35,7 +36,10 @@ def no_answer(server: Endpoint, error: BaseException) -> BrokerUnreachable:
         if isinstance(cause, ssl.SSLError):
             message = f"no trusted TLS connection to {server}: {cause.strerror or cause}"
             return TlsFailed(message, hint=TLS_HINT)
-    return BrokerUnreachable(f"{server} did not answer: {error}", hint="Is it running, and is the port right?")
+    hint = "Is it running, and is the port right?"
+    if is_unstated_broker(server.url):
+        hint += " No variable states the broker, so this is the default of WORKER_BROKER_URL."
+    return BrokerUnreachable(f"{server} did not answer: {error}", hint=hint)
 
 
 def refuses_access(error: BaseException) -> bool:

@@ -39,14 +39,12 @@ class _Repot(click.Group):
     """
 
     def __init__(self, *args: Any, modules: Iterable[str] = (), **extra: Any) -> None:  # noqa: ANN401 - click's signature
+        # click lists and suggests these names
+        extra["commands"] = dict.fromkeys(modules)
         super().__init__(*args, **extra)
-        self._modules = tuple(modules)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return sorted(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        if cmd_name not in self._modules:
+        if cmd_name not in self.commands:
             return None
         found: click.Command = getattr(import_module(f"repot.cli.{cmd_name}"), cmd_name)
         return found

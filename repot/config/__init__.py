@@ -17,10 +17,11 @@ if TYPE_CHECKING:
         child_environment,
         explain,
         inherited_environment,
+        is_unstated_broker,
         load,
         load_healthcheck,
         overriding_variable,
-        refuse_overriding,
+        source,
         unknown_variables,
     )
     from repot.config.healthcheck import HealthcheckSettings
@@ -42,10 +43,11 @@ __all__ = [
     "entries",
     "explain",
     "inherited_environment",
+    "is_unstated_broker",
     "load",
     "load_healthcheck",
     "overriding_variable",
-    "refuse_overriding",
+    "source",
     "unknown_variables",
     "variable",
 ]

@@ -16,16 +16,18 @@ from repot.config.settings import PREFIX, EnvironmentSettings, WorkerSettings, v
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-#: Variables that override any configuration (celery/app/utils.py: Settings): with one of them, WORKER_BROKER_URL would
-#: have no effect. The value is the setting to use instead.
-_OVERRIDING = {
-    "CELERY_BROKER_URL": "WORKER_BROKER_URL",
-    "CELERY_BROKER_READ_URL": "WORKER_BROKER_READ_URL",
-    "CELERY_BROKER_WRITE_URL": "WORKER_BROKER_WRITE_URL",
-    "CELERY_RESULT_BACKEND": "WORKER_RESULT_BACKEND",
+#: Celery's own variables (celery/app/utils.py: Settings), each with the setting that it states here.
+#: The command `celery` sets the first and the last from its options and from BROKER_URL and RESULT_BACKEND.
+_OF_CELERY = {
+    "CELERY_BROKER_URL": "broker_url",
+    "CELERY_BROKER_READ_URL": "broker_read_url",
+    "CELERY_BROKER_WRITE_URL": "broker_write_url",
+    "CELERY_RESULT_BACKEND": "result_backend",
 }
+
+_DEFAULT_BROKER = WorkerSettings.model_fields["broker_url"].default
 
 #: The usual variable for the list behind `celery worker -Q`.
 _QUEUE_NAMES = "CELERY_QUEUE_NAMES"
@@ -44,13 +46,19 @@ Settings = TypeVar("Settings", bound=EnvironmentSettings)
 def load() -> WorkerSettings:
     """Return the settings of a worker from the environment.
 
+    An address that only a variable of Celery's states is taken from there.
+
     Raises:
         ConfigInvalid: with every invalid variable and how to correct it.
     """
-    given = {}
-    if os.environ.get(_QUEUE_NAMES) and not any(name.upper() == variable("queue_names") for name in os.environ):
+
+    def contradictions(settings: WorkerSettings) -> list[str]:
+        return [*_two_addresses(settings), *_autoscale_problems(settings)]
+
+    given = {field: os.environ[name] for name, field in _OF_CELERY.items() if name == source(field)}
+    if os.environ.get(_QUEUE_NAMES) and not _is_set("queue_names"):
         given["queue_names"] = os.environ[_QUEUE_NAMES]
-    return _load(WorkerSettings, _overridden(), given, _autoscale_problems)
+    return _load(WorkerSettings, given=given, contradictions=contradictions)
 
 
 def load_healthcheck(worker: WorkerSettings) -> HealthcheckSettings:
@@ -88,21 +96,28 @@ def _load(
     return loaded
 
 
-def refuse_overriding() -> None:
-    """Raise an error for variables that override all settings.
+def source(field: str) -> str:
+    """Return the variable that states a setting of a worker here, or would state it: Celery's own, or repot's."""
+    for name, stated in _OF_CELERY.items():
+        if stated == field and os.environ.get(name) and not _is_set(field):
+            return name
+    return variable(field)
 
-    Raises:
-        ConfigInvalid: with their names.
-    """
-    problems = _overridden()
-    if problems:
-        raise ConfigInvalid("\n".join(problems))
+
+def _is_set(field: str) -> bool:
+    # in any case, as pydantic-settings reads them; Compose passes an unset variable as empty
+    return any(name.upper() == variable(field) and text for name, text in os.environ.items())
+
+
+def is_unstated_broker(url: str) -> bool:
+    """Return whether this is the default address of the broker, and no variable states one."""
+    return source("broker_url") == variable("broker_url") and not _is_set("broker_url") and url == _DEFAULT_BROKER
 
 
 def overriding_variable(key: str) -> str:
-    """Return the variable that overrides a Celery setting in this environment; empty if it is not set."""
+    """Return the variable by which Celery overrides one of its settings here; empty if it is not set."""
     name = f"CELERY_{key.upper()}"
-    return name if name in _OVERRIDING and os.environ.get(name) else ""
+    return name if name in _OF_CELERY and os.environ.get(name) else ""
 
 
 def app_name() -> str:
@@ -117,8 +132,17 @@ def as_environment(settings: WorkerSettings) -> dict[str, str]:
 
 
 def child_environment(settings: WorkerSettings) -> dict[str, str]:
-    """Return the environment for a worker process with these settings and no others."""
-    return inherited_environment(without=(PREFIX, "CELERY_")) | as_environment(settings)
+    """Return the environment for a worker process with these settings and no others.
+
+    An application that reads one of Celery's variables itself finds the address of these settings there.
+    """
+    given = as_environment(settings)
+    theirs = {
+        name: given[variable(field)]
+        for name, field in _OF_CELERY.items()
+        if os.environ.get(name) and variable(field) in given
+    }
+    return inherited_environment(without=(PREFIX, "CELERY_")) | theirs | given
 
 
 def inherited_environment(*, without: Iterable[str]) -> dict[str, str]:
@@ -130,12 +154,25 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _overridden() -> list[str]:
-    return [
-        f"{name} is set and would override {instead}; unset it (`unset {name}`) and set {instead} instead"
-        for name, instead in _OVERRIDING.items()
-        if os.environ.get(name)
-    ]
+def _two_addresses(settings: WorkerSettings) -> Iterator[str]:
+    """Yield each address that Celery's variable and repot's state differently."""
+    for name, field in _OF_CELERY.items():
+        text = os.environ.get(name)
+        if not text or not _is_set(field):
+            continue
+        ours = getattr(settings, field)
+        try:
+            theirs = getattr(settings.replace(**{field: text}), field)
+        except ValidationError as error:
+            yield from (line.replace(variable(field), name, 1) for line in explain(error))
+            continue
+        if theirs != ours:
+            short = name.removeprefix("CELERY_")
+            by = f" (`celery` has it from {short})" if os.environ.get(short) == text else ""
+            yield (
+                f"{name} is {theirs}{by}, but {variable(field)} is {ours}, and an application may read either; "
+                "state the address in one of them, or the same in both"
+            )
 
 
 def _autoscale_problems(settings: WorkerSettings) -> list[str]:
@@ -224,4 +261,11 @@ def explain(error: ValidationError, settings: type[EnvironmentSettings] = Worker
             meaning = settings.model_fields[field].description
             text = f"is invalid: {text[:1].lower()}{text[1:]}. Meaning: {meaning}"
         lines.append(f"{variable(field, settings)} {text}")
-    return lines
+    return [_with_sources(line) for line in lines]
+
+
+def _with_sources(line: str) -> str:
+    """Name the variables of Celery's that were read in place of repot's."""
+    for field in _OF_CELERY.values():
+        line = re.sub(rf"\b{variable(field)}\b", source(field), line)
+    return line

@@ -245,7 +245,7 @@ def facts_of(
         queues=read_queues(document["queues"], own.delayed),
         versions=Versions(release.celery, release.kombu, release.redis),
         release=release,
-        overriding={key: _variable(key) for key in document["environment"]},
+        overriding={key: _variable(key) for key, hides in document["environment"].items() if hides},
         deployment=read_deployment(config.root, config.worker),
         bounds=config.bounds,
         source=found,

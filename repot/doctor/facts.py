@@ -219,6 +219,7 @@ class Facts:
     queues: tuple[QueueFacts, ...]
     versions: Versions
     release: Release = field(repr=False)
+    #: Settings of the configuration that a variable of Celery's hides, each with that variable.
     overriding: Mapping[str, str]
     deployment: Deployment
     bounds: Bounds

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from celery.app.amqp import Queues
+from celery.app.utils import Settings
 from celery.utils.collections import ConfigurationView
 
 from repot.upstream.point import Failure, Point
@@ -50,6 +51,15 @@ POINTS = (
         contains=("keys = self._to_keys(key)", "tuple(f(key) for f in self._keys) if self._keys else ()"),
         until="5.7",
     ),
+    *(
+        Point(
+            f"celery.app.utils:Settings.{name}.fget",
+            Failure.SILENT,
+            "An address in a variable of Celery's overrides that of the broker that a rollout leads to.",
+            contains=(f"os.environ.get('CELERY_{name.upper()}') or",),
+        )
+        for name in ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
+    ),
     Point("celery.app.defaults:NAMESPACES", Failure.LOUD, "The doctor does not know Celery's settings."),
     Point("celery.app.defaults:_TO_NEW_KEY", Failure.LOUD, "The doctor does not know the old names of settings."),
     Point("celery.app.defaults:flatten", Failure.LOUD, "The doctor does not know Celery's settings."),
@@ -76,6 +86,43 @@ def _first_map_first(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, key)
 
     return __getitem__
+
+
+def ignore_variables(app: Celery) -> None:
+    """Let an application take its addresses from its configuration alone, however often that is read.
+
+    Celery asks CELERY_BROKER_URL and its like before any configuration, so a second application in the process, for
+    another broker, would send to the first one's.
+    """
+    app.on_after_configure.connect(_take_addresses, weak=False, dispatch_uid="repot-addresses")
+    _take_addresses(app.conf)
+
+
+def _take_addresses(source: Any, **_: Any) -> None:
+    # not yet read, it is no view; the signal follows when it is
+    if isinstance(source, Settings):
+        # an assignment would be a setting
+        object.__setattr__(source, "__class__", _OwnAddresses)
+
+
+class _OwnAddresses(Settings):
+    """Celery's view of a configuration, without the variables that it asks first."""
+
+    @property
+    def broker_url(self) -> Any:
+        return self.first("broker_url", "broker_host")
+
+    @property
+    def broker_read_url(self) -> Any:
+        return self.get("broker_read_url") or self.broker_url
+
+    @property
+    def broker_write_url(self) -> Any:
+        return self.get("broker_write_url") or self.broker_url
+
+    @property
+    def result_backend(self) -> Any:
+        return self.first("result_backend", "CELERY_RESULT_BACKEND")
 
 
 def changeable(app: Celery) -> tuple[dict[str, Any], dict[str, Any]]:

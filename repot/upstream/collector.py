@@ -145,12 +145,13 @@ def read(app: Any, name: str, root: str) -> Data:
     directory = Path(root)
     tasks, library = _own_tasks(app, name)
     modules, complete = sources(_loaded_modules(app, tasks, directory), directory)
+    is_configured = getattr(app.__dict__.get("repot"), "settings", None) is not None
     return {
         "format": FORMAT,
         "main": str(app.main or ""),
         "namespace": _text(getattr(app, "namespace", None)),
-        "configured_by_repot": getattr(app.__dict__.get("repot"), "settings", None) is not None,
-        "environment": [key for key in _OVERRIDING if os.environ.get(f"CELERY_{key.upper()}")],
+        "configured_by_repot": is_configured,
+        "environment": {} if is_configured else _overriding(app),
         "settings": {key: {"value": _setting(key, value), "own": own} for key, value, own in settings(app)},
         "written": _written(app),
         "tasks": [_task(app, task) for task in tasks],
@@ -198,6 +199,12 @@ def celery_options() -> Dict[str, Any]:
     from celery.app.defaults import NAMESPACES, flatten
 
     return dict(flatten(NAMESPACES))
+
+
+def _overriding(app: Any) -> Dict[str, bool]:
+    """Return what variables of Celery's state, each with whether the configuration states another value."""
+    found = {key: os.environ.get("CELERY_" + key.upper()) for key in _OVERRIDING}
+    return {key: app.conf.get(key) not in (None, "", text) for key, text in found.items() if text}
 
 
 def settings(app: Any) -> Iterator[Tuple[str, Any, bool]]:

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from repot.brokers.claiming import claim_messages
 from repot.brokers.primary import follow_the_primary, store_on_the_primary
-from repot.config import Role, entries, explain, load, refuse_overriding
+from repot.config import Role, entries, explain, load
 from repot.config.celery import fold
 from repot.config.settings import same_broker_problem
 from repot.config.urls import REDIS_SCHEMES, is_valkey
 from repot.errors import ConfigInvalid
-from repot.upstream.app_config import changeable, declared_queues, let_changes_win
+from repot.upstream.app_config import changeable, declared_queues, ignore_variables, let_changes_win
 from repot.upstream.app_state import state_of
 from repot.upstream.collector import is_own
 from repot.upstream.control_queues import supply_kinds
@@ -96,8 +96,8 @@ def _exit_on_config_error(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Cele
 
 
 def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> WorkerSettings:
-    refuse_overriding()
     let_changes_win()
+    ignore_variables(app)
     supply_kinds()
     _remove_rollout(app)
     given = settings or load()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import Queue
 
-from repot.config import overriding_variable, variable
+from repot.config import overriding_variable, source, variable
 from repot.config.masking import masked
 from repot.errors import ConfigInvalid
 from repot.upstream import collector
@@ -48,17 +48,17 @@ def effective_config(app: Celery) -> Iterator[EffectiveSetting]:
 
 
 def _origin(app: Celery, key: str, value: object, *, own: bool) -> str:
-    overriding = overriding_variable(key)
-    if overriding:
+    applied = applied_entries(app)
+    if not applied and (overriding := overriding_variable(key)):
         return f"{overriding} (environment)"
-    entry, given = applied_entries(app).get(key, (None, set()))
+    entry, given = applied.get(key, (None, set()))
     # task_queues may also contain the application's own
     if entry is None or (value != entry.value and key != "task_queues"):
         return APPLICATION if own else CELERY_DEFAULT
     if not entry.fields:
         return "repot"
     if given:
-        return f"{', '.join(variable(field) for field in entry.fields if field in given)} (environment)"
+        return f"{', '.join(source(field) for field in entry.fields if field in given)} (environment)"
     return f"{', '.join(map(variable, entry.fields))} (repot's default)"
 
 

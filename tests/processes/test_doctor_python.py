@@ -181,7 +181,7 @@ def test_an_application_finds_the_directory_and_the_variables_of_its_user(
     )
     found = with_python(name)
     assert 4711 == found.option("visibility_timeout")
-    assert {"result_backend": "CELERY_RESULT_BACKEND"} == found.overriding
+    assert "CELERY_RESULT_BACKEND (environment)" == found.settings["result_backend"].origin
 
 
 def test_nothing_is_written_beside_the_application(

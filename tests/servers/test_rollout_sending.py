@@ -98,8 +98,9 @@ def _send_canvas(app: Any) -> list[str]:
 
 
 @pytest.mark.promise("redis to rabbitmq")
-def test_nothing_is_lost_or_doubled_and_no_root_id_is_split(rollout: Rollout) -> None:
-    """Every way of sending, at weight 0.5, with a worker on each side; the weight changes meanwhile."""
+def test_nothing_is_lost_or_doubled_and_no_root_id_is_split(rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every way of sending, at weight 0.5, with a worker on each side; Celery's own variable states the source."""
+    monkeypatch.setenv("CELERY_BROKER_URL", rollout.settings.broker_url.reveal())
     rollout.begin(0.5)
     rollout.start_workers()
     app = rollout.producer()

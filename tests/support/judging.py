@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from contextvars import ContextVar
@@ -135,7 +136,7 @@ def application(conf: Mapping[str, Any], **options: Any) -> Celery:
     app = Celery("shop", set_as_current=False)
     # a copy: what is pasted changes dictionaries in place
     app.conf.update(deepcopy(dict(conf)))
-    known = {"app": app, "socket": socket, "ssl": ssl, "Queue": Queue, "Exchange": Exchange}
+    known = {"app": app, "os": os, "socket": socket, "ssl": ssl, "Queue": Queue, "Exchange": Exchange}
     exec(PASTED.get(), known)  # noqa: S102 - what the doctor itself says to write
     app.task(name="shop.bill", shared=False, **options)(bill)  # type: ignore[no-untyped-call,unused-ignore]
     return app

@@ -73,7 +73,7 @@ def test_every_variable_is_listed() -> None:
     ("variables", "said", "exit_code"),
     [
         ({"WORKER_BROKER_URL": f"amqp://user:{PLANTED}#@host//"}, "WORKER_BROKER_URL", 2),
-        ({"CELERY_BROKER_URL": f"amqp://user:{PLANTED}@host//"}, "CELERY_BROKER_URL", 2),
+        ({"CELERY_BROKER_URL": f"amqp://user:{PLANTED}#@host//"}, "CELERY_BROKER_URL", 2),
         ({"WORKER_HARTBEAT": "5"}, "did you mean WORKER_HEARTBEAT", 2),
         ({"WORKER_APP": "no_such_module"}, "no module named 'no_such_module'", 6),
     ],
@@ -96,7 +96,7 @@ def test_wrong_settings_end_every_command_with_one_message(
     ("variables", "said"),
     [
         ({"WORKER_BROKER_URL": f"amqp://user:{PLANTED}#@host//"}, "WORKER_BROKER_URL"),
-        ({"CELERY_BROKER_URL": f"amqp://user:{PLANTED}@host//"}, "CELERY_BROKER_URL"),
+        ({"CELERY_BROKER_URL": f"amqp://user:{PLANTED}#@host//"}, "CELERY_BROKER_URL"),
         ({"WORKER_HARTBEAT": "5"}, "did you mean WORKER_HEARTBEAT"),
     ],
 )
@@ -119,6 +119,14 @@ def test_an_unknown_scenario_is_a_usage_error() -> None:
     found = repot("chaos", "run", "earthquake")
     assert 2 == found.exit_code
     assert "earthquake" in found.stderr
+
+
+@pytest.mark.skipif(not hasattr(click.exceptions, "NoSuchCommand"), reason="click suggests commands from 8.4 on")
+@pytest.mark.parametrize("typed", [("dcotor",), ("move", "strat"), ("worker", "strat")], ids=" ".join)
+def test_a_misspelt_command_gets_a_suggestion(typed: tuple[str, ...]) -> None:
+    found = repot(*typed)
+    assert 2 == found.exit_code
+    assert ("Did you mean" in found.stderr) == (typed[0] != "worker")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import repot
 from repot.config import ExplicitSettings, delays
 from repot.config.endpoints import endpoints
 from repot.errors import AppUnusable, ConfigInvalid
+from repot.upstream.sibling_app import sibling_of
 from repot.worker.app_loader import load_app, load_configured_app
 from repot.worker.configure import configure, configured_with
 from repot.worker.effective_config import CELERY_DEFAULT, effective_config
@@ -298,10 +299,63 @@ def test_all_three_visibility_timeouts_are_the_same(given_timeout: int | None) -
     }
 
 
-def test_a_variable_of_celerys_that_would_win_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere")
-    with pytest.raises(ConfigInvalid, match="would override"):
-        repot.configure(shop(), RABBIT)
+@pytest.mark.parametrize("read_again", [False, True], ids=["once", "read again"])
+def test_variables_of_celerys_do_not_override_what_was_configured(
+    monkeypatch: pytest.MonkeyPatch, *, read_again: bool
+) -> None:
+    """A second application, for the other broker of a rollout, has its own address; `pending` is not yet read."""
+    loaded, pending, stock = shop(), Celery("pending", set_as_current=False), shop()
+    for name in ("BROKER_URL", "BROKER_READ_URL", "BROKER_WRITE_URL", "RESULT_BACKEND"):
+        monkeypatch.setenv(f"CELERY_{name}", "redis://elsewhere/7")
+    for app in (loaded, pending):
+        repot.configure(app, RABBIT)
+        if read_again:
+            app.config_from_object(SimpleNamespace(broker_url="redis://other"))
+        for found in (app, sibling_of(app)):
+            assert {RABBIT.broker_url.reveal()} == {
+                found.conf.broker_url, found.conf.broker_read_url, found.conf.broker_write_url
+            }  # fmt: skip
+            assert RABBIT.result_backend.reveal() == found.conf.result_backend
+    assert "redis://elsewhere/7" == stock.conf.broker_url
+
+
+#: How projects state the address of their broker, each with one of its own.
+OWN_WAYS = {
+    "a variable": "import os\napp.conf.broker_url = os.environ['REDIS_URL']",
+    "the constructor": "import os\napp = Celery(broker=os.environ['BROKER_URL'], set_as_current=False)",
+    "a class": "class Settings:\n    broker_url = 'redis://own/1'\napp.config_from_object(Settings)",
+    "a class with a prefix": (
+        "class Settings:\n    CELERY_BROKER_URL = 'redis://own/1'\n"
+        "app.config_from_object(Settings(), namespace='CELERY')"
+    ),
+    "YAML": "import yaml\napp.conf.update(yaml.safe_load('broker_url: redis://own/1'))",
+    "old names": "app.conf.update(BROKER_URL='redis://own/1')",
+}
+
+
+@pytest.mark.parametrize("lines", OWN_WAYS.values(), ids=OWN_WAYS)
+def test_an_application_keeps_its_own_way_to_state_its_broker(monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
+    """WORKER_BROKER_URL has precedence over each."""
+    monkeypatch.setenv("REDIS_URL", "redis://own/1")
+    monkeypatch.setenv("BROKER_URL", "redis://own/1")
+    for stated in ("redis://own/1", "amqp://u:p@new//"):
+        names: dict[str, Any] = {"Celery": Celery, "app": Celery(set_as_current=False)}
+        exec(lines, names)  # noqa: S102 - the table above
+        repot.configure(names["app"])
+        assert stated == names["app"].conf.broker_url
+        assert stated.startswith(f"{names['app'].connection_for_write().transport_cls}://")
+        monkeypatch.setenv("WORKER_BROKER_URL", "amqp://u:p@new//")
+
+
+def test_an_address_of_celerys_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://h:6379/3")
+    app = shop(broker_url="redis://prod")
+    repot.configure(app)
+    found = {line.key: line for line in effective_config(app)}["broker_url"]
+    assert ("redis://h:6379/3", "CELERY_BROKER_URL (environment)") == (found.value, found.origin)
+    app.conf.update(broker_url="redis://prod")
+    found = {line.key: line for line in effective_config(app)}["broker_url"]
+    assert ("redis://prod", "application") == (found.value, found.origin)
 
 
 def test_a_change_afterwards_is_the_applications() -> None:

@@ -83,8 +83,25 @@ def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name:
         ({"WORKER_BROKER_ULR": "amqp://h"}, "WORKER_BROKER_ULR is not a setting; did you mean WORKER_BROKER_URL?"),
         ({"worker_queue_name": "a"}, "did you mean WORKER_QUEUE_NAMES?"),
         ({"WORKER_APPS": "shop"}, "did you mean WORKER_APP?"),
-        ({"CELERY_BROKER_URL": f"redis://:{PLANTED}@h"}, "CELERY_BROKER_URL is set and would override"),
-        ({"CELERY_RESULT_BACKEND": "rpc://"}, "set WORKER_RESULT_BACKEND instead"),
+        (
+            {"CELERY_BROKER_URL": f"redis://:{PLANTED}@h", "WORKER_BROKER_URL": f"amqp://u:{PLANTED}@h"},
+            "CELERY_BROKER_URL is redis://:**@h, but WORKER_BROKER_URL is amqp://u:**@h",
+        ),
+        (
+            {"CELERY_BROKER_URL": "redis://a", "BROKER_URL": "redis://a", "worker_broker_url": "redis://b"},
+            "CELERY_BROKER_URL is redis://a (`celery` has it from BROKER_URL), but WORKER_BROKER_URL is redis://b",
+        ),
+        (
+            {"CELERY_RESULT_BACKEND": "rpc://", "WORKER_RESULT_BACKEND": "redis://h"},
+            "CELERY_RESULT_BACKEND is rpc://, but WORKER_RESULT_BACKEND is redis://h",
+        ),
+        ({"CELERY_BROKER_URL": f"nothing://:{PLANTED}@h"}, "CELERY_BROKER_URL has the scheme 'nothing'"),
+        (
+            {"CELERY_BROKER_URL": f"nothing://:{PLANTED}@h", "WORKER_BROKER_URL": "redis://h"},
+            "CELERY_BROKER_URL has the scheme 'nothing'",
+        ),
+        ({"CELERY_RESULT_BACKEND": "nothing://"}, "CELERY_RESULT_BACKEND "),
+        ({"CELERY_BROKER_READ_URL": "redis://h"}, "CELERY_BROKER_READ_URL is set without WORKER_BROKER_WRITE_URL"),
         ({"WORKER_BROKER_READ_URL": "redis://h"}, "without WORKER_BROKER_WRITE_URL"),
         ({"WORKER_BROKER_URL": "sentinel://h:26379/0"}, "WORKER_SENTINEL_MASTER is missing"),
         ({"WORKER_TLS_KEY": "key.pem"}, "WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together"),
@@ -235,6 +252,41 @@ def test_settings_survive_the_way_through_an_environment(
         for name, value in as_environment(given_settings).items():
             patch.setenv(name, value)
         assert given_settings.model_dump() == load().model_dump()
+
+
+@pytest.mark.parametrize("empty", [{}, {"WORKER_BROKER_URL": "", "WORKER_RESULT_BACKEND": ""}], ids=["unset", "empty"])
+def test_an_address_that_only_celerys_variable_states_is_taken(
+    monkeypatch: pytest.MonkeyPatch, empty: dict[str, str]
+) -> None:
+    """A deployment that has CELERY_BROKER_URL adopts repot without a change."""
+    theirs = {
+        "CELERY_BROKER_URL": "redis://a:6379/0",
+        "CELERY_BROKER_READ_URL": "redis://b:6379/0",
+        "CELERY_BROKER_WRITE_URL": "amqp://c:5672//",
+        "CELERY_RESULT_BACKEND": "redis://d:6379/1",
+    }
+    for name, value in (theirs | empty).items():
+        monkeypatch.setenv(name, value)
+    found = load()
+    fields = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
+    assert list(theirs.values()) == [getattr(found, field).reveal() for field in fields]
+    assert set(fields) <= found.model_fields_set
+
+
+def test_one_address_in_both_variables_is_no_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CELERY_BROKER_URL", "WORKER_BROKER_URL"):
+        monkeypatch.setenv(name, "amqp://user:password@h//")
+    assert "amqp://user:password@h//" == load().broker_url.reveal()
+
+
+def test_a_child_finds_its_address_in_the_variables_that_its_parent_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application may read it itself, and stop or run its tasks eagerly without it."""
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere")
+    monkeypatch.setenv("CELERY_RESULT_BACKEND", "redis://elsewhere/1")
+    child = child_environment(ExplicitSettings(broker_url="amqp://u:p@h"))  # type: ignore[arg-type]
+    assert {"CELERY_BROKER_URL": "amqp://u:p@h"} == {
+        name: value for name, value in child.items() if name.startswith("CELERY_")
+    }
 
 
 def test_a_child_gets_these_settings_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

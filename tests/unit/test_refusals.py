@@ -1,4 +1,4 @@
-"""Which errors are a broker's "no" to a login."""
+"""Which errors are a broker's "no" to a login, and what is printed about a broker without an answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import amqp
 import pytest
 import redis
 
-from repot.brokers.errors import refuses_access
+from repot.brokers.errors import no_answer, refuses_access
+from repot.config import load
+from repot.config.endpoints import endpoints
 
 
 def _led_to(cause: BaseException) -> BaseException:
@@ -31,3 +33,13 @@ def _led_to(cause: BaseException) -> BaseException:
 )
 def test_a_refusal_is_known_by_the_library_s_error(error: BaseException, expected: bool) -> None:
     assert expected is refuses_access(error)
+
+
+@pytest.mark.parametrize("name", ["", "WORKER_BROKER_URL", "CELERY_BROKER_URL"])
+def test_a_default_address_without_an_answer_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """An application may state another one, which a command that imports no application does not know."""
+    if name:
+        monkeypatch.setenv(name, "redis://localhost:6379/0")
+    (server,) = endpoints(load().broker_url.reveal())
+    said = no_answer(server, ConnectionRefusedError(111, "refused")).hint
+    assert ("the default of WORKER_BROKER_URL" in said) == (not name)

@@ -14,7 +14,7 @@ from repot.chaos.scenarios import profiles as known
 from repot.chaos.scenarios.catalogue import ALL, SCENARIOS, SMOKE
 from repot.chaos.scenarios.expectations import cells
 from repot.chaos.scenarios.scenario import AT, Needs, Scenario
-from repot.config import BrokerUrl, load, refuse_overriding
+from repot.config import BrokerUrl, load
 from repot.config.endpoints import endpoints
 from repot.errors import AppUnusable, ConfigInvalid
 from repot.testbed.external import ExternalBroker
@@ -59,7 +59,6 @@ def plan(
         ConfigInvalid: an argument is wrong; names it.
         AppUnusable: the application cannot run under a named profile.
     """
-    refuse_overriding()
     target, brokers = target or Target(), brokers or {}
     mine = known.from_file(own_profiles) if own_profiles else {}
     chosen = [_profile(name, mine) for name in (profiles or mine or known.PROFILES)]

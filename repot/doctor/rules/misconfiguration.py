@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -45,20 +46,26 @@ _NUMERIC_OPTIONS = frozenset(
 _POOLS = frozenset({"eventlet", "gevent", "prefork", "processes", "solo", "threads"})
 
 
+#: Files with the settings of tests: `settings/test.py`, `test_settings.py`, `tests/settings.py`.
+_OF_TESTS = re.compile(r"(^|[/_])tests?([/_.]|$)")
+
+
 @rule(
     "RPT501",
     "A CELERY_* variable overrides the configuration",
-    ERROR,
-    fix="unset CELERY_BROKER_URL CELERY_BROKER_READ_URL CELERY_BROKER_WRITE_URL CELERY_RESULT_BACKEND",
+    WARNING,
+    fix='app.conf.broker_url = os.environ["CELERY_BROKER_URL"]  # one source for the address',
     evidence="celery/app/utils.py: Settings.broker_url",
 )
 def variable_overrides(facts: Facts) -> Iterator[Finding]:
-    """Celery reads these variables before any configuration, even where your code sets the address itself.
+    """Celery reads these variables before any configuration, even where your code sets another address.
 
-    A change of the address anywhere else then has no effect, without an error.
+    That address has no effect here, without an error, and counts again in a process that lacks the variable. An
+    application that repot configures takes the variable for its setting, and refuses two addresses.
     """
     for key, variable in facts.overriding.items():
-        yield Finding(f"{variable} is set in this environment", setting=key, fix=f"unset {variable}")
+        said = f"{variable} is set in this environment, and the configuration's own value has no effect"
+        yield Finding(said, setting=key, fix=f'app.conf.{key} = os.environ["{variable}"]')
 
 
 @rule(
@@ -394,6 +401,24 @@ def schedule_with_one_key(facts: Facts) -> Iterator[Finding]:
         found = entry if isinstance(entry, Mapping) else vars(entry)
         if (found.get("options") or {}).get("idempotency_key") is not None:
             yield Finding(f"{name!r} in beat_schedule has an idempotency_key", "beat_schedule")
+
+
+@rule(
+    "RPT523",
+    "Tasks run in the process that sends them",
+    ERROR,
+    fix="app.conf.task_always_eager = False  # True in the settings of tests alone",
+    evidence="celery/app/task.py: Task.apply_async",
+)
+def always_eager(facts: Facts) -> Iterator[Finding]:
+    """With `task_always_eager` no task reaches the broker: `delay` returns when the task has ended.
+
+    A project that derives it from its broker's variable (`not CELERY_BROKER_URL`) runs every task in its web processes
+    once the variable is missing, without an error. Settings in a file of tests are left out.
+    """
+    setting = facts.settings["task_always_eager"]
+    if setting.value and not (setting.location and _OF_TESTS.search(setting.location.file)):
+        yield Finding("no task reaches the broker", setting="task_always_eager")
 
 
 def _closest(name: str, known: frozenset[str]) -> str:

@@ -148,6 +148,24 @@ def test_an_unread_name_with_the_effective_value_is_accepted(read: Callable[...,
     assert {"CELERY_BROKER_URL": "broker_url"} == found.unknown_settings
 
 
+@pytest.mark.parametrize(
+    ("lines", "hidden"),
+    [
+        ("app.conf.broker_url = 'redis://given/1'", {}),
+        ("app.conf.broker_url = 'redis://other/1'", {"broker_url": "CELERY_BROKER_URL"}),
+        ("app.conf.result_backend = 'redis://given/1'", {"broker_url": "CELERY_BROKER_URL"}),
+        ("import repot; repot.configure(app)", {}),
+    ],
+    ids=["the same", "another", "without a variable", "repot's"],
+)
+def test_a_variable_that_hides_another_address_is_found(
+    read: Callable[..., Facts], monkeypatch: pytest.MonkeyPatch, lines: str, hidden: dict[str, str]
+) -> None:
+    """One that states what the configuration states, too, is how many projects state it."""
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://given/1")
+    assert hidden == read(lines).overriding
+
+
 def test_a_task_of_another_application_is_sent_with_a_delay(read: Callable[..., Facts]) -> None:
     found = read("def later():\n    app.send_task('billing.remind', countdown=7200)")
     assert 7200 == found.longest_countdown_s()

@@ -94,6 +94,12 @@ def on_redis(**changes: object) -> Facts:
     return facts(GOOD_REDIS, **changes)  # type: ignore[arg-type]
 
 
+def set_in(file: str, key: str, value: object) -> Facts:
+    found = facts(redis(**{key: value}))
+    written = replace(found.settings[key], location=Location(file, 1))
+    return replace(found, settings={**found.settings, key: written})
+
+
 def holding(queue: str, beside: tuple[Beside, ...] = ()) -> Facts:
     """A Redis with messages in a queue; the application routes to `routed`, and a start command reads `mail`."""
     found = DeploymentQueues({queue: KnownQueue(queue, depth=Depth(ready=3, unacked=0))}, beside=beside)
@@ -1130,7 +1136,7 @@ CASES = [
         "RPT501",
         lambda: on_redis(overriding={"broker_url": "CELERY_BROKER_URL"}),
         on_redis,
-        "CELERY_BROKER_URL is set in this environment",
+        "CELERY_BROKER_URL is set in this environment, and the configuration's own value has no effect",
     ),
     Case(
         "RPT502",
@@ -1283,6 +1289,14 @@ CASES = [
         lambda: facts(redis(beat_schedule={"nightly": ScheduleEntry(app=Celery())})),
         "'nightly' in beat_schedule has an idempotency_key",
         "entry",
+    ),
+    Case("RPT523", lambda: facts(redis(task_always_eager=True)), on_redis, "no task reaches the broker"),
+    Case(
+        "RPT523",
+        lambda: set_in("shop/latest_settings.py", "task_always_eager", True),
+        lambda: set_in("shop/settings/test.py", "task_always_eager", True),
+        "no task reaches the broker",
+        "settings of tests",
     ),
     # what a move changes
     Case("RPT514", lambda: facts(redis(broker_url="valkey://localhost/0")), on_redis, "no transport 'valkey'"),
@@ -1714,7 +1728,7 @@ def lines_of_python(fix: str) -> str:
 
 
 #: Where these cases cannot tell: what is wrong is put into the facts, or stays until its old line is gone.
-CANNOT_BE_PASTED = {"RPT403", "RPT511", "RPT604", "RPT708", "RPT709"}
+CANNOT_BE_PASTED = {"RPT403", "RPT501", "RPT511", "RPT604", "RPT708", "RPT709"}
 
 
 @pytest.mark.parametrize(
