@@ -19,6 +19,7 @@ from repot.testbed import rabbitmq_server
 from repot.testbed.process import ReapedProcess
 from repot.waiting import wait_until
 from support import forked
+from support.appended import appended_lines
 from support.applications import MINORS, ROOT, python_of, workers_of
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Fleet:
     @property
     def runs(self) -> list[str]:
         """What has run, with the release that ran it."""
-        return sorted((self.directory / "runs").read_text().splitlines())
+        return sorted(appended_lines(self.directory / "runs"))
 
     def check_exchange(self) -> None:
         """Let a producer of each side send what crosses both; everything ran once, where it was sent."""
@@ -300,4 +301,4 @@ def test_a_dead_letter_of_one_release_is_replayed_by_the_other(
     repaired.touch()
     run(shop, second, *dlq, "replay", "--queue", shop.name, "--execute")
     wait_until(lambda: sent.id in repaired.read_text(), within_s=WITHIN_S, what="the task has run")
-    assert 1 == len(repaired.read_text().splitlines())
+    assert 1 == len(appended_lines(repaired))

@@ -20,6 +20,7 @@ from repot.testbed import free_port
 from repot.testbed.process import ReapedProcess
 from repot.waiting import wait_until
 from support import forked
+from support.appended import appended_lines
 from support.applications import RELEASES, ROOT, interpreter
 
 if TYPE_CHECKING:
@@ -79,8 +80,7 @@ class Application:
     @property
     def runs(self) -> list[str]:
         """What has run."""
-        found = self.directory / "runs"
-        return sorted(line.split()[1] for line in found.read_text().splitlines()) if found.exists() else []
+        return sorted(line.split()[1] for line in appended_lines(self.directory / "runs"))
 
     def await_runs(self, expected: list[str]) -> None:
         """Wait for them, and for no others."""

@@ -19,6 +19,7 @@ from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.rollout import rollout_of
 from repot.worker.rollout_store import open_rollout_store
+from support.appended import appended_lines
 from support.databases import with_tables
 from support.realm import Realm
 
@@ -125,8 +126,7 @@ class Rollout:
 
     def ran(self) -> list[dict[str, Any]]:
         """What the runs said."""
-        path = self.directory / f"{self.token}.ran"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in appended_lines(self.directory / f"{self.token}.ran")]
 
     def stop_tasks(self) -> None:
         """Let `forever` end."""

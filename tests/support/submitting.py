@@ -27,6 +27,7 @@ from repot.errors import ScopeConflict
 from repot.submission import Jobs, Status
 from repot.testbed import ReapedProcess
 from repot.waiting import wait_until
+from support.appended import appended_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ class Outcomes:
         found = cls()
         for path in directory.glob("answers-*"):
             in_a_row = 0
-            for line in path.read_text().splitlines():
+            for line in appended_lines(path):
                 one = json.loads(line)
                 in_a_row = in_a_row + 1 if one["status"] == UNAVAILABLE else 0
                 found.away_in_a_row = max(found.away_in_a_row, in_a_row)
