@@ -136,7 +136,7 @@ class ReapedProcess:
         self._freezes += 1
         self.signal(signal.SIGSTOP)
         try:
-            _await_stopped([self.pid])
+            await_stopped([self.pid])
             yield
         finally:
             self._freezes -= 1
@@ -152,7 +152,7 @@ class ReapedProcess:
         """
         self._signal_group(signal.SIGSTOP)
         try:
-            _await_stopped(_group(self.pid))
+            await_stopped(_group(self.pid))
             yield
         finally:
             self._signal_group(signal.SIGCONT)
@@ -202,7 +202,7 @@ def start_reaper(
     )
 
 
-def _await_stopped(pids: Sequence[int]) -> None:
+def await_stopped(pids: Sequence[int]) -> None:
     """Wait until no thread runs: `kill` returns before a thread on another processor has stopped."""
     wait_until(
         lambda: not any(_RUNS.search(stat) for pid in pids for stat in _thread_states(pid)),

@@ -67,7 +67,8 @@ def test_a_body_of_140_mb_is_delivered_or_quarantined_by_the_limit_of_the_target
     rest = {"content-type": "application/json", "content-encoding": "utf-8", "headers": {"id": "large", "task": "t"}}
     rest["properties"] = {"body_encoding": "base64", "delivery_tag": "t", "priority": 0}
     path.fill([task(0)])
-    with redis_py.Redis.from_url(path.source.url) as client:
+    # a busy machine takes longer for 140 MB than the 5 s that redis-py waits by itself
+    with redis_py.Redis.from_url(path.source.url, socket_timeout=60) as client:
         # three characters in Base64, after `"xx`
         client.append(key := f"large-{path.queue}", '{"body": "Inh4')
         for _ in range(LARGE // MB):

@@ -26,7 +26,7 @@ from repot.config import ExplicitSettings
 from repot.database.connection import Database
 from repot.database.migrate import Migrations
 from repot.testbed import LOOPBACK, ReapedProcess, free_port
-from repot.testbed.process import ReapedDirectory
+from repot.testbed.process import ReapedDirectory, await_stopped
 from repot.waiting import wait_until
 from support.installed import absent
 
@@ -88,6 +88,7 @@ class PrivateDatabase:
 
         try:
             all_of_them(psutil.Process.suspend)
+            await_stopped([one.pid for one in stopped])
             yield
         finally:
             all_of_them(psutil.Process.resume)
