@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from celery import Celery
-
-    from repot.doctor.config import DoctorConfig
 
 
 def _rule_names(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -99,6 +96,7 @@ def doctor(
     """
     if context.invoked_subcommand:
         return
+    from repot.doctor.collect import DoctorRequest, collect_facts, collect_from, compare, configured_by_repot
     from repot.doctor.config import read_config
     from repot.doctor.registry import all_rules, select_rules
     from repot.doctor.reports import FORMATS, text
@@ -107,24 +105,28 @@ def doctor(
     config = read_config(Path.cwd())
     rules = all_rules()
     in_use = select_rules(rules, select or config.select, ignore or config.ignore)
-    facts = _collect(
-        context,
-        apps,
-        config,
-        target=target,
-        live=given["live"],
-        management_url=management_url or "",
-        python=given["python"] or "",
-        timeout_s=given["timeout"],
-    )
+    wanted = {"target": target, "live": given["live"], "management_url": management_url or ""}
+    wanted |= {"python": given["python"] or "", "timeout_s": given["timeout"]}
+    loaded = _loaded(context) if not apps and not wanted["python"] else None
+    names = [loaded[0]] if loaded else apps or [_named_app(config.root)]
+    requests = [DoctorRequest(name, **wanted) for name in names]
+    app = loaded[1] if loaded else None
+    facts = compare([collect_from(app, one, config) if app else collect_facts(one, config) for one in requests])
     reports = [run_rules(one, in_use, config, rules) for one in facts]
     if form == "text":
+        again = [configured_by_repot(request, config, one, app) for request, one in zip(requests, facts, strict=True)]
+        reports = [
+            replace(report, configured=run_rules(one, in_use, config, rules) if one else None)
+            for report, one in zip(reports, again, strict=True)
+        ]
         click.echo(text.render(reports, verbose=given["verbose"]))
+        hint = ""
     else:
         found = FORMATS[form](reports)
         click.echo(found, nl=bool(found))
         click.echo(text.not_judged(reports), err=True)
-    require_none(reports, fail_on or config.fail_on)
+        hint = "`repot doctor explain RULE` shows the reason and the fix."
+    require_none(reports, fail_on or config.fail_on, hint)
 
 
 @doctor.command()
@@ -150,16 +152,13 @@ def rules(*, as_json: bool) -> None:
     click.echo(json.dumps([data.rule(one) for one in found], indent=2) if as_json else text.rule_table(found))
 
 
-def _collect(context: click.Context, apps: Sequence[str], config: DoctorConfig, **wanted: Any) -> list[Any]:  # noqa: ANN401
-    """Return the facts of each application; under `celery -A`, of the application loaded there."""
-    from repot.doctor.collect import DoctorRequest, collect_facts, collect_from, compare
-
-    mounted = _mounted(context)
-    if mounted is not None and not apps and not wanted["python"]:
-        given = context.find_root().params.get("app")
-        name = given if isinstance(given, str) else str(getattr(mounted, "main", "") or "the application")
-        return [collect_from(mounted, DoctorRequest(name, **wanted), config)]
-    return compare([collect_facts(DoctorRequest(name, **wanted), config) for name in apps or [_named_app(config.root)]])
+def _loaded(context: click.Context) -> tuple[str, Celery] | None:
+    """Return the application that `celery -A` has loaded, with its name."""
+    app = getattr(context.find_root().obj, "app", None)
+    if app is None:
+        return None
+    given = context.find_root().params.get("app")
+    return given if isinstance(given, str) else str(getattr(app, "main", "") or "the application"), app
 
 
 def _named_app(root: Path) -> str:
@@ -180,7 +179,3 @@ def _named_app(root: Path) -> str:
     hint = f"This project has: {', '.join(found)}." if found else "As in `repot doctor -A shop.celery:app`."
     message = "no application is named, by -A or WORKER_APP"
     raise ConfigInvalid(message, hint=hint)
-
-
-def _mounted(context: click.Context) -> Celery | None:
-    return getattr(context.find_root().obj, "app", None)

@@ -21,7 +21,7 @@ from repot.doctor.left_queues import queues_on
 from repot.doctor.queue_facts import delayed_by_repot, read_queues
 from repot.doctor.release import Release
 from repot.doctor.task_facts import read_task, task_lines
-from repot.doctor.typos import spellings, unknown_settings
+from repot.doctor.typos import spellings, unread_names
 from repot.doctor.values import decode
 from repot.errors import AppFailed, AppUnusable, ConfigInvalid, RepotError, StoreRefused
 from repot.idempotency import IdempotentTask
@@ -140,6 +140,23 @@ def collect_from(app: Celery, request: DoctorRequest, config: DoctorConfig) -> F
     return facts
 
 
+def configured_by_repot(request: DoctorRequest, config: DoctorConfig, found: Facts, app: Celery | None) -> Facts | None:
+    """Return the facts of the same application once repot configures it, and leave it configured.
+
+    None if it is judged on another broker or in another environment, is configured, or is refused. `app` is loaded
+    unless it is given.
+    """
+    if request.python or request.target is not None or found.is_configured:
+        return None
+    with _stdout_to_stderr(), suppress(Exception):
+        # any error of the user's code; what was found stands without this
+        app = app or load_app(request.app)
+        configure(app)
+        again = read_app(app, request.app, config)
+        return replace(again, siblings=found.siblings, live=found.live, broker_queues=found.broker_queues)
+    return None
+
+
 def _today(address: object) -> tuple[Endpoint, ...]:
     """Return the servers of today's broker; none if repot does not know it, which does not prevent judging another."""
     with suppress(ValueError):
@@ -230,7 +247,7 @@ def facts_of(
     # treat a call of another application's task like a call of an unknown task
     found = replace(found, calls=tuple(call if call.task in names else replace(call, task="") for call in found.calls))
     settings = {key: _setting(key, one, document, found, own) for key, one in document["settings"].items()}
-    unknown, old = unknown_settings(document["written"], document["namespace"], release)
+    unread = unread_names(document["written"], document["namespace"], release)
     return Facts(
         app=name,
         # also correct if an environment variable of Celery overrides the configuration
@@ -238,8 +255,7 @@ def facts_of(
         write_servers=servers or _endpoints(settings["broker_write_url"].value),
         result_servers=_results(settings["result_backend"].value),
         settings=settings,
-        unknown_settings=unknown,
-        old_names=old,
+        unread=unread,
         tasks=tuple(read_task(task, found, config.root, release, retries_lost=bool(retries)) for task in tasks),
         library_tasks=tuple(document["library_tasks"]),
         queues=read_queues(document["queues"], own.delayed),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from repot.doctor.release import Release
     from repot.doctor.rule import Location
     from repot.doctor.static_analysis import Call, SourceFacts
+    from repot.doctor.typos import UnreadNames
     from repot.idempotency.durability import Durability
     from repot.queues import DeploymentQueues
 
@@ -65,7 +66,7 @@ class TaskFacts:
     """A task's options as Celery uses them; durations in seconds.
 
     Attributes:
-        countdown_s: the longest delay with which it is known to be sent or retried.
+        countdown_s: the longest delay with which it is known to be sent or retried; `retry_s`: to be retried.
         unknown_options: attributes that Celery does not know, with the likely option.
         invalid_options: options with a value of a type that Celery cannot use, with the value.
         keyed_by_arguments: equal arguments make two calls the same work, IdempotentTask's default.
@@ -90,6 +91,7 @@ class TaskFacts:
     priority: int | None
     countdown_s: float
     unknown_options: Mapping[str, str]
+    retry_s: float = 0.0
     invalid_options: Mapping[str, str] = field(default_factory=dict)
     serializer: str | None = None
     keyed_by_arguments: bool = False
@@ -213,8 +215,7 @@ class Facts:
     app: str
     servers: tuple[Endpoint, ...]
     settings: Mapping[str, Setting]
-    unknown_settings: Mapping[str, str]
-    old_names: Mapping[str, str]
+    unread: UnreadNames
     tasks: tuple[TaskFacts, ...]
     queues: tuple[QueueFacts, ...]
     versions: Versions

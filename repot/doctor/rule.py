@@ -138,6 +138,12 @@ def rule(  # noqa: PLR0913 - each is part of a rule
     return make
 
 
+def few(names: Iterable[str], shown: int = 5) -> str:
+    """Return the first of some names, with "..." for the others."""
+    listed = list(names)
+    return ", ".join(listed[:shown]) + (", ..." if len(listed) > shown else "")
+
+
 def with_location(finding: Finding, location: Location | None) -> Finding:
     """Return the finding with a location, unless it has one."""
     return finding if finding.location else replace(finding, location=location)

@@ -29,6 +29,11 @@ class Violation:
     waiver: Waiver | None = None
 
     @property
+    def about(self) -> tuple[str, str]:
+        """Return the rule, and the task or setting that it is about."""
+        return self.rule.id, self.finding.setting_or_task
+
+    @property
     def fix(self) -> str:
         """Return the lines to write: the finding's, else the rule's."""
         return self.finding.fix or self.rule.fix
@@ -45,13 +50,23 @@ class NotJudged:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a run over one application."""
+    """The result of a run over one application; `configured` is the one after `repot.configure(app)`, if known."""
 
     facts: Facts
     rules: Mapping[str, Rule]
     findings: tuple[Violation, ...]
     waived: tuple[Violation, ...]
     not_judged: tuple[NotJudged, ...]
+    configured: Report | None = None
+
+    @property
+    def cleared(self) -> int:
+        """Return the number of findings that `repot.configure(app)` is known to clear."""
+        if self.configured is None:
+            return 0
+        left = {one.about for one in self.configured.findings}
+        unknown = {one.rule.id for one in self.configured.not_judged}
+        return sum(one.about not in left and one.rule.id not in unknown for one in self.findings)
 
     def count(self, severity: Severity) -> int:
         """Return the number of findings of a severity."""
@@ -89,8 +104,8 @@ def run_rules(facts: Facts, rules: Mapping[str, Rule], config: DoctorConfig, kno
     return Report(facts, rules, tuple(findings), tuple(waived), tuple(not_judged))
 
 
-def require_none(reports: Iterable[Report], fail_on: str) -> None:
-    """Raise an error if there are findings of at least this severity.
+def require_none(reports: Iterable[Report], fail_on: str, hint: str = "") -> None:
+    """Raise an error with this hint if there are findings of at least this severity.
 
     Raises:
         FindingsFound: there are; with their number.
@@ -100,7 +115,7 @@ def require_none(reports: Iterable[Report], fail_on: str) -> None:
     if number:
         noun = f"{limit.label}s" if limit is Severity.ERROR else "findings"
         message = f"{number} {noun if number > 1 else noun.removesuffix('s')}"
-        raise FindingsFound(message, hint="`repot doctor explain RULE` shows the reason and the fix.")
+        raise FindingsFound(message, hint=hint)
 
 
 def _comment_waivers(facts: Facts) -> Iterator[Waiver]:

@@ -54,6 +54,7 @@ class Call:
     Attributes:
         task: the name of the task; empty if the source does not show it.
         countdown_s: None if the source does not show the delay, or if the call gives no delay (not `delayed`).
+        is_timed: it names a countdown or an ETA itself; `**options` may only hold one.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Call:
     countdown_s: float | None = None
     priority: int | None = None
     delayed: bool = True
+    is_timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +260,9 @@ class _Reader(ast.NodeVisitor):
             return
         self._misused(called, node, keywords)
         # `**options` may hold a delay
-        delayed = bool(keywords.keys() & {"countdown", "eta"}) or len(keywords) < len(node.keywords)
-        if not (retries or keywords.keys() & {"countdown", "eta", "priority"}):
+        is_timed = bool(keywords.keys() & {"countdown", "eta"})
+        delayed = is_timed or len(keywords) < len(node.keywords)
+        if not (retries or is_timed or "priority" in keywords):
             return
         self._found.calls.append(
             Call(
@@ -269,6 +272,7 @@ class _Reader(ast.NodeVisitor):
                 countdown_s=self._seconds(keywords.get("countdown")) or self._seconds(keywords.get("eta")),
                 priority=self._number(keywords.get("priority")),
                 delayed=delayed,
+                is_timed=is_timed,
             )
         )
 

@@ -47,11 +47,12 @@ def read_task(
     calls = tuple(call for call in found.calls if call.task == task["name"])
     retries = options["max_retries"] != 0
     autoretry = task["retries_automatically"] and retries
-    delays = [call.countdown_s or 0 for call in calls]
+    sent = [call.countdown_s or 0 for call in calls if call.name != "retry"]
+    retried = [call.countdown_s or 0 for call in calls if call.name == "retry"]
     if autoretry:
-        delays.append(_backoff_s(options))
+        retried.append(_backoff_s(options))
     if retries and any(call.name == "retry" and not call.delayed for call in calls):
-        delays.append(_number(options["default_retry_delay"]) or 0)
+        retried.append(_number(options["default_retry_delay"]) or 0)
     # Celery before 5.7 has one option for both
     both = options["acks_on_failure_or_timeout"]
     retries_it = options["retry_on_worker_lost"]
@@ -70,7 +71,8 @@ def read_task(
         retries_itself=autoretry or any(call.name == "retry" for call in calls),
         queue=task["queue"],
         priority=options["priority"] if isinstance(options["priority"], int) else None,
-        countdown_s=max(delays, default=0.0),
+        countdown_s=max((*sent, *retried), default=0.0),
+        retry_s=max(retried, default=0.0),
         unknown_options=unknown_options(task["attributes"], release),
         invalid_options={name: repr(options[name]) for name in _NUMBERS if _number(options[name]) is None},
         serializer=options["serializer"],

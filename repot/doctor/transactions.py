@@ -127,6 +127,19 @@ _WRITES = {
     _Kind.ROW: frozenset({"save", "delete", "asave", "adelete"}),
 }
 
+#: Methods of Django's querysets that only read.
+_READING = frozenset(
+    {"all", "count", "distinct", "earliest", "exclude", "exists", "filter", "first", "get", "in_bulk", "iterator"}
+    | {"last", "latest", "only", "order_by", "prefetch_related", "select_related", "using", "values", "values_list"}
+)
+#: Beside them, what writes nothing: methods that log, or that send or prepare a task, and builtins.
+_HARMLESS = (
+    _READING | {"apply_async", "delay", "s", "send_task", "si"} | {"debug", "error", "exception", "info", "warning"}
+)
+_BUILTINS = {"dict", "enumerate", "int", "len", "list", "max", "min", "range", "set", "sorted", "str", "tuple", "zip"}
+#: A database that takes no writes, by its name in `atomic(using=...)`.
+_REPLICA = re.compile(r"replica|read_?only|reader|slave", re.IGNORECASE)
+
 _EXECUTING = frozenset({"execute", "executemany", "scalar", "scalars", "exec"})
 _WRITING_SQL = re.compile(r"\s*(insert|update|delete|replace|merge)\b", re.IGNORECASE)
 _HTTP_METHODS = frozenset({"delete", "get", "patch", "post", "put"})
@@ -190,7 +203,7 @@ class _Reader(ast.NodeVisitor):
         opened = tuple(
             f"inside @{ast.unparse(one)}"
             for one in node.decorator_list
-            if self._kind(one) in (_Kind.ATOMIC, _Kind.TRANSACTION)
+            if self._kind(one) in (_Kind.ATOMIC, _Kind.TRANSACTION) and not _only_reads(one, node.body)
         )
         if not opened and self._is_view(node):
             opened = ("inside the transaction of the request (ATOMIC_REQUESTS)",)
@@ -232,7 +245,7 @@ class _Reader(ast.NodeVisitor):
         for item in node.items:
             self.visit(item.context_expr)
             kind = self._kind(item.context_expr)
-            if kind is _Kind.TRANSACTION:
+            if kind is _Kind.TRANSACTION and not _only_reads(item.context_expr, node.body):
                 self._open += (f"inside {_shortened(item.context_expr)}",)
             if item.optional_vars is not None:
                 # begin() of a factory or an engine returns a session or a connection
@@ -441,6 +454,22 @@ def _is_of_celery(found: Symbol | None) -> bool:
 
 def _ends(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], _ENDS)
+
+
+def _only_reads(opening: ast.expr, body: list[ast.stmt]) -> bool:
+    """Return whether a transaction leaves nothing to commit: on a replica, or it reads and no call could write."""
+    if isinstance(opening, ast.Call):
+        using = [word.value for word in opening.keywords if word.arg == "using"] + opening.args[:1]
+        if any(_REPLICA.search(ast.unparse(one)) for one in using):
+            return True
+    inside = [one for statement in body for one in ast.walk(statement)]
+    if any(isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) for one in inside):
+        # an object of SQLAlchemy's, or one that is saved elsewhere
+        return False
+    called = [one.func for one in inside if isinstance(one, ast.Call)]
+    methods = {one.attr for one in called if isinstance(one, ast.Attribute)}
+    functions = {getattr(one, "id", "") for one in called if not isinstance(one, ast.Attribute)}
+    return bool(methods & _READING) and methods <= _HARMLESS and functions <= _BUILTINS
 
 
 def _shortened(node: ast.expr) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from repot.doctor.release import SINCE
@@ -39,6 +40,7 @@ _SUGGESTED = {
     "task_expires": _ON_EACH_TASK.format("expires"),
     "task_publisher_confirms": "broker_transport_options = {'confirm_publish': True}",
     "send_task_error_emails": "a handler of the signal task_failure; Celery 4 dropped the setting",
+    "task_default_expires": _ON_EACH_TASK.format("expires"),
     "task_default_max_retries": _ON_EACH_TASK.format("max_retries"),
     "task_default_retry_delay": _ON_EACH_TASK.format("default_retry_delay"),
     "task_default_soft_time_limit": "task_soft_time_limit",
@@ -84,26 +86,51 @@ _CELERY_PREFIXES = ("accept_content", "beat_", "broker_", "control_", "event_", 
 _SIMILARITY = 0.8
 
 
-def unknown_settings(
-    written: Mapping[str, bool], namespace: str, release: Release
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return names that are not settings with a suggestion, and old names with the new ones.
+@dataclass(frozen=True, slots=True)
+class UnreadNames:
+    """Names in a configuration that Celery does not read as they are.
 
-    `written` are the names in the configuration, with whether their value is in effect although the name is not read.
-    The suggestion is empty if no setting is similar. Names that are not meant for Celery are left out.
+    Attributes:
+        unknown: names that are not settings, with a suggestion; empty if no setting is similar.
+        old: old names with the new ones.
+        shadowed: old names that are not read, as the new name is also in the configuration.
+        of_no_release: names of the form of Celery's settings that no release has, nor one that is similar.
     """
-    unknown, old = {}, {}
+
+    unknown: dict[str, str] = field(default_factory=dict)
+    old: dict[str, str] = field(default_factory=dict)
+    shadowed: dict[str, str] = field(default_factory=dict)
+    of_no_release: list[str] = field(default_factory=list)
+
+
+def unread_names(written: Mapping[str, bool], namespace: str, release: Release) -> UnreadNames:
+    """Sort the names in a configuration that are not settings.
+
+    `written` has each name with whether its value is in effect although the name is not read. Names that are not
+    meant for Celery are left out.
+    """
+    found = UnreadNames()
     for name, has_effect in sorted(written.items()):
         right = _setting_in_namespace(namespace, name) if namespace else None
         if name in release.settings or right in release.settings:
             continue
         if name in release.old_names:
-            old[name] = release.old_names[name]
+            new = release.old_names[name]
+            twin = next((one for one in _new_spellings(new, namespace) if one in written), "")
+            if not twin:
+                found.old[name] = new
+            elif not has_effect:
+                found.shadowed[name] = twin
             continue
         suggestion = _suggest_in_namespace(right, release) if namespace else _suggest_anywhere(name, release)
-        if suggestion is not None and not has_effect:
-            unknown[name] = suggestion
-    return unknown, old
+        if suggestion is None or has_effect:
+            continue
+        bare = right or name.lower().removeprefix("celery_")
+        if not suggestion and bare.startswith(_CELERY_PREFIXES):
+            found.of_no_release.append(name)
+        else:
+            found.unknown[name] = suggestion
+    return found
 
 
 def unknown_options(attributes: Mapping[str, bool], release: Release) -> dict[str, str]:
@@ -123,8 +150,11 @@ def unknown_options(attributes: Mapping[str, bool], release: Release) -> dict[st
 
 def spellings(key: str, namespace: str, old_names: Mapping[str, str]) -> list[str]:
     """Return every name under which an application may write a setting."""
-    prefixed = [f"{namespace}_{key}".upper()] if namespace else []
-    return [key, key.upper(), *prefixed, *(old for old, new in old_names.items() if new == key)]
+    return [key.upper(), *_new_spellings(key, namespace), *(old for old, new in old_names.items() if new == key)]
+
+
+def _new_spellings(key: str, namespace: str) -> list[str]:
+    return [key, f"{namespace}_{key}".upper()] if namespace else [key]
 
 
 def _setting_in_namespace(namespace: str, written: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repot.queues.application import queues_in_routes, queues_in_schedule, queues_of, routed_queue
+from repot.queues.application import queues_in_routes, queues_in_schedule, queues_of, routed_queue, routes_of
 from repot.queues.dead_letters import is_dead_letters, queue_of_dead_letters
 from repot.queues.deployment import DeploymentQueues, KnownQueue
 from repot.queues.find import find_queues
@@ -17,4 +17,5 @@ __all__ = [
     "queues_in_schedule",
     "queues_of",
     "routed_queue",
+    "routes_of",
 ]

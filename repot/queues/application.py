@@ -59,18 +59,23 @@ def queues_in_schedule(schedule: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN
             yield _name_of((scheduled.get("options") or {}).get("queue")), f"beat_schedule {entry!r}"
 
 
-def queues_in_routes(routes: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - Celery's setting takes many forms
-    """Yield the queues that `task_routes` names in a mapping, or a list of mappings or pairs; a name may be empty.
+def routes_of(routes: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401 - Celery's setting takes many forms
+    """Yield each task or pattern of `task_routes` with its route: of a mapping, or a list of mappings or pairs.
 
     Functions are asked by task.
     """
     if isinstance(routes, Mapping):
-        for route in routes.values():
-            yield _name_of(route.get("queue") if isinstance(route, Mapping) else route), "task_routes"
+        yield from routes.items()
     elif isinstance(routes, list | tuple):
         for one in routes:
             is_pair = isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[1], Mapping | str)  # noqa: PLR2004
-            yield from queues_in_routes({one[0]: one[1]} if is_pair else one)
+            yield from routes_of({one[0]: one[1]} if is_pair else one)
+
+
+def queues_in_routes(routes: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - Celery's setting takes many forms
+    """Yield the queues that `task_routes` names; a name may be empty."""
+    for _, route in routes_of(routes):
+        yield _name_of(route.get("queue") if isinstance(route, Mapping) else route), "task_routes"
 
 
 def _name_of(queue: Any) -> str:  # noqa: ANN401 - what an application writes

@@ -267,15 +267,19 @@ def _written(app: Any) -> Dict[str, bool]:
 
 
 def _has_effect(app: Any, written: str) -> bool:
+    """Return whether the setting that the name means has this value; `app.conf[written]` may translate an old name."""
+    from celery.app.defaults import _TO_NEW_KEY  # type: ignore[attr-defined]
+
     namespace = getattr(app, "namespace", None)
     prefix = f"{namespace}_" if namespace else "celery_"
     found = written if namespace else written.lower()
-    bare = (found[len(prefix) :] if found.startswith(prefix) else found).lower()
+    bare = _TO_NEW_KEY.get(written) or (found[len(prefix) :] if found.startswith(prefix) else found).lower()
     try:
+        value = next(held[written] for held in _configured(app) if written in held)
         if bare == "visibility_timeout":
-            return bool((app.conf.broker_transport_options or {}).get(bare) == app.conf[written])
-        return bare in celery_options() and bool(getattr(app.conf, bare) == app.conf[written])
-    except (AttributeError, KeyError):
+            return bool((app.conf.broker_transport_options or {}).get(bare) == value)
+        return bare in celery_options() and bool(getattr(app.conf, bare) == value)
+    except (AttributeError, KeyError, StopIteration):
         return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from celery import _state
+from click.testing import CliRunner
 
+from repot.cli.main import main
 from repot.doctor.collect import DoctorRequest, collect_facts
 from repot.doctor.config import DoctorConfig
 from repot.doctor.reports import FORMATS, text
@@ -308,3 +311,25 @@ def test_what_only_its_own_repot_knows_is_unknown(written: Callable[..., str]) -
         assert f"Run `repot doctor -A {name}` in that environment." == one.remedy
     with pytest.raises(RepotError, match="the repot of its own environment"):
         with_python(name, target="redis://redis.example.com:6379/0")
+
+
+@pytest.mark.parametrize(
+    ("configured", "given", "says"),
+    [
+        ("", (), True),
+        ("", ("--target", f"amqp://shop:{PLANTED}@rabbit.example.com//"), False),
+        ("", ("--python", sys.executable), False),
+        ("import repot\nrepot.configure(app)\n", (), False),
+    ],
+    ids=["", "target", "python", "configured"],
+)
+def test_what_repot_clears_is_said_of_an_application_that_it_may_configure(
+    written: Callable[..., str], configured: str, given: tuple[str, ...], *, says: bool
+) -> None:
+    name = written(f"{APPLICATION}{TASKS}{configured}")
+    shown = CliRunner().invoke(main, ["doctor", "-A", name, *given]).stdout
+    found = re.search(r"`repot.configure\(app\)` clears (\d+) of these (\d+)\b", shown)
+    assert says is bool(found), shown
+    if found:
+        cleared, found_before = map(int, found.groups())
+        assert 0 < cleared < found_before

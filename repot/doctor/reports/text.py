@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from click import style, wrap_text
 
 from repot.config.masking import masked
-from repot.doctor.rule import Severity
+from repot.doctor.rule import Severity, few
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Findings of a rule that are shown before "and more".
 _SHOWN = 5
+#: Tasks with the same finding that share one line.
+_GROUPED = 3
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
@@ -40,8 +42,7 @@ def not_judged(reports: Sequence[Report], *, verbose: bool = False) -> str:
         if verbose:
             lines.append(f"not judged  {one.rule.id}  {one.rule.title}: {one.reason}")
     for remedy, names in missing.items():
-        few = ", ".join([*names][:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-        lines.append(f"not judged: {_number(len(names), 'rule')} ({few}). {remedy}")
+        lines.append(f"not judged: {_number(len(names), 'rule')} ({few(names)}). {remedy}")
     return "\n".join(lines)
 
 
@@ -90,15 +91,35 @@ def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
         rule = group[0].rule
         label = style(f"{rule.severity.label:7}", fg=_COLOURS[rule.severity], bold=True)
         yield f"\n{label} {style(rule.id, bold=True)}  {rule.title}"
-        shown = group if verbose else group[:_SHOWN]
-        for one in shown:
-            where = f"  ({found})" if (found := _where(report, one)) else ""
-            yield f"        {_prefix(one)}{masked(one.finding.message)}{where}"
-        if len(group) > len(shown):
-            yield f"        and {len(group) - len(shown)} more; --verbose lists them"
+        entries = [[one] for one in group] if verbose else _alike(group)
+        shown = entries if verbose else entries[:_SHOWN]
+        for entry in shown:
+            yield _entry(report, entry)
+        if left := sum(map(len, entries[len(shown) :])):
+            yield f"        and {left} more; --verbose lists them"
         yield wrap_text(rule.reason, 100, initial_indent="        why: ", subsequent_indent="             ")
         yield "        write:"
-        yield from (style(f"          {line}", fg="green") for line in _fixes(shown))
+        yield from (style(f"          {line}", fg="green") for line in _fixes(one for entry in shown for one in entry))
+
+
+def _alike(group: Iterable[Violation]) -> list[list[Violation]]:
+    """Group the tasks with the same finding; two of them stay apart, each with its place."""
+    found: dict[tuple[str, bool], list[Violation]] = {}
+    for one in group:
+        found.setdefault((one.finding.message, bool(one.finding.task)), []).append(one)
+    entries = []
+    for (_, has_task), same in found.items():
+        entries += [same] if has_task and len(same) >= _GROUPED else [[one] for one in same]
+    return entries
+
+
+def _entry(report: Report, entry: Sequence[Violation]) -> str:
+    message = masked(entry[0].finding.message)
+    if len(entry) > 1:
+        text = f"{len(entry)} tasks ({few(one.finding.task for one in entry)}): {message}"
+        return wrap_text(text, 120, initial_indent="        ", subsequent_indent="          ")
+    where = f"  ({found})" if (found := _where(report, entry[0])) else ""
+    return f"        {_prefix(entry[0])}{message}{where}"
 
 
 def _waived(report: Report) -> Iterator[str]:
@@ -139,7 +160,18 @@ def _summary(report: Report) -> str:
     left_out = f" (and {others} of installed libraries, left out)" if others else ""
     if not report.facts.source.complete:
         left_out += "; not every module of the project was read: too many, or not readable"
-    return f"\n{found or 'nothing wrong'}{waived}; {_number(judged, 'rule')} judged, {_number(tasks, 'task')}{left_out}"
+    summary = (
+        f"\n{found or 'nothing wrong'}{waived}; {_number(judged, 'rule')} judged, {_number(tasks, 'task')}{left_out}"
+    )
+    return f"{summary}\n{_with_repot(report)}" if report.cleared else summary
+
+
+def _with_repot(report: Report) -> str:
+    assert report.configured is not None
+    here = {one.about for one in report.findings}
+    new = dict.fromkeys(one.rule.id for one in report.configured.findings if one.about not in here)
+    then = f"; then {few(new)} {'needs' if len(new) == 1 else 'need'} a look" if new else ""
+    return f"`repot.configure(app)` clears {report.cleared} of these {len(report.findings)}{then}"
 
 
 def _number(count: int, what: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from repot.brokers.facts import known
-from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
+from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, few, rule
 from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC
 from repot.errors import FactUnknown
 
@@ -211,12 +211,18 @@ def delayed_tasks_block(facts: Facts) -> Iterator[Finding]:
     """
     if facts.is_before_rabbitmq_4 or not facts.asks_rabbitmq_4:
         return
-    for delay in facts.delays():
-        if not facts.delays_natively(delay.queue):
-            held = f"a task is held by a worker for {delay.seconds:g} s"
-            yield Finding(
-                held.removeprefix("a task ") if delay.task else held, task=delay.task, location=delay.location
-            )
+    held = {task.name for task in facts.tasks if not facts.delays_natively(task.queue)}
+    for call in facts.source.calls:
+        if call.is_timed and call.name != "retry" and (call.task in held or not (call.task or facts.delays_natively())):
+            until = "until its ETA" if call.countdown_s is None else f"for {call.countdown_s:g} s"
+            prefix = "" if call.task else "a task "
+            yield Finding(f"{prefix}is held by a worker {until}", task=call.task, location=call.location)
+    if facts.bounds.longest_countdown_s and not facts.delays_natively():
+        yield Finding(f"a task is held by a worker for {facts.bounds.longest_countdown_s:g} s")
+    retried = {task.name: task.retry_s for task in facts.tasks if task.retry_s and task.name in held}
+    if retried:
+        longest = max(retried.values())
+        yield Finding(f"a worker holds each retry, for up to {longest:g} s, of {few(retried)}")
 
 
 @rule(

@@ -61,6 +61,16 @@ def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
     if facts.claims_messages:
         return
     timeout = facts.option_number("visibility_timeout")
+    if facts.wait_s is not None and facts.wait_s >= timeout:
+        longest = max(facts.tasks, key=lambda task: facts.run_s(task) or 0)
+        yield Finding(
+            f"may run {facts.run_s(longest):g} s, and any task prefetched behind it waits up to {facts.wait_s:g} s; "
+            f"the visibility timeout is {timeout:g} s",
+            setting=_VISIBILITY,
+            task=longest.name,
+            fix=f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(2 * facts.wait_s)}}}",
+        )
+        return
     held_s = {task.name: held for task in facts.tasks if (held := facts.held_s(task)) is not None}
     needed = max(
         (held_s[task.name] + facts.countdown_s(task) for task in facts.tasks if task.name in held_s), default=0

@@ -479,7 +479,13 @@ def taken_by_brpop(facts: Facts) -> Iterator[Finding]:
     If the worker or its link dies in between, the message is in neither place, and late acks do not help. repot's
     workers pop and record in one step.
     """
-    if not facts.claims_messages:
+    if facts.is_configured and facts.option("claim") is None:
+        yield Finding(
+            "workers take messages with BRPOP: the options were replaced after repot.configure(app)",
+            setting="broker_transport_options.claim",
+            fix="app.conf.broker_transport_options |= {...}  # adds to those that repot.configure(app) has set",
+        )
+    elif not facts.claims_messages:
         how = facts.option("claim")
         yield Finding(
             "workers take messages with BRPOP" + (f": claim is {how!r}" if how else ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -12,6 +13,7 @@ from repot.config.backends import require_backend
 from repot.config.capabilities import FAILOVER_OPTIONS, verified_tls_examples
 from repot.config.masking import masked
 from repot.doctor.rule import ERROR, INFO, WARNING, Finding, rule
+from repot.queues import routes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +82,7 @@ def unknown_setting(facts: Facts) -> Iterator[Finding]:
 
     A misspelt name leaves the default in effect: the task is not late-ack, the limit is not set.
     """
-    for name, meant in facts.unknown_settings.items():
+    for name, meant in facts.unread.unknown.items():
         if meant:
             yield Finding(f"{name} is not read; meant: {meant}", setting=name)
 
@@ -97,8 +99,12 @@ def old_setting_name(facts: Facts) -> Iterator[Finding]:
 
     Until then, a new name among old ones stops the application, or silently overrides them.
     """
-    for name, new in facts.old_names.items():
+    for name, new in facts.unread.old.items():
         yield Finding(f"{name} is called {new} now", setting=name, fix=f"{new} = ...")
+    for name, new in facts.unread.shadowed.items():
+        yield Finding(
+            f"{name} is an old name and not read; {new} is also set", setting=name, fix=f"{new} = ...  # alone"
+        )
 
 
 @rule(
@@ -111,17 +117,21 @@ def old_setting_name(facts: Facts) -> Iterator[Finding]:
 def ignored_option(facts: Facts) -> Iterator[Finding]:
     """Kombu's Redis transport reads a fixed list, py-amqp its own arguments; both ignore all other options.
 
-    The option has no effect, or its name is misspelt.
+    The option has no effect, or its name is misspelt. What another broker reads may stay for the way back.
     """
     # one dictionary serves both sides
     taken = facts.read_options if facts.is_bridge or facts.moved_from else facts.broker_options
     for name in facts.options():
         if name not in taken | FAILOVER_OPTIONS:
             near = _closest(name, taken)
+            is_read = name in facts.read_options
             yield Finding(
-                f"{facts.kind.name} does not read {name!r}" + (f"; meant: {near}" if near else ""),
+                f"{facts.kind.name} does not read {name!r}"
+                + (", another broker does" if is_read else f"; meant: {near}" if near else ""),
                 setting=f"broker_transport_options.{name}",
-                fix=f"app.conf.broker_transport_options.pop({name!r})",
+                fix=f"# keep {name!r} for the way back to the broker that reads it"
+                if is_read
+                else f"app.conf.broker_transport_options.pop({name!r})",
             )
 
 
@@ -311,11 +321,11 @@ def value_of_wrong_kind(facts: Facts) -> Iterator[Finding]:
     evidence="celery/app/defaults.py: NAMESPACES",
 )
 def name_not_read(facts: Facts) -> Iterator[Finding]:
-    """The name looks like a Celery setting but is not one; another library may read it.
+    """The name is among Celery's settings but is not one; the project or another library may read it.
 
     If none does, it has no effect.
     """
-    for name, meant in facts.unknown_settings.items():
+    for name, meant in facts.unread.unknown.items():
         if not meant:
             yield Finding("is not a Celery setting", setting=name)
 
@@ -419,6 +429,46 @@ def always_eager(facts: Facts) -> Iterator[Finding]:
     setting = facts.settings["task_always_eager"]
     if setting.value and not (setting.location and _OF_TESTS.search(setting.location.file)):
         yield Finding("no task reaches the broker", setting="task_always_eager")
+
+
+@rule(
+    "RPT524",
+    "A route matches no task",
+    WARNING,
+    fix="app.conf.task_routes = {'shop.tasks.render': {'queue': 'long'}}  # the task's whole name",
+    evidence="celery/app/routes.py: MapRoute",
+)
+def route_without_task(facts: Facts) -> Iterator[Finding]:
+    """Celery compares the keys of `task_routes` with the names of tasks, and ignores a key that matches none.
+
+    The task goes to the default queue, without an error. Keys that resemble no task of the application are left out:
+    they may be for tasks of another one.
+    """
+    names = {*(task.name for task in facts.tasks), *facts.library_tasks}
+    modules = {name.rpartition(".")[0] for name in names} - {""}
+    known_names = frozenset((*names, *(f"{module}.*" for module in modules)))
+    for key, _ in routes_of(facts["task_routes"]):
+        if not isinstance(key, str) or any(fnmatch.fnmatchcase(name, key) for name in names):
+            continue
+        near = _closest(key, known_names)
+        if near or key.rpartition(".")[0] in modules:
+            yield Finding(f"{key!r} matches no task" + (f"; meant: {near}" if near else ""), setting="task_routes")
+
+
+@rule(
+    "RPT525",
+    "No release of Celery has the setting",
+    WARNING,
+    fix="celery -A shop report  # lists the configuration as Celery reads it",
+    evidence="celery/app/defaults.py: NAMESPACES",
+)
+def setting_of_no_release(facts: Facts) -> Iterator[Finding]:
+    """The name has the form of Celery's settings, `task_...` or `worker_...`, but no release reads it.
+
+    What it promises, an expiry or a limit for each task, does not exist, without an error.
+    """
+    for name in facts.unread.of_no_release:
+        yield Finding("is not read", setting=name)
 
 
 def _closest(name: str, known: frozenset[str]) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from repot.doctor.collect import DoctorRequest, collect_facts
 from repot.doctor.config import DoctorConfig
+from repot.doctor.typos import UnreadNames
 from repot.errors import AppFailed, AppNotFound, ConfigInvalid
 from support.judging import judge
 
@@ -112,7 +113,7 @@ SITE = """{
 
 def test_names_of_the_site_are_its_own(read: Callable[..., Facts]) -> None:
     """A site's whole configuration, or the helpers of a module, come along with Celery's."""
-    assert {} == read(f"app.conf.update({SITE})").unknown_settings
+    assert {} == read(f"app.conf.update({SITE})").unread.unknown
 
 
 @pytest.mark.parametrize(
@@ -126,26 +127,26 @@ def test_names_of_the_site_are_its_own(read: Callable[..., Facts]) -> None:
         ("CELERY_REDIS_MAX_CONNECTION", "redis_max_connections"),
         ("ACCEPT_CONTENT", "accept_content"),
         ("redis_max_connection", "redis_max_connections"),
-        ("worker_unheard_of", ""),
+        ("task_default_expires", "expires=... on each task; there is no such setting"),
     ],
 )
 def test_names_that_are_meant_for_celery_are_not(read: Callable[..., Facts], written: str, meant: str) -> None:
-    assert {written: meant} == read(f"app.conf.update({{{written!r}: 5}})").unknown_settings
+    assert {written: meant} == read(f"app.conf.update({{{written!r}: 5}})").unread.unknown
 
 
 def test_celery_s_own_translation_of_an_argument_is_no_old_name(read: Callable[..., Facts]) -> None:
     """Beside old names Celery stores `Celery(broker=...)` as BROKER_URL."""
     found = read("app.conf.update({'CELERY_RESULT_BACKEND': 'redis://localhost:6379/1'})")
-    assert {"CELERY_RESULT_BACKEND": "result_backend"} == found.old_names
+    assert {"CELERY_RESULT_BACKEND": "result_backend"} == found.unread.old
     written = read("app.conf.update({'CELERY_ACKS_LATE': True, 'BROKER_URL': 'redis://localhost:6379/1'})")
-    assert {"CELERY_ACKS_LATE", "BROKER_URL"} == written.old_names.keys()
+    assert {"CELERY_ACKS_LATE", "BROKER_URL"} == written.unread.old.keys()
 
 
 def test_an_unread_name_with_the_effective_value_is_accepted(read: Callable[..., Facts]) -> None:
     """A site keeps CELERY_BROKER_URL in its configuration and hands it to the constructor itself."""
-    assert {} == read("app.conf.update({'CELERY_BROKER_URL': 'redis://localhost:6379/0'})").unknown_settings
+    assert {} == read("app.conf.update({'CELERY_BROKER_URL': 'redis://localhost:6379/0'})").unread.unknown
     found = read("app.conf.update({'CELERY_BROKER_URL': 'redis://elsewhere:6379/0'})")
-    assert {"CELERY_BROKER_URL": "broker_url"} == found.unknown_settings
+    assert {"CELERY_BROKER_URL": "broker_url"} == found.unread.unknown
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,34 @@ def test_a_variable_that_hides_another_address_is_found(
     """One that states what the configuration states, too, is how many projects state it."""
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://given/1")
     assert hidden == read(lines).overriding
+
+
+#: A Django project: its own names beside Celery's namespace.
+NAMESPACE = """
+from types import SimpleNamespace
+app.config_from_object(SimpleNamespace(CELERY_WORKER_PREFETCH_MULTIPLIER=2, {}), namespace='CELERY')
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("CELERYD_PREFETCH_MULTIPLIER=2", UnreadNames()),
+        (
+            "CELERYD_PREFETCH_MULTIPLIER=4",
+            UnreadNames(shadowed={"CELERYD_PREFETCH_MULTIPLIER": "CELERY_WORKER_PREFETCH_MULTIPLIER"}),
+        ),
+        ("CELERYD_CONCURRENCY=4", UnreadNames(old={"CELERYD_CONCURRENCY": "worker_concurrency"})),
+        ("CELERY_SOFT_TIME_LIMIT=60", UnreadNames(unknown={"CELERY_SOFT_TIME_LIMIT": "task_soft_time_limit"})),
+        ("CELERY_WORKER_MASCOT='cat'", UnreadNames(of_no_release=["CELERY_WORKER_MASCOT"])),
+        ("CELERY_LOG_DIR='/tmp'", UnreadNames(unknown={"CELERY_LOG_DIR": ""})),
+        ("CELERY_ONCE={}", UnreadNames()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_name_that_is_not_read_is_of_one_sort(read: Callable[..., Facts], written: str, found: UnreadNames) -> None:
+    """What promises something and does not exist is not what another library may read."""
+    assert found == read(NAMESPACE.format(written)).unread
 
 
 def test_a_task_of_another_application_is_sent_with_a_delay(read: Callable[..., Facts]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import re
 import ssl
 from dataclasses import replace
 from datetime import timedelta
@@ -24,6 +25,7 @@ from repot.doctor.facts import Bounds, Deployment, Facts, StoreFacts, Versions
 from repot.doctor.rule import Location
 from repot.doctor.static_analysis import Call, Misuse, SourceFacts
 from repot.doctor.transactions import DatabaseWrite, EarlySend
+from repot.doctor.typos import UnreadNames
 from repot.errors import ConfigInvalid
 from repot.idempotency import TASK_ID, IdempotentTask
 from repot.idempotency import Policy as GuardPolicy
@@ -475,8 +477,15 @@ CASES = [
         "RPT101",
         lambda: facts(stock(task_acks_late=False, task_time_limit=7200)),
         lambda: facts(stock(task_acks_late=False, task_time_limit=7100)),
-        "waits up to 7200 s behind others; the visibility",
+        "may run 7200 s, and any task prefetched behind it waits up to 7200 s; the visibility",
         "early ack",
+    ),
+    Case(
+        "RPT101",
+        lambda: facts(stock(worker_prefetch_multiplier=4, task_time_limit=None), task={"time_limit": 2400}),
+        lambda: facts(stock(worker_prefetch_multiplier=3, task_time_limit=None), task={"time_limit": 2300}),
+        "and any task prefetched behind it waits up to 7200 s",
+        "behind it",
     ),
     Case(
         "RPT103",
@@ -628,6 +637,13 @@ CASES = [
         on_stock,
         on_redis,
         "workers take messages with BRPOP",
+    ),
+    Case(
+        "RPT219",
+        lambda: facts(stock(), is_configured=True),
+        on_redis,
+        "the options were replaced after repot.configure(app)",
+        "replaced",
     ),
     Case(
         "RPT219",
@@ -872,6 +888,20 @@ CASES = [
         lambda: facts(classic(), bounds=Bounds(longest_countdown_s=60), live=rabbit_says(version="3.13.7")),
         "a task is held by a worker",
         "version",
+    ),
+    Case(
+        "RPT309",
+        lambda: facts(classic(), source=sends(is_timed=True)),
+        lambda: facts(classic(), source=sends(delayed=True)),
+        "a task is held by a worker until its ETA",
+        "unknown ETA",
+    ),
+    Case(
+        "RPT309",
+        lambda: facts(classic(), task={"autoretry_for": (OSError,), "default_retry_delay": 90}),
+        lambda: facts(classic(), task={"autoretry_for": (OSError,), "max_retries": 0}),
+        "a worker holds each retry, for up to 90 s, of shop.bill",
+        "retries",
     ),
     Case(
         "RPT310",
@@ -1146,9 +1176,16 @@ CASES = [
     ),
     Case(
         "RPT503",
-        lambda: on_redis(old_names={"CELERY_ACKS_LATE": "task_acks_late"}),
+        lambda: on_redis(unread=UnreadNames(old={"CELERY_ACKS_LATE": "task_acks_late"})),
         on_redis,
         "CELERY_ACKS_LATE is called task_acks_late now",
+    ),
+    Case(
+        "RPT503",
+        lambda: on_redis(unread=UnreadNames(shadowed={"BROKER_URL": "CELERY_BROKER_URL"})),
+        on_redis,
+        "BROKER_URL is an old name and not read; CELERY_BROKER_URL is also set",
+        "both",
     ),
     Case(
         "RPT504",
@@ -1160,7 +1197,7 @@ CASES = [
         "RPT504",
         lambda: facts(amqp_options(visibility_timeout=99)),
         lambda: facts(amqp_options(client_properties={})),
-        "RabbitMQ does not read 'visibility_timeout'",
+        "RabbitMQ does not read 'visibility_timeout', another broker does",
         "amqp",
     ),
     Case(
@@ -1247,8 +1284,8 @@ CASES = [
     ),
     Case(
         "RPT513",
-        lambda: facts(redis(worker_mascot="cat")),
-        lambda: facts(redis(redbeat_redis_url="redis://localhost/3", site="shop")),
+        lambda: on_redis(unread=UnreadNames(unknown={"CELERY_LOG_DIR": ""})),
+        lambda: facts(redis(redbeat_redis_url="redis://localhost/3", site="shop", worker_mascot="cat")),
         "is not a Celery setting",
     ),
     Case(
@@ -1297,6 +1334,32 @@ CASES = [
         lambda: set_in("shop/settings/test.py", "task_always_eager", True),
         "no task reaches the broker",
         "settings of tests",
+    ),
+    Case(
+        "RPT524",
+        lambda: facts(redis(task_routes={"shop.bil": {"queue": "long"}})),
+        lambda: facts(redis(task_routes={"shop.bill": {"queue": "long"}, "mail.*": "mail"})),
+        "'shop.bil' matches no task; meant: shop.bill",
+    ),
+    Case(
+        "RPT524",
+        lambda: facts(redis(task_routes=[("shop.render", "long"), (re.compile("x"), "long")])),
+        lambda: facts(redis(task_routes=[{"sho*": "long"}, ("celery.*", "long"), (re.compile("x"), "long")])),
+        "'shop.render' matches no task",
+        "module",
+    ),
+    Case(
+        "RPT524",
+        lambda: facts(redis(task_routes={"shops.*": "long"})),
+        lambda: facts(redis(task_routes={"shop.*": "long"})),
+        "'shops.*' matches no task; meant: shop.*",
+        "pattern",
+    ),
+    Case(
+        "RPT525",
+        lambda: facts(redis(worker_mascot="cat")),
+        lambda: facts(redis(flower_port=5555)),
+        "is not read",
     ),
     # what a move changes
     Case("RPT514", lambda: facts(redis(broker_url="valkey://localhost/0")), on_redis, "no transport 'valkey'"),
