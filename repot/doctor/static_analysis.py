@@ -54,7 +54,7 @@ class Call:
     Attributes:
         task: the name of the task; empty if the source does not show it.
         countdown_s: None if the source does not show the delay, or if the call gives no delay (not `delayed`).
-        is_timed: it names a countdown or an ETA itself; `**options` may only hold one.
+        is_timed: it names a countdown or an ETA itself, not 0 or None; `**options` may only hold one.
     """
 
     name: str
@@ -259,20 +259,21 @@ class _Reader(ast.NodeVisitor):
         if called not in _CELERYS_OWN and not self._is_task(receiver):
             return
         self._misused(called, node, keywords)
-        # `**options` may hold a delay
-        is_timed = bool(keywords.keys() & {"countdown", "eta"})
-        delayed = is_timed or len(keywords) < len(node.keywords)
-        if not (retries or is_timed or "priority" in keywords):
+        timed = keywords.keys() & {"countdown", "eta"}
+        if not (retries or timed or "priority" in keywords):
             return
+        given = [keywords[name] for name in ("countdown", "eta") if name in timed]
+        delays = [self._seconds(one) for one in given if not (isinstance(one, ast.Constant) and one.value is None)]
         self._found.calls.append(
             Call(
                 name=called,
                 location=self._location(node),
                 task=self._receiver(called, node, receiver),
-                countdown_s=self._seconds(keywords.get("countdown")) or self._seconds(keywords.get("eta")),
+                countdown_s=next(filter(None, delays), None),
                 priority=self._number(keywords.get("priority")),
-                delayed=delayed,
-                is_timed=is_timed,
+                # `**options` may hold a delay
+                delayed=bool(timed) or len(keywords) < len(node.keywords),
+                is_timed=any(delay != 0 for delay in delays),
             )
         )
 

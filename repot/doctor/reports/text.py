@@ -103,20 +103,25 @@ def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
 
 
 def _alike(group: Iterable[Violation]) -> list[list[Violation]]:
-    """Group the tasks with the same finding; two of them stay apart, each with its place."""
+    """Group the tasks with the same finding; the findings of two tasks stay apart, each with its place."""
     found: dict[tuple[str, bool], list[Violation]] = {}
     for one in group:
         found.setdefault((one.finding.message, bool(one.finding.task)), []).append(one)
     entries = []
     for (_, has_task), same in found.items():
-        entries += [same] if has_task and len(same) >= _GROUPED else [[one] for one in same]
+        entries += [same] if has_task and len(_tasks(same)) >= _GROUPED else [[one] for one in same]
     return entries
+
+
+def _tasks(entry: Iterable[Violation]) -> list[str]:
+    return [*dict.fromkeys(one.finding.task for one in entry)]
 
 
 def _entry(report: Report, entry: Sequence[Violation]) -> str:
     message = masked(entry[0].finding.message)
     if len(entry) > 1:
-        text = f"{len(entry)} tasks ({few(one.finding.task for one in entry)}): {message}"
+        tasks = _tasks(entry)
+        text = f"{len(tasks)} tasks ({few(tasks)}): {message}"
         return wrap_text(text, 120, initial_indent="        ", subsequent_indent="          ")
     where = f"  ({found})" if (found := _where(report, entry[0])) else ""
     return f"        {_prefix(entry[0])}{message}{where}"

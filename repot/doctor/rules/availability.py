@@ -211,15 +211,17 @@ def delayed_tasks_block(facts: Facts) -> Iterator[Finding]:
     """
     if facts.is_before_rabbitmq_4 or not facts.asks_rabbitmq_4:
         return
-    held = {task.name for task in facts.tasks if not facts.delays_natively(task.queue)}
+    queues = {task.name: task.queue for task in facts.tasks}
     for call in facts.source.calls:
-        if call.is_timed and call.name != "retry" and (call.task in held or not (call.task or facts.delays_natively())):
+        if call.is_timed and call.name != "retry" and not facts.delays_natively(queues.get(call.task, "")):
             until = "until its ETA" if call.countdown_s is None else f"for {call.countdown_s:g} s"
             prefix = "" if call.task else "a task "
             yield Finding(f"{prefix}is held by a worker {until}", task=call.task, location=call.location)
     if facts.bounds.longest_countdown_s and not facts.delays_natively():
         yield Finding(f"a task is held by a worker for {facts.bounds.longest_countdown_s:g} s")
-    retried = {task.name: task.retry_s for task in facts.tasks if task.retry_s and task.name in held}
+    retried = {
+        task.name: task.retry_s for task in facts.tasks if task.retry_s and not facts.delays_natively(task.queue)
+    }
     if retried:
         longest = max(retried.values())
         yield Finding(f"a worker holds each retry, for up to {longest:g} s, of {few(retried)}")

@@ -114,6 +114,18 @@ def test_many_tasks_are_one_block() -> None:
     assert 1 == shown.count("why:")
 
 
+def test_a_task_with_several_findings_is_one_task() -> None:
+    """Sends of one task have a place each."""
+    report = judge(facts(redis(task_acks_late=False)), "RPT203")
+    (one,) = report.findings
+    names = [f"shop.task{number}" for number in range(3)]
+    same = [replace(one, finding=replace(one.finding, task=name)) for name in names]
+    shown = text.render([replace(report, findings=(one,) * 4)])
+    assert 4 == shown.count("shop.bill: is acknowledged")
+    shown = text.render([replace(report, findings=(*same, *same))])
+    assert "3 tasks (shop.task0, shop.task1, shop.task2): is acknowledged" in shown
+
+
 @pytest.mark.parametrize(("fail_on", "fails"), [("error", False), ("warning", True)])
 def test_what_fails(fail_on: str, *, fails: bool) -> None:
     found = [judge(facts(redis(broker_pool_limit=0)))]

@@ -59,6 +59,31 @@ def test_a_delay_is_followed(project: Callable[[str], Facts], call: str, seconds
     assert seconds == facts.tasks[0].countdown_s
 
 
+@pytest.mark.parametrize(
+    ("options", "is_timed"),
+    [
+        ("countdown=0", False),
+        ("countdown=None", False),
+        ("eta=None", False),
+        ("countdown=None, eta=None", False),
+        ("countdown=NOTHING", False),
+        ("priority=3", False),
+        ("countdown=None, eta=when()", True),
+        ("countdown=5", True),
+        ("countdown=delay", True),
+    ],
+)
+def test_a_send_is_timed_unless_its_delay_is_nothing(
+    project: Callable[[str], Facts], options: str, *, is_timed: bool
+) -> None:
+    """A task that is not timed is not held by a worker (RPT309)."""
+    found = project(
+        "NOTHING = 0\n@app.task(name='shop.bill', shared=False)\ndef bill(): ...\n"
+        f"def view(delay, when):\n    bill.apply_async({options})\n"
+    )
+    assert is_timed is any(call.is_timed for call in found.tasks[0].calls)
+
+
 @pytest.mark.parametrize("call", ["bill.apply_async(countdown=delay)", "bill.apply_async(eta=when())"])
 def test_a_delay_that_cannot_be_followed_is_not_guessed(project: Callable[[str], Facts], call: str) -> None:
     facts = project(
