@@ -86,7 +86,7 @@ def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
         parts += [f"is delayed up to {countdown:g} s"] if countdown else []
         yield Finding(
             f"{', '.join(parts)}; the visibility timeout is {timeout:g} s",
-            setting="broker_transport_options.visibility_timeout",
+            setting=_VISIBILITY,
             task=task.name,
             fix=f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(needed)}}}",
         )
