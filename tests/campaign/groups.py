@@ -67,9 +67,15 @@ def _pytest(name: str, paths: Sequence[str], python: str = PYTHON) -> Command:
     return Command((python, "-m", "pytest", *paths, "--group", name, *spread), python)
 
 
-def _unit(python: str) -> Command:
-    words = (python, "-m", "pytest", *tests.UNIT_PATHS, "--group", tests.UNIT, "--numprocesses", "2")
+def _unit(python: str, *options: str) -> Command:
+    words = (python, "-m", "pytest", *tests.UNIT_PATHS, "--group", tests.UNIT, "--numprocesses", "2", *options)
     return Command(words, python)
+
+
+def _projects(name: str) -> Command:
+    python = _python_of(name)
+    paths = ("tests/apps", "tests/conformance")
+    return Command((python, "-m", "pytest", *paths, "--numprocesses", "2", "--dist", "loadgroup"), python)
 
 
 def _paths(name: str) -> tuple[str, ...]:
@@ -108,12 +114,10 @@ def _of(
     return Group(name, about, (*before, _pytest(name, _paths(name))), parts, lane=lane)
 
 
-def _on(name: str, about: str, *paths: str, options: tuple[str, ...] = ()) -> Group:
-    """Return the group of the tests that an environment of `scripts/environment` is for; `options` for unit tests."""
-    python = _python_of(name)
-    unit = Command((*_unit(python).words, *options), python)
-    more = Command((python, "-m", "pytest", *paths, "--numprocesses", "2", "--dist", "loadgroup"), python)
-    return Group(name, about, (unit, more) if paths else (unit,), _environment(name), lane=_COMPUTING)
+def _unit_on(name: str, *, is_apart: bool = False) -> Group:
+    """Return the group of unit tests in the environment of another release of Celery."""
+    about = f"unit tests on Celery {_MINORS[name]}"
+    return Group(name, about, (_unit(_python_of(name)),), _environment(name), (), _COMPUTING, is_apart)
 
 
 def _environment(name: str) -> tuple[tuple[str, ...], ...]:
@@ -121,12 +125,12 @@ def _environment(name: str) -> tuple[tuple[str, ...], ...]:
     return (("scripts/environment", name), ("scripts/celery_tests", *([minor] if minor else [])))
 
 
-def _promises_on(minor: str, *, is_apart: bool = False) -> Group:
+def _promises_on(minor: str) -> Group:
     """Return the group that proves each promise in an environment with another release of Celery."""
     release = f"celery-{minor}"
     commands = (_pytest("promises", _with_promises(), _python_of(release)),)
     needs = (*_environment(release), ("scripts/setup", "postgresql"))
-    return Group(f"promises-{minor}", f"each promise on Celery {minor}", commands, needs, (), _WAITING, is_apart)
+    return Group(f"promises-{minor}", f"each promise on Celery {minor}", commands, needs, (), _WAITING, is_apart=True)
 
 
 def _python_of(name: str) -> str:
@@ -161,10 +165,10 @@ TEST = (
         beside=tuple(command for part in PARTS[:-1] for command in part.commands),
     ),
     Group(
-        "unit-5.4",
-        "unit tests on the oldest supported release of Celery, with what applications have beside it",
-        (_unit(_python_of("celery-5.4")),),
-        _environment("celery-5.4"),
+        "unit-oldest",
+        "unit tests on the oldest allowed libraries, Celery 5.4 among them",
+        (_unit(_python_of("oldest")),),
+        _environment("oldest"),
     ),
     Group(
         "promises",
@@ -177,7 +181,6 @@ TEST = (
 #: Of Celery's own tests what a campaign has time for; `make conformance` runs all.
 _CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")
 _COVERAGE = ("--cov", "--cov-report=")
-_PROJECTS = ("tests/apps", "tests/conformance")
 
 #: What `make campaign` runs, in this order; the lanes take about as long.
 CAMPAIGN = (
@@ -190,17 +193,17 @@ CAMPAIGN = (
     ),
     _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
     _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
-    _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus"),
+    _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus", lane=_WAITING),
     _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb"),
     _of(
         "workers", "what workers do when a broker fails, dead letters, claims, probes", "postgresql",
         beside=("celery-5.4", "celery-5.5", "celery-5.6"),
     ),
     _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
-    _of("mariadb", "the stores on MariaDB", "mariadb"),
-    _of("valkey", "the stores on Valkey, where one is installed"),
+    _of("mariadb", "the stores on MariaDB", "mariadb", lane=_WAITING),
+    _of("valkey", "the stores on Valkey, where one is installed", lane=_WAITING),
     _of("pages", "every command of every page, typed", "postgresql"),
-    _of("browser", "pages in a headless Chromium", "browser"),
+    _of("browser", "pages in a headless Chromium", "browser", lane=_WAITING),
     # an engine without layers builds for minutes, for which a test has no time
     _of(
         "compose", "the compose files, where a Docker engine answers", lane=_COMPUTING,
@@ -218,14 +221,20 @@ CAMPAIGN = (
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
     ), (("scripts/setup", "postgresql"),), lane=_COMPUTING),
-    _on("other-python", "unit tests on another supported Python"),
-    _on("celery-5.5", "unit tests on Celery 5.5"),
-    _on("celery-5.6", "unit tests on Celery 5.6"),
+    _unit_on("celery-5.4", is_apart=True),
+    _unit_on("celery-5.5"),
+    _unit_on("celery-5.6"),
     _promises_on("5.4"),
-    _promises_on("5.5", is_apart=True),
-    _promises_on("5.6", is_apart=True),
-    _on("oldest", "unit tests, whole projects, Celery's own, on the oldest allowed libraries", *_PROJECTS),
-    _on("newest", "the same on the newest, and the floor of the coverage", *_PROJECTS, options=_COVERAGE),
+    _promises_on("5.5"),
+    _promises_on("5.6"),
+    Group(
+        "oldest", "whole projects, and Celery's own tests, on the oldest allowed libraries",
+        (_projects("oldest"),), _environment("oldest"), lane=_COMPUTING,
+    ),
+    Group(
+        "newest", "unit tests, with the floor of their coverage, and the same as on the oldest, on the newest",
+        (_unit(_python_of("newest"), *_COVERAGE), _projects("newest")), _environment("newest"), lane=_COMPUTING,
+    ),
 )  # fmt: skip
 
 
