@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -154,3 +155,10 @@ def server(request: pytest.FixtureRequest) -> Server:
     """Each broker in turn."""
     found: Server = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave what is imported and collected, hundreds of thousands of objects, out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()

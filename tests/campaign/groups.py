@@ -17,7 +17,7 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 
 #: Processes of pytest on two processors. Most tests wait for a broker; with too many, what has a time limit is late.
-PROCESSES = "5"
+PROCESSES = "4"
 
 
 #: The minor release of Celery in an environment, whose own tests are run there.
