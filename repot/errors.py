@@ -11,6 +11,7 @@
     │   ├── DepthUnknown          exit 3   the broker answered, but has not counted its messages yet
     │   ├── ManagementUnreachable exit 3   RabbitMQ's management API did not answer, whatever RabbitMQ itself does
     │   ├── MessagesWithheld      exit 3   messages wait in a queue, and the broker hands out none of them
+    │   ├── BrokerUnsupported     exit 2   the broker answers, but Celery has no transport for its kind
     │   ├── AccessRefused         exit 8   the broker refuses the user, the password or the virtual host
     │   └── TlsFailed             exit 9   a trusted TLS connection to the broker could not be established
     ├── FactUnknown               exit 1   a fact that a check needs is not available
@@ -142,6 +143,12 @@ class ManagementUnreachable(BrokerUnreachable):
 
 class MessagesWithheld(BrokerUnreachable):
     """Messages wait in a queue, and the broker hands out none of them."""
+
+
+class BrokerUnsupported(BrokerUnreachable):
+    """The broker answers, but Celery has no transport for its kind."""
+
+    exit_code = 2
 
 
 class AccessRefused(BrokerUnreachable):

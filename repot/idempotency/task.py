@@ -145,6 +145,14 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             options["headers"] = {**(options.get("headers") or {}), KEY_HEADER: require_key(idempotency_key)}
         return super().apply_async(*args, **options)
 
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """Call `delay` once Django's transaction has committed, as a Django application's other tasks do."""
+        _django_task().delay_on_commit(self, *args, **kwargs)
+
+    def apply_async_on_commit(self, *args: Any, **options: Any) -> None:
+        """Call `apply_async` once Django's transaction has committed."""
+        _django_task().apply_async_on_commit(self, *args, **options)
+
     def retry(self, *args: Any, **options: Any) -> Any:
         """Retry as Celery does, but requeue the message if the retry cannot be sent; Celery drops it."""
         try:
@@ -428,6 +436,12 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             # without a recorded ending the outcome is unknown once the lease has expired
             guard.abandon(lease)
             request.repot_lease = None
+
+
+def _django_task() -> Any:
+    from celery.contrib.django.task import DjangoTask  # needs Django
+
+    return DjangoTask
 
 
 def _send_failure(error: Exception) -> Exception:

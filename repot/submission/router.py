@@ -166,6 +166,8 @@ class _Route(APIRoute):
                 return await handle(request)
             except RequestValidationError as error:
                 messages = {".".join(map(str, one["loc"])): one["msg"] for one in error.errors()}
+                if "body" in messages and (said := _said_of_body(request)):
+                    messages["body"] = said
                 detail = "; ".join(f"{location}: {message}" for location, message in messages.items())
                 return _problem(request, HTTPStatus.BAD_REQUEST, "invalid-request", detail)
             except HTTPException as error:
@@ -247,6 +249,15 @@ def job_router(
         "/{job_id}/cancel", cancel, methods=["POST"], status_code=202, responses=cancelled | missing | _COMMON
     )
     return router
+
+
+def _said_of_body(request: Request) -> str:
+    """Return why FastAPI has not read a body as JSON; empty if its Content-Type says that it is JSON."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json")):
+        return ""
+    has = f"the Content-Type {media_type}" if media_type else "no Content-Type"
+    return f"the request has {has}; send the arguments as a JSON object with Content-Type: application/json"
 
 
 def _identity(source: Identity | None, kind: str) -> Any:  # noqa: ANN401 - FastAPI's default values are of any type

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from threading import Event
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from repot.errors import ServerFailed
 from repot.testbed.servers import (
@@ -18,16 +18,30 @@ from repot.testbed.servers import (
 )
 from repot.waiting import stop_on_signal
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: What a stack may consist of, in the order in which it is shown.
+SERVERS = {"redis": redis_server, "rabbitmq": rabbitmq_server, "toxiproxy": toxiproxy_server}
+
 _LOOK_EVERY_S = 0.5
 
 
 class Stack:
-    """Private Redis, RabbitMQ and Toxiproxy, started at the same time."""
+    """Private Redis, RabbitMQ and Toxiproxy, or some of them, started at the same time.
 
-    servers: tuple[Server, ...]
+    Attributes:
+        servers: those that run, by their name among `SERVERS`.
+    """
+
+    servers: dict[str, Server]
+
+    def __init__(self, names: Iterable[str] = SERVERS) -> None:
+        """Take the names of the servers to start, each one of `SERVERS`."""
+        self._names = [name for name in SERVERS if name in set(names)]
 
     def __enter__(self) -> Self:
-        """Start all three.
+        """Start them.
 
         Raises:
             ProgramMissing, ServerFailed: one did not start; the others are stopped.
@@ -44,29 +58,28 @@ class Stack:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop all three."""
+        """Stop them."""
         self._stack.close()
 
-    def variables(self) -> tuple[tuple[str, str, str], ...]:
-        """Return name, value and meaning of the variables that name these servers."""
-        redis, rabbitmq, toxiproxy = self.servers
-        return (
-            ("WORKER_RESULT_BACKEND", redis.results_url, "results"),
-            (BROKER_VARIABLE, redis.url, f"{redis.name} as the broker"),
-            (BROKER_VARIABLE, rabbitmq.url, f"or {rabbitmq.name}"),
-            (TOXIPROXY_VARIABLE, toxiproxy.url, f"{toxiproxy.name}'s API"),
-        )
+    def variables(self) -> dict[str, dict[str, str]]:
+        """Return the variables that name these servers, in groups that are each complete, by what a group is for."""
+        redis, rabbitmq, toxiproxy = map(self.servers.get, SERVERS)
+        results = {"WORKER_RESULT_BACKEND": redis.results_url} if redis else {}
+        groups = {
+            f"{server.name} as the broker": {BROKER_VARIABLE: server.url} | results
+            for server in (redis, rabbitmq)
+            if server
+        }
+        return groups | ({f"{toxiproxy.name}'s API": {TOXIPROXY_VARIABLE: toxiproxy.url}} if toxiproxy else {})
 
     def addresses(self) -> dict[str, str]:
         """Return every address under a name for a shell, each once."""
-        redis, rabbitmq, toxiproxy = self.servers
-        return {
-            "REDIS_URL": redis.url,
-            "REDIS_RESULTS_URL": redis.results_url,
-            "RABBITMQ_URL": rabbitmq.url,
-            "RABBITMQ_MANAGEMENT_URL": rabbitmq.management_url,
-            TOXIPROXY_VARIABLE: toxiproxy.url,
-        }
+        redis, rabbitmq, toxiproxy = map(self.servers.get, SERVERS)
+        return (
+            ({"REDIS_URL": redis.url, "REDIS_RESULTS_URL": redis.results_url} if redis else {})
+            | ({"RABBITMQ_URL": rabbitmq.url, "RABBITMQ_MANAGEMENT_URL": rabbitmq.management_url} if rabbitmq else {})
+            | ({TOXIPROXY_VARIABLE: toxiproxy.url} if toxiproxy else {})
+        )
 
     def wait(self) -> None:
         """Wait until the user asks to stop, by Ctrl-C or SIGTERM.
@@ -75,17 +88,17 @@ class Stack:
             ServerFailed: a server ended by itself.
         """
         while not self._asked_to_stop.wait(_LOOK_EVERY_S):
-            for server in self.servers:
+            for server in self.servers.values():
                 if server.process.exit_code is not None:
                     message = f"{server.name} ended by itself with {server.process.exit_code}"
                     raise ServerFailed(message, hint=f"Its last lines were:\n{server.process.log_tail()}")
 
-    def _start(self) -> tuple[Server, ...]:
-        def start(manager: AbstractContextManager[Server]) -> Server:
+    def _start(self) -> dict[str, Server]:
+        def start(name: str) -> Server:
+            manager = SERVERS[name]()
             server = manager.__enter__()
             self._stack.push(manager)
             return server
 
         with ThreadPoolExecutor() as pool:
-            managers = (redis_server(), rabbitmq_server(), toxiproxy_server())
-            return tuple(future.result() for future in [pool.submit(start, manager) for manager in managers])
+            return dict(zip(self._names, pool.map(start, self._names), strict=True))

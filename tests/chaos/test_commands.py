@@ -95,6 +95,18 @@ def test_up_runs_until_a_signal(own_directory: Path) -> None:
     wait_until(lambda: not processes_of(own_directory), within_s=15, what="every process is gone")
 
 
+def test_up_starts_some_servers_only(own_directory: Path) -> None:
+    with start(own_directory, "up", "--only", "redis", "--env", "servers.env") as process:
+        assert process.stdout is not None
+        wait_until((own_directory / "servers.env").exists, within_s=30, what="it serves")
+        process.send_signal(signal.SIGINT)
+        printed, talk = process.communicate(timeout=30)
+    assert process.returncode == 0, talk
+    assert ["REDIS_URL", "REDIS_RESULTS_URL"] == re.findall(r"(?m)^(\w+)=", (own_directory / "servers.env").read_text())
+    assert ["WORKER_BROKER_URL", "WORKER_RESULT_BACKEND"] == re.findall(r"(?m)^export (\w+)=", printed)
+    assert "RabbitMQ" not in printed + talk
+
+
 def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(own_directory: Path) -> None:
     for arguments in (["chaos", "run", "all"], ["demo"]):
         with start(own_directory, *arguments, "--html", "/no/such/directory/x.html") as process:

@@ -9,14 +9,17 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery
+from click.testing import CliRunner
 from redis import Redis
 
 from repot.brokers.facts import RedisFacts
 from repot.chaos.runner.worker_process import READY_WITHIN_S
 from repot.chaos.runner.workers import start_worker
+from repot.cli.main import main
 from repot.config import ExplicitSettings, HealthcheckSettings, Role
 from repot.doctor.collect import DoctorRequest, collect_from
 from repot.doctor.config import DoctorConfig
+from repot.errors import BrokerUnreachable
 from repot.healthcheck.queue_counts import QueueCounter
 from repot.healthcheck.worker_probe import WorkerProbe, check_readiness_once
 from repot.idempotency.fingerprint import Fingerprint
@@ -47,6 +50,13 @@ def socket_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         with closing(Redis(port=server.port)) as client:
             client.execute_command("ACL", "SETUSER", "shop", "on", f">{PLANTED}", "~*", "&*", "+@all")  # type: ignore[no-untyped-call]
         yield path
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    nodes = tmp_path_factory.mktemp("cluster") / "nodes"
+    with redis_server("--cluster-enabled", "yes", "--cluster-config-file", str(nodes)) as server:
+        yield server
 
 
 @pytest.fixture
@@ -137,3 +147,30 @@ def _look_live(app: Celery, directory: Path) -> None:
     assert facts.live is not None
     assert isinstance(facts.live, RedisFacts) is (app.conf.broker_url[:5] == "redis")
     assert PLANTED not in repr(facts.servers)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("move", "plan", "--to", "amqp://nowhere//", "--from"),
+        ("move", "start", "--to", "amqp://nowhere//", "--queue", "celery", "--name", "one", "--from"),
+        ("inflight", "list"),
+        ("dlq", "list"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_redis_cluster_is_named(cluster: Server, command: tuple[str, ...]) -> None:
+    """It answers: no one should look for a server that is down."""
+    given = [*command, cluster.url] if "--from" in command else command
+    found = CliRunner().invoke(main, given, env={"WORKER_BROKER_URL": cluster.url})
+    assert 2 == found.exit_code, found.output
+    assert f"error: {cluster.url} is a Redis Cluster, for which Celery has no transport: " in found.stderr
+    assert "hint: Name a Redis without cluster mode, or RabbitMQ." in found.stderr
+
+
+def test_what_redis_answers_is_not_called_silence(redis: Server) -> None:
+    queue = f"q-{uuid4()}"
+    with closing(Redis(port=redis.port)) as client:
+        client.set(queue, "no list")
+    with closing(redis.open()) as broker, pytest.raises(BrokerUnreachable, match=r"with an error: .*WRONGTYPE"):
+        broker.depth(queue)

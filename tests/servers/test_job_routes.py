@@ -51,14 +51,13 @@ class Client:
     port: int
     tenant: str = "one"
 
-    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+    def ask(self, method: str, path: str, body: object = None, **headers: str | None) -> Reply:
         connection = HTTPConnection(LOOPBACK, self.port, timeout=30)
         content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
-            connection.request(
-                method, path, content, {"Content-Type": "application/json", "X-Tenant": self.tenant} | named
-            )
+            sent = {"Content-Type": "application/json", "X-Tenant": self.tenant} | named
+            connection.request(method, path, content, {name: text for name, text in sent.items() if text is not None})
             answer = connection.getresponse()
             return Reply(answer.status, dict(answer.getheaders()), json.loads(answer.read()))
         finally:
@@ -270,6 +269,22 @@ def test_a_body_that_is_no_submission_is_a_400(client: Client, body: bytes) -> N
     found = client.ask("POST", "/renders", body)
     assert (400, PROBLEM) == (found.status, found.headers["content-type"])
     assert {"type", "title", "status", "detail", "instance"} == set(found.body)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "said"),
+    [
+        (None, "no Content-Type"),
+        # what curl's -d sends, and an HTML form
+        ("application/x-www-form-urlencoded", "the Content-Type application/x-www-form-urlencoded"),
+        ("text/plain; charset=utf-8", "the Content-Type text/plain"),
+    ],
+)
+def test_a_body_that_does_not_say_it_is_json_is_told_so(client: Client, content_type: str | None, said: str) -> None:
+    # a list, since older releases of FastAPI take an object without a Content-Type
+    found = client.ask("POST", "/renders", b"[]", Content_Type=content_type)
+    assert (400, PROBLEM) == (found.status, found.headers["content-type"])
+    assert f"body: the request has {said}; send the arguments" in found.body["detail"]
 
 
 def test_a_key_that_is_empty_too_long_and_a_limit_that_is_none_are_400(client: Client, project: str) -> None:

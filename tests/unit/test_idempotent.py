@@ -455,3 +455,25 @@ def test_the_commands_accept_every_state_and_decision() -> None:
     """The command line lists them itself: it must start without importing Celery."""
     assert tuple(State) == leases._STATES
     assert tuple(Decision) == leases._DECISIONS
+
+
+def test_a_guarded_task_is_sent_after_the_commit_as_others_of_django(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`DjangoTask` is the base class of those without one of their own; examples/django runs it in a transaction."""
+    from django.db import transaction
+
+    sent: list[Any] = []
+    committed: list[Any] = []
+    monkeypatch.setattr(transaction, "on_commit", committed.append)
+    app = Celery("shop", set_as_current=False)
+
+    @app.task(base=IdempotentTask, shared=False)
+    def charge(order: int) -> None:
+        raise AssertionError(order)
+
+    monkeypatch.setattr(charge.__class__, "apply_async", lambda _, *given, **more: sent.append((given, more)))
+    charge.delay_on_commit(7)
+    charge.apply_async_on_commit((8,), countdown=3)
+    assert not sent
+    for send in committed:
+        send()
+    assert [(((7,), {}), {}), (((8,),), {"countdown": 3})] == sent

@@ -25,7 +25,7 @@ from repot.brokers.redis.moved import MovedReader
 from repot.brokers.redis.reader import RedisHold, RedisReader
 from repot.brokers.redis.workers import WorkerMailbox
 from repot.config.endpoints import endpoints
-from repot.errors import AccessRefused, BrokerUnreachable
+from repot.errors import AccessRefused, BrokerUnreachable, BrokerUnsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -212,8 +212,16 @@ class RedisBroker:
             raise refusal(self._endpoint, error) from error
 
 
+#: A slot of no node; keys of several slots; a slot of another node, or on its way to one.
+_ANSWERS_OF_A_CLUSTER = (
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.ClusterCrossSlotError,
+    redis.exceptions.AskError,
+)
+
+
 def refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
-    """Return the error for a failed command: access refused, TLS, or no answer."""
+    """Return the error for a failed command: access refused, TLS, the server's own word, or no answer."""
     lacks_right = isinstance(error, redis.exceptions.NoPermissionError) or str(error).startswith(_REFUSED_IN_SCRIPT)
     if lacks_right or isinstance(error, redis.AuthenticationError):
         hint = "Check user and password of the address."
@@ -222,6 +230,11 @@ def refusal(server: Endpoint, error: redis.RedisError) -> BrokerUnreachable:
         # the place in the script, `@user_script:2`, would be taken for the end of a password, and masked
         why = str(error).partition(" on @")[0].removesuffix(",")
         return AccessRefused(f"{server} refuses access: {why}", hint=hint)
+    if isinstance(error, _ANSWERS_OF_A_CLUSTER):
+        message = f"{server} is a Redis Cluster, for which Celery has no transport: {error}"
+        return BrokerUnsupported(message, hint="Name a Redis without cluster mode, or RabbitMQ.")
+    if isinstance(error, redis.ResponseError):
+        return BrokerUnreachable(f"{server} answered with an error: {error}")
     return no_answer(server, error)
 
 
