@@ -24,6 +24,7 @@ class Symbol:
         value: a number or a duration; None for anything else.
         celerys: it is a task or a proxy of one, or of another class of Celery's.
         task: the name of the task.
+        sends_on_commit: it is a task whose `apply_async` waits for the commit of Django's transaction.
         kind: "class", "function" or "instance", if it belongs to a package that counts.
         module: where such a class or function comes from.
         classes: the classes that make it up, those of such packages alone, as `sqlalchemy:Session`; or the function.
@@ -33,6 +34,7 @@ class Symbol:
     value: Any = None
     celerys: bool = False
     task: str = ""
+    sends_on_commit: bool = False
     kind: str = ""
     module: str = ""
     classes: tuple[str, ...] = ()

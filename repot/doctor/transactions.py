@@ -315,7 +315,17 @@ class _Reader(ast.NodeVisitor):
         if method == "send_task":
             found = symbol_behind(self._names, receiver)
             return found is None or found.celerys
-        return method in ("delay", "apply_async") and self._is_task(receiver)
+        return method in ("delay", "apply_async") and self._is_task(receiver) and not self._waits_for_commit(receiver)
+
+    def _waits_for_commit(self, node: ast.expr) -> bool:
+        """Return whether an expression is a task that sends itself after the commit, or a signature of one."""
+        match node:
+            case ast.Call(func=ast.Attribute(value=task, attr=method)) if method in SIGNATURES:
+                return self._waits_for_commit(task)
+            case ast.Name(id=name) if name in self._scope:
+                return False
+        found = symbol_behind(self._names, node)
+        return found is not None and found.sends_on_commit
 
     def _is_task(self, node: ast.expr) -> bool:
         """Return whether an expression is a task, or a signature of some."""

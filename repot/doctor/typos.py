@@ -93,12 +93,14 @@ class UnreadNames:
     Attributes:
         unknown: names that are not settings, with a suggestion; empty if no setting is similar.
         old: old names with the new ones.
+        outside: old names that are not read in the application's namespace, with the names that are.
         shadowed: old names that are not read, as the new name is also in the configuration.
         of_no_release: names of the form of Celery's settings that no release has, nor one that is similar.
     """
 
     unknown: dict[str, str] = field(default_factory=dict)
     old: dict[str, str] = field(default_factory=dict)
+    outside: dict[str, str] = field(default_factory=dict)
     shadowed: dict[str, str] = field(default_factory=dict)
     of_no_release: list[str] = field(default_factory=list)
 
@@ -115,12 +117,9 @@ def unread_names(written: Mapping[str, bool], namespace: str, release: Release) 
         if name in release.settings or right in release.settings:
             continue
         if name in release.old_names:
-            new = release.old_names[name]
-            twin = next((one for one in _new_spellings(new, namespace) if one in written), "")
-            if not twin:
-                found.old[name] = new
-            elif not has_effect:
-                found.shadowed[name] = twin
+            spellings_of_new = _new_spellings(release.old_names[name], namespace)
+            twin = next((one for one in spellings_of_new if one in written), "")
+            _sort_old_name(found, name, release.old_names[name], twin, "" if has_effect else spellings_of_new[-1])
             continue
         suggestion = _suggest_in_namespace(right, release) if namespace else _suggest_anywhere(name, release)
         if suggestion is None or has_effect:
@@ -131,6 +130,17 @@ def unread_names(written: Mapping[str, bool], namespace: str, release: Release) 
         else:
             found.unknown[name] = suggestion
     return found
+
+
+def _sort_old_name(found: UnreadNames, name: str, new: str, twin: str, instead: str) -> None:
+    """Sort an old name. `twin`: the new one, if that is written; `instead`: what to write for one without effect."""
+    if twin:
+        if instead:
+            found.shadowed[name] = twin
+    elif instead and instead != new:
+        found.outside[name] = instead
+    else:
+        found.old[name] = new
 
 
 def unknown_options(attributes: Mapping[str, bool], release: Release) -> dict[str, str]:

@@ -636,7 +636,7 @@ def _described(found: Any) -> Optional[Data]:
         return {"value": encode(found)}
     described: Data = {}
     if is_celerys(found):
-        described = {"celerys": True, "task": _name_of(found)}
+        described = {"celerys": True, "task": _name_of(found), "sends_on_commit": _sends_on_commit(found)}
     # not isinstance, which asks a proxy for its class
     is_function, is_class = issubclass(kind, FunctionType), issubclass(kind, type)
     classes = [found] if is_function else found.__mro__ if is_class else kind.__mro__
@@ -664,6 +664,22 @@ def _name_of(found: Any) -> str:
         return str(getattr(found, "name", "") or "")
     except Exception:  # noqa: BLE001 - a property of the user's class
         return ""
+
+
+def _sends_on_commit(found: Any) -> bool:
+    """Return whether a task's own `apply_async` waits for a commit of Django's, by the names in its code."""
+    try:
+        classes = found.__class__.__mro__
+    except Exception:  # noqa: BLE001 - a proxy of what cannot be made
+        return False
+    codes = [getattr(vars(one).get("apply_async"), "__code__", None) for one in classes if _package(one) != "celery"]
+    while codes:
+        code = codes.pop()
+        if code is not None:
+            if "on_commit" in code.co_names:
+                return True
+            codes += [one for one in code.co_consts if hasattr(one, "co_names")]
+    return False
 
 
 def _package(found: Any) -> str:

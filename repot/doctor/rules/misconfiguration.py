@@ -98,9 +98,12 @@ def old_setting_name(facts: Facts) -> Iterator[Finding]:
     """Celery 6 drops the names from before 4.0.
 
     Until then, a new name among old ones stops the application, or silently overrides them.
+    In a namespace (`config_from_object(..., namespace="CELERY")`) Celery before 5.7 does not read them at all.
     """
     for name, new in facts.unread.old.items():
         yield Finding(f"{name} is called {new} now", setting=name, fix=f"{new} = ...")
+    for name, new in facts.unread.outside.items():
+        yield Finding(f"{name} is an old name and not read; {new} is", setting=name, fix=f"{new} = ...")
     for name, new in facts.unread.shadowed.items():
         yield Finding(
             f"{name} is an old name and not read; {new} is also set", setting=name, fix=f"{new} = ...  # alone"

@@ -182,7 +182,6 @@ app.config_from_object(SimpleNamespace(CELERY_WORKER_PREFETCH_MULTIPLIER=2, {}),
             "CELERYD_PREFETCH_MULTIPLIER=4",
             UnreadNames(shadowed={"CELERYD_PREFETCH_MULTIPLIER": "CELERY_WORKER_PREFETCH_MULTIPLIER"}),
         ),
-        ("CELERYD_CONCURRENCY=4", UnreadNames(old={"CELERYD_CONCURRENCY": "worker_concurrency"})),
         ("CELERY_SOFT_TIME_LIMIT=60", UnreadNames(unknown={"CELERY_SOFT_TIME_LIMIT": "task_soft_time_limit"})),
         ("CELERY_WORKER_MASCOT='cat'", UnreadNames(of_no_release=["CELERY_WORKER_MASCOT"])),
         ("CELERY_LOG_DIR='/tmp'", UnreadNames(unknown={"CELERY_LOG_DIR": ""})),
@@ -193,6 +192,17 @@ app.config_from_object(SimpleNamespace(CELERY_WORKER_PREFETCH_MULTIPLIER=2, {}),
 def test_a_name_that_is_not_read_is_of_one_sort(read: Callable[..., Facts], written: str, found: UnreadNames) -> None:
     """What promises something and does not exist is not what another library may read."""
     assert found == read(NAMESPACE.format(written)).unread
+
+
+def test_an_old_name_in_a_namespace_is_said_to_be_read_where_it_is(read: Callable[..., Facts]) -> None:
+    """Celery 5.7 reads it. Before, a public project's CELERY_QUEUES did nothing, and its second queue did not exist."""
+    found = read(NAMESPACE.format("CELERYD_CONCURRENCY=4"))
+    is_read = found.settings["worker_concurrency"].value == 4
+    assert is_read == found.has_version("celery", 5, 7)
+    if is_read:
+        assert UnreadNames(old={"CELERYD_CONCURRENCY": "worker_concurrency"}) == found.unread
+    else:
+        assert UnreadNames(outside={"CELERYD_CONCURRENCY": "CELERY_WORKER_CONCURRENCY"}) == found.unread
 
 
 def test_a_task_of_another_application_is_sent_with_a_delay(read: Callable[..., Facts]) -> None:

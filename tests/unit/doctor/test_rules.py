@@ -1182,6 +1182,13 @@ CASES = [
     ),
     Case(
         "RPT503",
+        lambda: on_redis(unread=UnreadNames(outside={"CELERY_QUEUES": "CELERY_TASK_QUEUES"})),
+        on_redis,
+        "CELERY_QUEUES is an old name and not read; CELERY_TASK_QUEUES is",
+        "in a namespace",
+    ),
+    Case(
+        "RPT503",
         lambda: on_redis(unread=UnreadNames(shadowed={"BROKER_URL": "CELERY_BROKER_URL"})),
         on_redis,
         "BROKER_URL is an old name and not read; CELERY_BROKER_URL is also set",

@@ -30,7 +30,7 @@ CHARGE = Celery("other", set_as_current=False).task(name="shop.charge", shared=F
 IMPORTS = """
 from functools import partial
 from typing import Annotated
-from celery import chain, group
+from celery import Task, chain, group
 from django.db import models, transaction
 from django.db.transaction import atomic
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select, text, update
@@ -50,6 +50,20 @@ class Order:
 
 @app.task(shared=False)
 def charge(*numbers): ...
+
+class Patient(Task):
+    def apply_async(self, *given, **options):
+        transaction.on_commit(lambda: super(Patient, self).apply_async(*given, **options))
+
+class Audited(Task):
+    def apply_async(self, *given, **options):
+        return super().apply_async(*given, **options)
+
+@app.task(base=Patient, shared=False)
+def mail(*numbers): ...
+
+@app.task(base=Audited, shared=False)
+def audited(*numbers): ...
 """
 
 #: Functions whose third line sends a task too early.
@@ -129,6 +143,10 @@ EARLY = {
         from IMPORTED import charge as pay
         with atomic(): pay.delay(7)
     """,
+    "a class of its own": """
+        with transaction.atomic():
+            audited.delay(7)
+    """,
     "text": """
         scoped.execute(text("INSERT INTO orders VALUES (7)"))
         charge.delay(7)
@@ -152,6 +170,12 @@ IN_TIME = {
         with transaction.atomic():
             charge.delay_on_commit(7)
             charge.apply_async_on_commit((7,))
+    """,
+    "a class that waits itself": """
+        with transaction.atomic():
+            mail.delay(7)
+            mail.apply_async((7,))
+            mail.s(7).delay()
     """,
     "the outbox": """
         with Sessions.begin() as session:
