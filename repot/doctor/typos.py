@@ -117,9 +117,7 @@ def unread_names(written: Mapping[str, bool], namespace: str, release: Release) 
         if name in release.settings or right in release.settings:
             continue
         if name in release.old_names:
-            spellings_of_new = _new_spellings(release.old_names[name], namespace)
-            twin = next((one for one in spellings_of_new if one in written), "")
-            _sort_old_name(found, name, release.old_names[name], twin, "" if has_effect else spellings_of_new[-1])
+            _sort_old_name(found, name, release.old_names[name], written, namespace)
             continue
         suggestion = _suggest_in_namespace(right, release) if namespace else _suggest_anywhere(name, release)
         if suggestion is None or has_effect:
@@ -132,14 +130,15 @@ def unread_names(written: Mapping[str, bool], namespace: str, release: Release) 
     return found
 
 
-def _sort_old_name(found: UnreadNames, name: str, new: str, twin: str, instead: str) -> None:
-    """Sort an old name. `twin`: the new one, if that is written; `instead`: what to write for one without effect."""
-    if twin:
-        if instead:
-            found.shadowed[name] = twin
-    elif instead and instead != new:
-        found.outside[name] = instead
-    else:
+def _sort_old_name(found: UnreadNames, name: str, new: str, written: Mapping[str, bool], namespace: str) -> None:
+    spellings_of_new = _new_spellings(new, namespace)
+    twin = next((one for one in spellings_of_new if one in written), None)
+    has_effect = written[name]
+    if not has_effect and twin:
+        found.shadowed[name] = twin
+    elif not has_effect and namespace:
+        found.outside[name] = spellings_of_new[-1]
+    elif not twin:
         found.old[name] = new
 
 

@@ -70,19 +70,18 @@ def let_changes_win() -> None:
     """Let what is set on `app.conf` count before what was read with a namespace, as Celery does since 5.7.
 
     Releases before look for `CELERY_BROKER_URL` everywhere, and for `broker_url` only then: a setting of a module that
-    was read by `config_from_object(..., namespace="CELERY")` cannot be changed.
+    was read by `config_from_object(..., namespace="CELERY")` cannot be changed. What else they read or do not read
+    stays so: an old name that had no effect gets none.
     """
     if "maps" not in ConfigurationView.__getitem__.__code__.co_names:
-        wrap_once(ConfigurationView, "__getitem__", _first_map_first)
+        wrap_once(ConfigurationView, "__getitem__", _changes_first)
 
 
-def _first_map_first(original: Callable[..., Any]) -> Callable[..., Any]:
+def _changes_first(original: Callable[..., Any]) -> Callable[..., Any]:
     def __getitem__(self: Any, key: str) -> Any:  # noqa: N807 - Celery's
-        keys = (*self._to_keys(key), *(convert(key) for convert in self._keys or ()))
-        for settings in self.maps:
-            for name in map(self._key, keys):
-                if name in settings:
-                    return settings[name]
+        for name in self._to_keys(key):
+            if name in self.changes:
+                return self.changes[name]
         return original(self, key)
 
     return __getitem__

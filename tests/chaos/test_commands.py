@@ -105,6 +105,7 @@ def test_up_starts_some_servers_only(own_directory: Path) -> None:
     assert ["REDIS_URL", "REDIS_RESULTS_URL"] == re.findall(r"(?m)^(\w+)=", (own_directory / "servers.env").read_text())
     assert ["WORKER_BROKER_URL", "WORKER_RESULT_BACKEND"] == re.findall(r"(?m)^export (\w+)=", printed)
     assert "RabbitMQ" not in printed + talk
+    wait_until(lambda: not processes_of(own_directory), within_s=15, what="every process is gone")
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(own_directory: Path) -> None:

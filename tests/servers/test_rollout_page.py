@@ -152,12 +152,12 @@ def test_the_page_shows_the_rollout_and_axe_finds_nothing(
     reader.opens(width=width, height=height, scheme=scheme)
     reader.waits(SHOWN, "a state is shown")
     see(reader, tmp_path, f"page-{width}-{scheme}")
-    assert "Canary: 50 % of the new work goes to the target" in reader.one("#phase").text
-    assert "50 %" == reader.one("#steps [aria-current=step]").text
-    assert "No controller is at work" in reader.one("#attention").text
+    assert "Canary: 50 % of the new work goes to the target" in reader.text("#phase")
+    assert "50 %" == reader.text("#steps [aria-current=step]")
+    assert "No controller is at work" in reader.text("#attention")
     assert 2 == len(reader.shown("#workers tbody tr"))
     assert ["Cost of repeated runs", "0", "2.5"] in cells(reader, "#sides")
-    assert not reader.one("#moves-section").is_displayed()
+    assert not reader.shown("#moves-section")
     assert [] == reader.complaints
     # nothing is wider than the screen, but what scrolls by itself
     assert reader.asks("document.documentElement.scrollWidth") <= width
@@ -270,7 +270,7 @@ def test_a_person_pauses_and_resumes_by_keyboard_and_is_in_the_history(
     reader.one("#token").send_keys(served.token)
     reader.clicks("#go")
     reader.waits("document.getElementById('phase').textContent.includes('Paused at 50 %')", "it is paused")
-    assert "A person must decide" in reader.one("#attention").text
+    assert "A person must decide" in reader.text("#attention")
     record = rollout.record()
     assert (Phase.PAUSED, "ann (page)", "pause <b>it</b>") == (record.phase, record.who, record.why)
     reader.waits("!document.querySelector('[data-act=pause]') || document.querySelector('[data-act=resume]')", "acts")
@@ -356,9 +356,9 @@ def test_the_report_is_one_file_without_passwords(
     assert settings.rollout == json.loads(ran.stdout)["state"]["name"]
     reader = Reader(browser, path.as_uri())
     reader.opens()
-    assert "a look </script>" in reader.one("#history").text
+    assert "a look </script>" in reader.text("#history")
     # the broker refused the wrong password: that is unknown, not empty
-    assert "unknown" in reader.one("#queues").text
+    assert "unknown" in reader.text("#queues")
     assert 6 == len(reader.all("#charts svg"))
     assert [] == reader.complaints
     see(reader, tmp_path, "report")

@@ -56,8 +56,18 @@ class Reader:
         return self.browser.find_element(By.CSS_SELECTOR, selector)
 
     def shown(self, selector: str) -> list[WebElement]:
-        """Return the visible elements that match a selector."""
-        return [one for one in self.all(selector) if one.is_displayed()]
+        """Return the visible elements that match a selector.
+
+        In one step: a page that refreshes itself may replace what was found before the next.
+        """
+        visible = "[...document.querySelectorAll(arguments[0])].filter((one) => one.checkVisibility())"
+        found: list[WebElement] = self.asks(visible, selector)
+        return found
+
+    def text(self, selector: str) -> str:
+        """Return the visible text of the first element that matches a selector, in one step as well."""
+        found: str = self.asks("document.querySelector(arguments[0]).innerText", selector)
+        return found
 
     def asks(self, script: str, *given: Any) -> Any:
         """Return the value of a script in the page."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ReferenceType, ref
@@ -380,6 +382,44 @@ def test_a_configuration_that_is_read_later_does_not_undo_it(namespace: str | No
     assert RABBIT.broker_url.reveal() == app.conf.broker_url
     assert app.conf.task_acks_late is True
     assert "shop" == app.conf.event_queue_prefix
+
+
+#: Prints what Celery reads from configurations, before and after repot configures another application of the process.
+READ_BY_CELERY = """
+import re
+from types import SimpleNamespace
+import repot
+from celery import Celery
+from repot.upstream.collector import settings
+
+SHAPES = [(None, SimpleNamespace(**names)) for names in (
+    {}, {"CELERYD_CONCURRENCY": 77}, {"worker_concurrency": 7}, {"worker_concurrency": 7, "CELERYD_CONCURRENCY": 77},
+    {"CELERY_ACKS_LATE": True, "BROKER_URL": "redis://old/1"}, {"CELERY_WORKER_CONCURRENCY": 7},
+)] + [("CELERY", SimpleNamespace(**names)) for names in (
+    {"CELERYD_CONCURRENCY": 77}, {"CELERY_WORKER_CONCURRENCY": 7, "CELERYD_CONCURRENCY": 77},
+    {"CELERY_ACKS_LATE": True, "BROKER_URL": "redis://old/1"}, {"worker_concurrency": 7}, {"CELERY_QUEUES": []},
+)]
+
+def seen():
+    found = []
+    for namespace, source in SHAPES:
+        for on_app in ({}, {"CELERYD_PREFETCH_MULTIPLIER": 5}, {"CELERY_ACKS_LATE": True}):
+            app = Celery(set_as_current=False)
+            app.config_from_object(source, namespace=namespace)
+            app.conf.update(on_app)
+            found.append({key: re.sub(" at 0x\\\\w+", "", repr(value)) for key, value, own in settings(app)})
+    return found
+
+before = seen()
+repot.configure(Celery("other", broker="redis://localhost/0", set_as_current=False))
+assert before == seen(), [set(a.items()) ^ set(b.items()) for a, b in zip(before, seen()) if a != b]
+"""
+
+
+def test_what_celery_does_not_read_without_repot_it_does_not_read_with_it() -> None:
+    """Celery before 5.7 ignores old names in a namespace: a queue of CELERY_QUEUES must not appear with `configure`."""
+    done = subprocess.run([sys.executable, "-c", READ_BY_CELERY], capture_output=True, text=True, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
 
 
 def test_effective_values_know_their_origin_and_hide_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
