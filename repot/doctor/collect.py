@@ -247,7 +247,7 @@ def facts_of(
     # treat a call of another application's task like a call of an unknown task
     found = replace(found, calls=tuple(call if call.task in names else replace(call, task="") for call in found.calls))
     settings = {key: _setting(key, one, document, found, own) for key, one in document["settings"].items()}
-    unread = unread_names(document["written"], document["namespace"], release)
+    unread = unread_names(document["written"], document["namespace"], release, found.reads)
     return Facts(
         app=name,
         # also correct if an environment variable of Celery overrides the configuration

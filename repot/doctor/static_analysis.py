@@ -34,6 +34,9 @@ _CELERYS_OWN = frozenset({"apply_async", "send_task", "subtask"})
 #: Arguments of Celery's constructor that name a setting differently.
 _CONSTRUCTOR = {"broker": "broker_url", "backend": "result_backend"}
 
+#: What objects that hold settings are called.
+_OF_SETTINGS = frozenset({"conf", "config", "settings"})
+
 #: Operations in the expression of a delay.
 _OPERATIONS = {
     ast.Add: operator.add,
@@ -90,6 +93,7 @@ class SourceFacts:
 
     Attributes:
         keys: where a name is written.
+        reads: names that some code reads from an object: `settings.NAME`, `getattr(settings, "NAME")`, `conf["NAME"]`.
         rejects: where a Reject is raised; `revokes`: where a task is revoked.
         extents: file and first line of a function, or of its class -> its first and last line.
         early_sends: tasks that are sent in an open transaction.
@@ -100,6 +104,7 @@ class SourceFacts:
     calls: tuple[Call, ...] = ()
     waivers: tuple[WaiverComment, ...] = ()
     keys: Mapping[str, Location] = field(default_factory=dict)
+    reads: frozenset[str] = frozenset()
     rejects: tuple[Location, ...] = ()
     misuses: tuple[Misuse, ...] = ()
     revokes: tuple[Location, ...] = ()
@@ -114,6 +119,7 @@ class _Found:
     calls: list[Call] = field(default_factory=list)
     waivers: list[WaiverComment] = field(default_factory=list)
     keys: dict[str, Location] = field(default_factory=dict)
+    reads: set[str] = field(default_factory=set)
     rejects: list[Location] = field(default_factory=list)
     misuses: list[Misuse] = field(default_factory=list)
     revokes: list[Location] = field(default_factory=list)
@@ -149,6 +155,7 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         calls=tuple(found.calls),
         waivers=tuple(found.waivers),
         keys=found.keys,
+        reads=frozenset(found.reads),
         rejects=tuple(found.rejects),
         misuses=tuple(found.misuses),
         revokes=tuple(found.revokes),
@@ -193,6 +200,7 @@ class _Reader(ast.NodeVisitor):
         self._class: tuple[int, int] | None = None
         self._caught: set[str] = set()
         self._locals: dict[str, ast.expr] = {}
+        self._assigned: set[str] = set()
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         outer, self._class = self._class, (first_line(node), node.end_lineno or node.lineno)
@@ -219,16 +227,24 @@ class _Reader(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - ast's name
 
     def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            if isinstance(target, ast.Name):
-                self._key(target.id, node)
-            elif isinstance(target, ast.Attribute):
-                self._key(target.attr, node)
-            elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-                self._key(str(target.slice.value), node)
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        written = {_written_name(target) for target in targets} - {""}
+        for name in written:
+            self._key(name, node)
+        # `NAME = given.NAME` takes a setting over and does nothing with it
+        outer, self._assigned = self._assigned, written
         self.generic_visit(node)
+        self._assigned = outer
 
     visit_AnnAssign = visit_Assign  # noqa: N815 - ast's name
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self._read(node)
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self._read(node)
+        self.generic_visit(node)
 
     def visit_Dict(self, node: ast.Dict) -> None:
         for key in node.keys:
@@ -241,6 +257,7 @@ class _Reader(ast.NodeVisitor):
         for keyword in node.keywords:
             if keyword.arg:
                 self._key(_CONSTRUCTOR.get(keyword.arg, keyword.arg), keyword.value)
+        self._read(node)
         if called == "Reject" and (found := self._symbol(node.func)) and found.module == "celery.exceptions":
             requeue = next((word.value for word in node.keywords if word.arg == "requeue"), None)
             requeue = requeue or (node.args[1] if len(node.args) > 1 else None)
@@ -361,6 +378,11 @@ class _Reader(ast.NodeVisitor):
         except (TypeError, ArithmeticError):
             return None
 
+    def _read(self, node: ast.expr) -> None:
+        name = _name_read(node)
+        if isinstance(name, str) and name not in self._assigned:
+            self._found.reads.add(name)
+
     def _key(self, name: str, node: ast.expr | ast.stmt) -> None:
         self._found.keys.setdefault(name, self._location(node))
 
@@ -383,6 +405,28 @@ def _assigned_once(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, as
 def _last_name(node: ast.expr) -> str:
     """Return the last name of a dotted expression: `control` of `app.control`."""
     return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def _written_name(target: ast.expr) -> str:
+    """Return the name that an assignment sets: of `NAME`, `conf.NAME` and `conf["NAME"]`."""
+    if isinstance(target, ast.Subscript):
+        return str(target.slice.value) if isinstance(target.slice, ast.Constant) else ""
+    return _last_name(target)
+
+
+def _name_read(node: ast.expr) -> object:
+    """Return the name that an expression reads: of `conf.NAME`, `conf["NAME"]` and two calls; else None."""
+    match node:
+        case ast.Attribute(attr=name, ctx=ast.Load()):
+            return name
+        case ast.Subscript(value, ast.Constant(name), ast.Load()) if _last_name(value) in _OF_SETTINGS:
+            return name
+        case ast.Call(ast.Attribute(value, "get"), [ast.Constant(name), *_]) if _last_name(value) in _OF_SETTINGS:
+            return name
+        case ast.Call(ast.Name("getattr"), [_, ast.Constant(name), *_]):
+            return name
+        case _:
+            return None
 
 
 def _is_now(node: ast.expr) -> bool:

@@ -10,6 +10,7 @@ from repot.doctor.release import SINCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
     from repot.doctor.release import Release
 
@@ -105,11 +106,13 @@ class UnreadNames:
     of_no_release: list[str] = field(default_factory=list)
 
 
-def unread_names(written: Mapping[str, bool], namespace: str, release: Release) -> UnreadNames:
+def unread_names(
+    written: Mapping[str, bool], namespace: str, release: Release, own: AbstractSet[str] = frozenset()
+) -> UnreadNames:
     """Sort the names in a configuration that are not settings.
 
     `written` has each name with whether its value is in effect although the name is not read. Names that are not
-    meant for Celery are left out.
+    meant for Celery are left out, and those that resemble no setting and that the application's `own` code reads.
     """
     found = UnreadNames()
     for name, has_effect in sorted(written.items()):
@@ -120,7 +123,8 @@ def unread_names(written: Mapping[str, bool], namespace: str, release: Release) 
             _sort_old_name(found, name, release.old_names[name], written, namespace)
             continue
         suggestion = _suggest_in_namespace(right, release) if namespace else _suggest_anywhere(name, release)
-        if suggestion is None or has_effect:
+        # a name that only resembles a setting is a mistake even if a page of the application shows its value
+        if suggestion is None or has_effect or (not suggestion and name in own):
             continue
         bare = right or name.lower().removeprefix("celery_")
         if not suggestion and bare.startswith(_CELERY_PREFIXES):

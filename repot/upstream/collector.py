@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Pattern, Set, Tuple
 
 Data = Dict[str, Any]
 
@@ -77,7 +77,7 @@ _SKIPPED_DIRS = frozenset(
 )
 _MAX_FILES = 3000
 #: A module that is not loaded is read only if this matches.
-_WORTH_READING = re.compile(r"\.(delay|apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\(")
+_SENDS = r"\.(delay|apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\("
 #: Packages whose classes and functions decide what a name in the source stands for.
 _KNOWN_PACKAGES = frozenset({"celery", "django", "sqlalchemy", "sqlmodel"})
 
@@ -144,16 +144,20 @@ def read(app: Any, name: str, root: str) -> Data:
     """
     directory = Path(root)
     tasks, library = _own_tasks(app, name)
-    modules, complete = sources(_loaded_modules(app, tasks, directory), directory)
+    written, namespace = _written(app), _text(getattr(app, "namespace", None))
+    of_namespace = [one for one in written if namespace and one.startswith(f"{namespace}_")]
+    modules, complete = sources(
+        _loaded_modules(app, name, tasks, directory), directory, _installed_package(name, directory), of_namespace
+    )
     is_configured = getattr(app.__dict__.get("repot"), "settings", None) is not None
     return {
         "format": FORMAT,
         "main": str(app.main or ""),
-        "namespace": _text(getattr(app, "namespace", None)),
+        "namespace": namespace,
         "configured_by_repot": is_configured,
         "environment": {} if is_configured else _overriding(app),
         "settings": {key: {"value": _setting(key, value), "own": own} for key, value, own in settings(app)},
-        "written": _written(app),
+        "written": written,
         "tasks": [_task(app, task) for task in tasks],
         "library_tasks": library,
         "modules": modules,
@@ -335,7 +339,7 @@ def _text(value: Any) -> str:
 def _own_tasks(app: Any, name: str) -> Tuple[List[Any], List[str]]:
     """Return the application's own tasks, and the names of tasks of installed libraries."""
     modules = (str(app.main or ""), str(getattr(app, "__module__", "")), name.partition(":")[0])
-    own = {module.partition(".")[0] for module in modules}
+    own = {_package_of(module) for module in modules}
     judged, library = [], []
     # Celery stores shared tasks in a set, so their order differs between runs
     for _, task in sorted(app.tasks.items()):
@@ -343,7 +347,7 @@ def _own_tasks(app: Any, name: str) -> Tuple[List[Any], List[str]]:
             continue
         module = str(type(task).__module__)
         file = vars(sys.modules[module]).get("__file__") or "" if module in sys.modules else ""
-        if str(file).startswith(_LIBRARIES) and module.partition(".")[0] not in own:
+        if str(file).startswith(_LIBRARIES) and _package_of(module) not in own:
             library.append(str(task.name))
         else:
             judged.append(task)
@@ -506,20 +510,29 @@ def _has_atomic_requests() -> bool:
 # source ---------------------------------------------------------------------------------------------------------------
 
 
-def _loaded_modules(app: Any, tasks: Iterable[Any], root: Path) -> List[ModuleType]:
-    """Return the project's loaded modules and those of its tasks."""
+def _loaded_modules(app: Any, name: str, tasks: Iterable[Any], root: Path) -> List[ModuleType]:
+    """Return the loaded modules of the project, of the package that `name` names, and of the tasks."""
+    package = _package_of(name)
     named = {str(app.main or "")} | {type(task).__module__ for task in tasks}
     # compared as texts: a thousand modules are loaded, and each disk access is slow
     ours = tuple(f"{str(one).rstrip('/')}/" for one in (root, root.resolve()))
     found = []
-    for name, module in list(sys.modules.items()):
+    for module_name, module in list(sys.modules.items()):
         # not as an attribute: a module may have a __getattr__ of its own
         file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if not isinstance(file, str):
             continue
-        if name in named or (file.startswith(ours) and not _is_installed(file) and name.partition(".")[0] != "repot"):
+        is_ours = file.startswith(ours) and not _is_installed(file)
+        if module_name in named or (
+            (is_ours or _package_of(module_name) == package) and _package_of(module_name) != "repot"
+        ):
             found.append(module)
     return found
+
+
+def _package_of(name: str) -> str:
+    """Return the package of a module, and of the application in it: `shop` of `shop.celery:app`."""
+    return name.partition(":")[0].partition(".")[0]
 
 
 def _is_installed(file: str) -> bool:
@@ -527,30 +540,45 @@ def _is_installed(file: str) -> bool:
     return file.startswith(_LIBRARIES) or not _INSTALLED_DIRS.isdisjoint(file.split("/"))
 
 
-def sources(modules: Iterable[ModuleType], root: Path) -> Tuple[List[Data], bool]:
+def _installed_package(name: str, root: Path) -> List[Path]:
+    """Return the directories of the package that `name` names, if they are not below the project's."""
+    package = _package_of(name)
+    places = [Path(place) for place in getattr(sys.modules.get(package), "__path__", []) if package != "repot"]
+    inside = root.resolve()
+    return [one for one in places if _is_installed(f"{one}/") or inside not in (one.resolve(), *one.resolve().parents)]
+
+
+def sources(
+    modules: Iterable[ModuleType], root: Path, packages: Iterable[Path] = (), written: Iterable[str] = ()
+) -> Tuple[List[Data], bool]:
     """Return the files to read, each with what its names stand for, and whether they are all of the project's.
 
-    They are those of loaded modules, and of other modules of the project, such as views, that may send tasks.
+    They are those of loaded modules, and of other modules of the project and its `packages`, such as views, that may
+    send tasks or read a setting of those that are `written`.
     """
-    found, loaded = [], set()
+    found, known, complete = [], set(), True
     for module in modules:
         path = Path(str(vars(module).get("__file__") or ""))
         if path.suffix != ".py" or not path.is_file():
             continue
-        loaded.add(path.resolve())
+        known.add(path.resolve())
         found.append({"path": str(path), "loaded": True, "names": _names(path, root, vars(module))})
-    others, complete = other_modules(root, loaded)
-    found += [
-        {"path": str(path), "loaded": False, "names": _names(path, root, {})}
-        for path in others
-        if _is_worth_reading(path)
-    ]
+    worth_reading = re.compile("|".join((_SENDS, *(rf"\b{re.escape(name)}\b" for name in written))))
+    for directory, imported_from in ((root, root), *((package, package.parent) for package in packages)):
+        others, are_all = other_modules(directory, known)
+        complete = complete and are_all
+        known.update(path.resolve() for path in others)
+        found += [
+            {"path": str(path), "loaded": False, "names": _names(path, imported_from, {})}
+            for path in others
+            if _is_worth_reading(path, worth_reading)
+        ]
     return found, complete
 
 
-def _is_worth_reading(path: Path) -> bool:
+def _is_worth_reading(path: Path, worth_reading: Pattern[str]) -> bool:
     try:
-        return bool(_WORTH_READING.search(path.read_text(encoding="utf-8", errors="replace")))
+        return bool(worth_reading.search(path.read_text(encoding="utf-8", errors="replace")))
     except OSError:
         # the reader says that it cannot be read
         return True

@@ -91,19 +91,25 @@ def test_tasks_are_imported_before_the_application_is_finalized(tmp_path: Path, 
 
 
 def test_an_application_that_is_installed_is_judged(tmp_path: Path) -> None:
-    """The package that -A names is the user's, wherever pip has put it."""
+    """The package that -A names is the user's, wherever pip has put it; beat's scheduler alone may read a name."""
     place = tmp_path / "environment"
     venv.create(place, symlinks=True)
     (packages,) = place.glob("lib/python*/site-packages")
     # beside what is installed here
     (packages / "tests.pth").write_text("\n".join([sysconfig.get_path("purelib"), str(Path(__file__).parents[2]), ""]))
     tasks = "from shop.extensions import app\n@app.task(acks_late=True)\ndef report(): ...\n"
-    write(packages / "shop", extensions="from celery import Celery\napp = Celery(broker='redis://h/0')\n", tasks=tasks)
+    settings = "CELERY_BROKER_URL = 'redis://h/0'\nCELERY_BEAT_ALIVE_FILE = CELERY_BEAT_DEAD_FILE = '/tmp/beat'\n"
+    extensions = (
+        "from celery import Celery\napp = Celery()\napp.config_from_object('shop.settings', namespace='CELERY')\n"
+    )
+    scheduler = "from shop import settings\nprint(settings.CELERY_BEAT_ALIVE_FILE)\n"
+    write(packages / "shop", settings=settings, extensions=extensions, tasks=tasks, scheduler=scheduler)
     write(packages / "shop/cli", worker="from shop.extensions import app\nimport shop.tasks\n")
     python = str(place / "bin/python")
     (tmp_path / "empty").mkdir()
     found = judged(doctor(tmp_path / "empty", "-A", "shop.cli.worker:app", "--format", "json", python=python))
     assert 1 == found["tasks"]
+    assert ["CELERY_BEAT_DEAD_FILE"] == [one["setting"] for one in found["findings"] if one["rule"] == "RPT525"]
 
 
 MADE = "from celery import Celery\ncelery = Celery('shop')\n"

@@ -466,7 +466,7 @@ def route_without_task(facts: Facts) -> Iterator[Finding]:
     evidence="celery/app/defaults.py: NAMESPACES",
 )
 def setting_of_no_release(facts: Facts) -> Iterator[Finding]:
-    """The name has the form of Celery's settings, `task_...` or `worker_...`, but no release reads it.
+    """The name has the form of Celery's settings, `task_...`, but no release and no code of the application reads it.
 
     What it promises, an expiry or a limit for each task, does not exist, without an error.
     """

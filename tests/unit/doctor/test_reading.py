@@ -194,6 +194,37 @@ def test_a_name_that_is_not_read_is_of_one_sort(read: Callable[..., Facts], writ
     assert found == read(NAMESPACE.format(written)).unread
 
 
+@pytest.mark.parametrize(
+    ("code", "is_own"),
+    [
+        ("print(settings.CELERY_WORKER_MASCOT)", True),
+        ("def probe(): return getattr(settings, 'CELERY_WORKER_MASCOT', None)", True),
+        ("settings = {'CELERY_WORKER_MASCOT': 1}; print(settings['CELERY_WORKER_MASCOT'])", True),
+        ("settings = {}; print(settings.get('CELERY_WORKER_MASCOT'))", True),
+        ("", False),
+        # a setting's own variable, and what takes it over
+        ("import os; print(os.environ.get('CELERY_WORKER_MASCOT'), os.getenv('CELERY_WORKER_MASCOT'))", False),
+        ("import os; os.environ['CELERY_WORKER_MASCOT'] = ''; print(os.environ['CELERY_WORKER_MASCOT'])", False),
+        ("CELERY_WORKER_MASCOT = settings.CELERY_WORKER_MASCOT", False),
+        ("settings.CELERY_WORKER_MASCOT = 'dog'", False),
+    ],
+)
+def test_a_name_that_the_applications_code_reads_is_its_own(
+    read: Callable[..., Facts], code: str, *, is_own: bool
+) -> None:
+    """A public project's middleware read CELERY_TASK_CONTEXT_MANAGERS, which was called a setting without an effect."""
+    lines = "from types import SimpleNamespace\nsettings = SimpleNamespace(CELERY_WORKER_MASCOT='cat')\n"
+    lines += f"app.config_from_object(settings, namespace='CELERY')\n{code}"
+    assert UnreadNames(of_no_release=[] if is_own else ["CELERY_WORKER_MASCOT"]) == read(lines).unread
+
+
+def test_a_misspelt_setting_is_found_though_a_page_shows_its_value(read: Callable[..., Facts]) -> None:
+    """A public project's API reports its CELERY_TASK_DEFAULT_EXPIRES, which no task ever gets."""
+    lines = "from types import SimpleNamespace\nsettings = SimpleNamespace(CELERY_SOFT_TIME_LIMIT=60)\n"
+    lines += "app.config_from_object(settings, namespace='CELERY')\nprint(settings.CELERY_SOFT_TIME_LIMIT)"
+    assert UnreadNames(unknown={"CELERY_SOFT_TIME_LIMIT": "task_soft_time_limit"}) == read(lines).unread
+
+
 def test_an_old_name_in_a_namespace_is_said_to_be_read_where_it_is(read: Callable[..., Facts]) -> None:
     """Celery 5.7 reads it. Before, a public project's CELERY_QUEUES did nothing, and its second queue did not exist."""
     # no machine has this number of processors, which is what stands there otherwise
