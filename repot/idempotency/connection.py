@@ -34,6 +34,8 @@ Client = redis.Redis | RedisCluster
 _RETRIES = 2
 _BACKOFF_BASE_S, _BACKOFF_CAP_S = 0.05, 1.0
 
+_NO_STORE = "Set WORKER_LEASE_STORE=redis://host:6379/0. Tests need none: repot.idempotency.memory_store.guarded_by."
+
 
 def open_client(settings: WorkerSettings) -> Client:
     """Return a client of the lease store in the settings; it connects to a single server on first use.
@@ -45,7 +47,7 @@ def open_client(settings: WorkerSettings) -> Client:
     url = settings.redis_store_url
     if url is None:
         message = "no Redis or Valkey is named: neither WORKER_LEASE_STORE nor WORKER_RESULT_BACKEND is one"
-        raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=redis://host:6379/0.")
+        raise ConfigInvalid(message, hint=_NO_STORE)
     options = _options(settings, url)
     if url.scheme == "sentinel":
         # the settings refuse sentinel:// without the master's name
