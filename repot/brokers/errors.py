@@ -32,14 +32,21 @@ TLS_HINT = (
 
 def no_answer(server: Endpoint, error: BaseException) -> BrokerUnreachable:
     """Return the error for a failed connection: TLS, or no answer."""
-    for cause in _causes(error):
-        if isinstance(cause, ssl.SSLError):
-            message = f"no trusted TLS connection to {server}: {cause.strerror or cause}"
-            return TlsFailed(message, hint=TLS_HINT)
+    if failed := tls_failure(server, error):
+        return failed
     hint = "Is it running, and is the port right?"
     if is_unstated_broker(server.url):
         hint += " No variable states the broker, so this is the default of WORKER_BROKER_URL."
     return BrokerUnreachable(f"{server} did not answer: {error}", hint=hint)
+
+
+def tls_failure(server: object, error: BaseException) -> TlsFailed | None:
+    """Return the error for a connection that failed by TLS; None for any other."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLError):
+            message = f"no trusted TLS connection to {server}: {cause.strerror or cause}"
+            return TlsFailed(message, hint=TLS_HINT)
+    return None
 
 
 def refuses_access(error: BaseException) -> bool:

@@ -80,7 +80,7 @@ def result_entries(settings: WorkerSettings) -> Iterator[Entry]:
     if settings.sentinel_master and settings.result_backend.scheme == "sentinel":
         yield entry("result_backend_transport_options.master_name", settings.sentinel_master, "sentinel_master")
     if settings.result_backend.scheme == "rediss":
-        yield entry("redis_backend_use_ssl", client_tls(settings), *TLS_FIELDS)
+        yield entry("redis_backend_use_ssl", client_tls(settings, settings.result_backend), *TLS_FIELDS)
 
 
 def with_tls(url: Address, settings: WorkerSettings) -> Address:
@@ -92,16 +92,22 @@ def with_tls(url: Address, settings: WorkerSettings) -> Address:
     if url.scheme != "rediss":
         return url
     read_truth_values()
-    options = {
-        "ssl_cert_reqs": "CERT_REQUIRED" if settings.tls_verify else "CERT_NONE",
-        "ssl_check_hostname": str(settings.tls_verify).lower(),
-    }
     files = {
         "ssl_ca_certs": settings.tls_ca_certs,
         "ssl_certfile": settings.tls_certificate,
         "ssl_keyfile": settings.tls_key,
     }
-    return url.with_options(options | {name: str(path) for name, path in files.items() if path})
+    options = {"ssl_cert_reqs": "CERT_REQUIRED" if settings.tls_verify else "CERT_NONE"}
+    options |= {name: str(path) for name, path in files.items() if path}
+    servers = [type(url)((server,)) for server in url.servers]
+    checks = [{"ssl_check_hostname": str(_checks_hostname(one, settings)).lower()} for one in servers]
+    complete = (one.with_options(options | check) for one, check in zip(servers, checks, strict=True))
+    return type(url)(tuple(server for one in complete for server in one.servers))
+
+
+def _checks_hostname(url: ServiceUrl, settings: WorkerSettings) -> bool:
+    """Return whether a host's name is checked; redis-py before 6 refuses that for a certificate it does not verify."""
+    return settings.tls_verify and url.options().isdisjoint({("ssl_cert_reqs", "none"), ("ssl_cert_reqs", "CERT_NONE")})
 
 
 def keepalive(settings: WorkerSettings) -> dict[int, int]:
@@ -117,11 +123,11 @@ def keepalive(settings: WorkerSettings) -> dict[int, int]:
     }
 
 
-def client_tls(settings: WorkerSettings) -> dict[str, object]:
-    """Return redis-py's TLS options."""
+def client_tls(settings: WorkerSettings, url: ServiceUrl) -> dict[str, object]:
+    """Return redis-py's TLS options for a server; what its address says has precedence in clients."""
     options: dict[str, object] = {
         "ssl_cert_reqs": ssl.CERT_REQUIRED if settings.tls_verify else ssl.CERT_NONE,
-        "ssl_check_hostname": settings.tls_verify,
+        "ssl_check_hostname": _checks_hostname(url, settings),
     }
     if settings.tls_ca_certs:
         options["ssl_ca_certs"] = str(settings.tls_ca_certs)

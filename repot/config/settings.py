@@ -466,6 +466,10 @@ def _default(settings: type[EnvironmentSettings], name: str) -> str:
     return "" if default is None else str(default)
 
 
+#: Values of an address' TLS options by which a certificate, or its name, is not verified.
+_UNVERIFIED = ("cert_none", "none", "false", "0", "no")
+
+
 def _contradictions(settings: WorkerSettings) -> list[str]:
     """Return the contradictions between settings that are valid one by one."""
     found = []
@@ -519,7 +523,22 @@ def _address_problems(settings: WorkerSettings) -> list[str]:
             "WORKER_TLS_CA_CERTS does not reach sentinel://; put ?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=FILE into "
             "the address"
         )
-    return found
+    return found + _tls_problems(settings)
+
+
+def _tls_problems(settings: WorkerSettings) -> list[str]:
+    """Return the addresses that contradict WORKER_TLS_VERIFY; a certificate's file may differ between two servers."""
+    if "tls_verify" not in settings.model_fields_set:
+        return []
+    addresses = ("broker_url", "broker_read_url", "broker_write_url", "rollout_target", "result_backend", "lease_store")
+    return [
+        f"{variable(address)} has the option ?{option}={value}, but WORKER_TLS_VERIFY is "
+        f"{str(settings.tls_verify).lower()}; clients follow the address, so state it in one, or the same in both"
+        for address in addresses
+        if (url := getattr(settings, address)) and url.scheme == "rediss"
+        for option, value in sorted(url.options())
+        if option in ("ssl_cert_reqs", "ssl_check_hostname") and settings.tls_verify == (value.lower() in _UNVERIFIED)
+    ]
 
 
 def _rollout_problems(settings: WorkerSettings) -> list[str]:

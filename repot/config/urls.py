@@ -127,6 +127,10 @@ class ServiceUrl:
         """Return the servers with options added; existing options take precedence."""
         return type(self)(tuple(_add_options(server, options) for server in self.servers))
 
+    def options(self) -> frozenset[tuple[str, str]]:
+        """Return each option of each server, with its value."""
+        return frozenset(option for server in self.servers for option in parse_qsl(urlsplit(server).query))
+
     def masked(self) -> str:
         """Return the URL with `**` for each password."""
         return ";".join(str(masked(server)) for server in self.servers)

@@ -442,10 +442,25 @@ class Facts:
         """Return the tasks that are acknowledged after they ran."""
         return (task for task in self.tasks if task.acks_late)
 
+    def limits_s(self, task: TaskFacts) -> list[tuple[float | None, float | None]]:
+        """Return a task's soft and hard time limit in each worker: its own, the start command's, the configuration's.
+
+        (`celery/worker/worker.py`, `WorkController.setup_defaults`; from 5.7 on a task has the configuration's itself)
+        """
+        soft, hard = self.number("task_soft_time_limit"), self.number("task_time_limit")
+        given = [worker.options for worker in self.deployment.workers] or [{}]
+        return [
+            (
+                task.soft_time_limit_s or seconds(one.get("soft_time_limit"), "--soft-time-limit") or soft or None,
+                task.time_limit_s or seconds(one.get("time_limit"), "--time-limit") or hard or None,
+            )
+            for one in given
+        ]
+
     def limit_s(self, task: TaskFacts) -> float | None:
-        """Return a task's hard time limit: its own, the configuration's, or that of every start command."""
-        given = self.common_worker_option("time_limit")
-        return task.time_limit_s or max((seconds(limit, "--time-limit") for limit in given), default=None)
+        """Return a task's hard time limit, the longest of all workers; None if one has none."""
+        limits = [hard for _, hard in self.limits_s(task)]
+        return None if None in limits else max(hard for hard in limits if hard)
 
     def run_s(self, task: TaskFacts) -> float | None:
         """Return the longest run time of a task: its hard limit or the user's statement; None if unbounded."""

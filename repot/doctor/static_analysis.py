@@ -199,7 +199,9 @@ class _Reader(ast.NodeVisitor):
         self._self = ""
         self._class: tuple[int, int] | None = None
         self._caught: set[str] = set()
-        self._locals: dict[str, ast.expr] = {}
+        self._function: ast.FunctionDef | ast.AsyncFunctionDef | None = None
+        #: Of the function; found when a value is first asked for.
+        self._locals: dict[str, ast.expr] | None = None
         self._assigned: set[str] = set()
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
@@ -210,13 +212,13 @@ class _Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         first = first_line(node)
         self._found.extents[self._file, first] = self._class or (first, node.end_lineno or node.lineno)
-        outer = self._task, self._self, self._class, self._locals
+        outer = self._task, self._self, self._class, self._function, self._locals
         self._task = self._tasks.get(first, self._task)
         self._self = node.args.args[0].arg if node.args.args else ""
         self._class = None
-        self._locals = _assigned_once(node)
+        self._function, self._locals = node, None
         self.generic_visit(node)
-        self._task, self._self, self._class, self._locals = outer
+        self._task, self._self, self._class, self._function, self._locals = outer
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         outer = self._caught
@@ -237,6 +239,9 @@ class _Reader(ast.NodeVisitor):
         self._assigned = outer
 
     visit_AnnAssign = visit_Assign  # noqa: N815 - ast's name
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self._read(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         self._read(node)
@@ -358,6 +363,8 @@ class _Reader(ast.NodeVisitor):
 
     def _named(self, node: ast.Name | ast.Attribute) -> float | timedelta | None:
         """Return the value of a local name that is assigned once, or of a global."""
+        if self._locals is None:
+            self._locals = _assigned_once(self._function) if self._function else {}
         if isinstance(node, ast.Name) and node.id in self._locals:
             # removed meanwhile: two names may refer to each other
             value = self._locals.pop(node.id)
@@ -415,9 +422,9 @@ def _written_name(target: ast.expr) -> str:
 
 
 def _name_read(node: ast.expr) -> object:
-    """Return the name that an expression reads: of `conf.NAME`, `conf["NAME"]` and two calls; else None."""
+    """Return the name that an expression reads: of `NAME`, `conf.NAME`, `conf["NAME"]` and two calls; else None."""
     match node:
-        case ast.Attribute(attr=name, ctx=ast.Load()):
+        case ast.Attribute(attr=name, ctx=ast.Load()) | ast.Name(name, ast.Load()):
             return name
         case ast.Subscript(value, ast.Constant(name), ast.Load()) if _last_name(value) in _OF_SETTINGS:
             return name
@@ -450,6 +457,8 @@ def _combine(
 
 def _waivers(text: str, file: str) -> Iterator[WaiverComment]:
     """Yield the waivers in comments; a comment on its own line applies to the next line of code."""
+    if not _WAIVER.search(text):
+        return
     pending: list[tuple[tuple[str, ...], str, int]] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):

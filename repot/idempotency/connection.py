@@ -153,7 +153,7 @@ def _options(settings: WorkerSettings, url: ServiceUrl) -> dict[str, Any]:
         "health_check_interval": 0,
         "client_name": f"{settings.client_name}-leases",
         "retry": Retry(FullJitterBackoff(cap=_BACKOFF_CAP_S, base=_BACKOFF_BASE_S), _RETRIES),
-        **tls_options(server, client_tls(settings) if server.is_encrypted else None),
+        **tls_options(server, client_tls(settings, url) if server.is_encrypted else None),
         **_timeouts(settings),
         **dict(_keepalives(settings)),
     }

@@ -50,8 +50,6 @@ _OPTIONS = (
     "retry_backoff",
     "retry_backoff_max",
 )
-#: Options without a value that Celery before 5.7 takes from the configuration where they are used, not on the task.
-_CONFIGURED = {"time_limit": "task_time_limit", "soft_time_limit": "task_soft_time_limit"}
 
 #: Directories of installed code; its tasks and modules are not the project's.
 _LIBRARIES = tuple(
@@ -357,9 +355,6 @@ def _own_tasks(app: Any, name: str) -> Tuple[List[Any], List[str]]:
 def _task(app: Any, task: Any) -> Data:
     code = getattr(_function(task), "__code__", None)
     options = {name: getattr(task, name, None) for name in _OPTIONS}
-    for name, setting in _CONFIGURED.items():
-        if options[name] is None:
-            options[name] = getattr(app.conf, setting)
     classes = [one for one in type(task).__mro__ if one is not object and _package(one) != "celery"]
     plain = [one for one in classes if "_decorated" not in vars(one)]
     written = {name for one in classes for name, value in vars(one).items() if _is_option(name, value)}
@@ -405,10 +400,17 @@ def runs_later(function: Any) -> str:
 
 def _reads(kind: type, name: str) -> bool:
     """Return whether a class' own source reads an attribute; True without source."""
+    source = _source_of(kind)
+    return source is None or f".{name}" in source
+
+
+@lru_cache(maxsize=4096)
+def _source_of(kind: type) -> Optional[str]:
+    # inspect parses the class each time
     try:
-        return f".{name}" in inspect.getsource(kind)
+        return inspect.getsource(kind)
     except (OSError, TypeError):
-        return True
+        return None
 
 
 def _queue_of(app: Any, task: Any) -> str:

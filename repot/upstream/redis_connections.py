@@ -33,6 +33,13 @@ POINTS = (
     Point("kombu.transport.redis:Channel.connection_class", Failure.LOUD, _BROKER),
     Point("kombu.transport.redis:SentinelChannel.connection_class_ssl", Failure.LOUD, _BROKER),
     Point("celery.backends.redis:RedisBackend._get_pool", Failure.LOUD, _RESULTS, "(self, **params)"),
+    Point(
+        "celery.backends.redis:ResultConsumer._reconnect_pubsub",
+        Failure.SILENT,
+        "A sender tries for 20 s to reach a result backend that it does not trust, and then asks to be restarted.",
+        "(self)",
+        ("self.backend.client.pubsub(",),
+    ),
     Point("celery.backends.redis:RedisBackend._create_client", Failure.SILENT, _RESULTS, contains=("self._get_pool(",)),
     Point(
         "redis.connection:ConnectionPool.make_connection",
@@ -150,6 +157,29 @@ def check_result_connections(part: type[CheckedConnection]) -> None:
         return get_pool
 
     wrap_once(RedisBackend, "_get_pool", checked)
+
+
+def name_errors_of_results(named: Callable[[str, Exception], Exception]) -> None:
+    """Let who waits for results in Redis get the error that `named` returns for an address, password left out.
+
+    Celery tries again after the errors of redis-py, whatever they say, and goes on for a second a try.
+    """
+    from celery.backends import redis as results
+
+    def naming(connect: Callable[..., Any]) -> Callable[..., Any]:
+        def reconnect_pubsub(consumer: Any) -> Any:
+            try:
+                return connect(consumer)
+            except redis.ConnectionError as error:
+                found = named(consumer.backend.as_uri(), error)
+                if found is error:
+                    raise
+                raise found from error
+
+        return reconnect_pubsub
+
+    # the stubs do not know it
+    wrap_once(results.ResultConsumer, "_reconnect_pubsub", naming)  # type: ignore[attr-defined]
 
 
 def _with(part: type, connection: type) -> type:

@@ -12,6 +12,7 @@ from kombu.utils.url import as_url
 from pydantic import ValidationError
 
 from repot.brokers.claiming import claim_messages
+from repot.brokers.errors import tls_failure
 from repot.brokers.primary import follow_the_primary, store_on_the_primary
 from repot.config import Role, entries, explain, load
 from repot.config.celery import fold
@@ -23,6 +24,7 @@ from repot.upstream.app_state import state_of
 from repot.upstream.collector import is_own
 from repot.upstream.control_queues import supply_kinds
 from repot.upstream.current_app import resolve
+from repot.upstream.redis_connections import name_errors_of_results
 from repot.upstream.retry_state import keep_final_results
 from repot.worker.routing import install
 
@@ -169,6 +171,8 @@ def _protect_results(backend: ServiceUrl) -> None:
     store_on_the_primary(backend)
     if backend.scheme in REDIS_SCHEMES:
         keep_final_results()
+        # else a sender tries 20 times, a second each, and asks to be restarted
+        name_errors_of_results(lambda address, error: tls_failure(address, error) or error)
 
 
 def _instrument(journal: Path) -> None:
@@ -237,7 +241,16 @@ def _applies(app: Celery, entry: Entry, given: set[str]) -> bool:
     if entry.key == "task_queues":
         # the application's own queues are complete, unless a variable adds others
         return "queue_names" in given or not app.conf.task_queues
-    return bool(given & set(entry.fields)) or not is_own(app, entry.key) or is_valkey(app.conf.get(entry.key))
+    if given & set(entry.fields) or not is_own(app, entry.key):
+        return True
+    return is_valkey(app.conf.get(entry.key)) or _is_unverified(app, entry.key)
+
+
+def _is_unverified(app: Celery, key: str) -> bool:
+    """Return whether the application has a `rediss://` broker and does not say how to verify it: kombu would not."""
+    address = app.conf.get(key) if key.startswith("broker_") and key.endswith("url") else None
+    servers = str(address or "").split(";") if not isinstance(address, list | tuple) else map(str, address)
+    return any(one.strip().startswith("rediss://") for one in servers) and not is_own(app, "broker_use_ssl")
 
 
 def _apply(app: Celery, config: dict[str, Any]) -> None:

@@ -20,9 +20,10 @@ from click.testing import CliRunner
 from kombu import Connection, Queue
 from kombu.exceptions import OperationalError
 
+import repot
 from repot.cli.main import main
 from repot.config import BrokerUrl, ExplicitSettings, celery_config
-from repot.errors import StoreUnreachable
+from repot.errors import StoreUnreachable, TlsFailed
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.migrate.addresses import Address
 from repot.testbed import executables, free_port, rabbitmq_server, redis_server
@@ -180,6 +181,18 @@ def test_the_lease_store_is_verified_too(
         return
     with pytest.raises(StoreUnreachable, match=r"(?i)certificate"):
         store.inspect("0" * 64)
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("backend", ["rediss", "cache+memory"])
+def test_a_sender_learns_at_once_whom_it_does_not_trust(redis_port: int, certificate: Path, backend: str) -> None:
+    """Also at addresses of the application's own; Celery tries for 20 s, and says that it must be restarted."""
+    results = f"rediss://{RIGHT}:{redis_port}/1" if backend == "rediss" else "cache+memory://"
+    app = Celery("tls", broker=f"rediss://{RIGHT}:{redis_port}/0", backend=results, set_as_current=False)
+    app.conf.update(task_publish_retry_policy={"max_retries": 0})
+    repot.configure(app, ExplicitSettings(tls_ca_certs=certificate / "other.pem"))
+    with pytest.raises(TlsFailed if backend == "rediss" else OperationalError, match=r"(?i)certificate"):
+        app.send_task("shop.charge")
 
 
 class Encrypted:

@@ -132,13 +132,13 @@ PASTED: ContextVar[str] = ContextVar("pasted", default="")
 
 
 def application(conf: Mapping[str, Any], **options: Any) -> Celery:
-    """An application with one task, `shop.bill`, of these options."""
+    """An application with one task, `shop.bill` by default, of these options."""
     app = Celery("shop", set_as_current=False)
     # a copy: what is pasted changes dictionaries in place
     app.conf.update(deepcopy(dict(conf)))
     known = {"app": app, "os": os, "socket": socket, "ssl": ssl, "Queue": Queue, "Exchange": Exchange}
     exec(PASTED.get(), known)  # noqa: S102 - what the doctor itself says to write
-    app.task(name="shop.bill", shared=False, **options)(bill)  # type: ignore[no-untyped-call,unused-ignore]
+    app.task(**{"name": "shop.bill", "shared": False, **options})(bill)  # type: ignore[no-untyped-call,unused-ignore]
     return app
 
 

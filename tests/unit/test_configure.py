@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from ssl import CERT_NONE, CERT_REQUIRED
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ReferenceType, ref
@@ -333,6 +334,39 @@ OWN_WAYS = {
     "YAML": "import yaml\napp.conf.update(yaml.safe_load('broker_url: redis://own/1'))",
     "old names": "app.conf.update(BROKER_URL='redis://own/1')",
 }
+
+
+@pytest.mark.parametrize(
+    ("own", "options"),
+    [
+        ({"broker_url": "rediss://h/0"}, {"ssl_cert_reqs": CERT_REQUIRED, "ssl_check_hostname": True}),
+        (
+            {"broker_url": ["rediss://h/0", "rediss://i/0"]},
+            {"ssl_cert_reqs": CERT_REQUIRED, "ssl_check_hostname": True},
+        ),
+        (
+            {"broker_url": "rediss://h/0?ssl_cert_reqs=none"},
+            # redis-py before 6 refuses to check the name in a certificate that it does not verify
+            {"ssl_cert_reqs": CERT_NONE, "ssl_check_hostname": False},
+        ),
+        (
+            {"broker_url": "rediss://h/0?ssl_check_hostname=false"},
+            {"ssl_cert_reqs": CERT_REQUIRED, "ssl_check_hostname": False},
+        ),
+        (
+            {"broker_url": "rediss://h/0", "broker_use_ssl": {"ssl_cert_reqs": CERT_NONE}},
+            {"ssl_cert_reqs": CERT_NONE},
+        ),
+    ],
+)
+def test_a_server_that_the_application_names_is_verified_unless_it_says_otherwise(
+    own: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """Kombu verifies nothing at rediss:// without options."""
+    app = shop(**own)
+    repot.configure(app, ExplicitSettings())
+    for connection in (app.connection_for_read(), app.connection_for_write()):
+        assert options == connection.ssl
 
 
 @pytest.mark.parametrize("lines", OWN_WAYS.values(), ids=OWN_WAYS)

@@ -105,6 +105,18 @@ def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name:
         ({"WORKER_BROKER_READ_URL": "redis://h"}, "without WORKER_BROKER_WRITE_URL"),
         ({"WORKER_BROKER_URL": "sentinel://h:26379/0"}, "WORKER_SENTINEL_MASTER is missing"),
         ({"WORKER_TLS_KEY": "key.pem"}, "WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together"),
+        (
+            {"WORKER_TLS_VERIFY": "false", "WORKER_BROKER_URL": f"rediss://:{PLANTED}@h?ssl_cert_reqs=required"},
+            "WORKER_BROKER_URL has the option ?ssl_cert_reqs=required, but WORKER_TLS_VERIFY is false",
+        ),
+        (
+            {"WORKER_TLS_VERIFY": "true", "WORKER_LEASE_STORE": "rediss://h?ssl_cert_reqs=CERT_NONE"},
+            "WORKER_LEASE_STORE has the option ?ssl_cert_reqs=CERT_NONE, but WORKER_TLS_VERIFY is true",
+        ),
+        (
+            {"WORKER_TLS_VERIFY": "true", "CELERY_BROKER_URL": "rediss://a;rediss://b?ssl_check_hostname=no"},
+            "CELERY_BROKER_URL has the option ?ssl_check_hostname=no, but WORKER_TLS_VERIFY is true",
+        ),
         ({"WORKER_TASK_TIME_LIMIT": "5", "WORKER_TASK_SOFT_TIME_LIMIT": "5"}, "would have no effect"),
         ({"WORKER_QUEUE_NAMES": "a,a"}, "names a queue twice"),
         ({"WORKER_QUEUE_NAMES": "a.#"}, "wildcard"),
@@ -125,6 +137,23 @@ def test_variables_that_do_not_belong_are_named(
         load()
     assert said in caught.value.message
     assert PLANTED not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"WORKER_BROKER_URL": "rediss://h?ssl_cert_reqs=none"},
+        {"WORKER_BROKER_URL": "rediss://h?ssl_cert_reqs=required", "WORKER_TLS_VERIFY": "true"},
+        {"WORKER_BROKER_URL": "rediss://h?ssl_cert_reqs=none&ssl_check_hostname=False", "WORKER_TLS_VERIFY": "0"},
+        {"WORKER_BROKER_URL": "rediss://h?ssl_ca_certs=/a.crt", "WORKER_TLS_CA_CERTS": "/b.crt"},
+    ],
+)
+def test_an_address_may_say_of_tls_what_no_variable_contradicts(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert variables["WORKER_BROKER_URL"].partition("?")[2] in load().broker_url.reveal()
 
 
 @pytest.mark.parametrize(

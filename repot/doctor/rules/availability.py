@@ -495,12 +495,14 @@ def soft_limit_too_late(facts: Facts) -> Iterator[Finding]:
     A soft limit that is not below it never gives the task time to clean up.
     """
     for task in facts.tasks:
-        if task.time_limit_s and task.soft_time_limit_s and task.soft_time_limit_s >= task.time_limit_s:
-            yield Finding(
-                f"soft limit {task.soft_time_limit_s:g} s, hard limit {task.time_limit_s:g} s",
-                task=task.name,
-                fix=f"app.conf.task_soft_time_limit = {task.time_limit_s * 0.9:g}",
-            )
+        for soft, hard in facts.limits_s(task):
+            if soft and hard and soft >= hard:
+                yield Finding(
+                    f"soft limit {soft:g} s, hard limit {hard:g} s",
+                    task=task.name,
+                    fix=f"app.conf.task_soft_time_limit = {hard * 0.9:g}",
+                )
+                break
 
 
 @rule(

@@ -581,8 +581,9 @@ def timed_out_task_spins(facts: Facts) -> Iterator[Finding]:
     It reaches the limit again, and only a quorum queue on RabbitMQ 4 or newer counts the deliveries.
     """
     for task in facts.late_tasks() if facts.has_version("celery", 5, 5) else ():
-        if not task.acks_on_timeout and task.time_limit_s and not _counts_deliveries(facts, task):
-            yield Finding(f"is requeued each time it reaches {task.time_limit_s:g} s", task=task.name)
+        limit = facts.limit_s(task)
+        if not task.acks_on_timeout and limit and not _counts_deliveries(facts, task):
+            yield Finding(f"is requeued each time it reaches {limit:g} s", task=task.name)
 
 
 @rule(

@@ -48,6 +48,9 @@ _NUMERIC_OPTIONS = frozenset(
 _POOLS = frozenset({"eventlet", "gevent", "prefork", "processes", "solo", "threads"})
 
 
+#: How much two parts of a name resemble each other, from 0 to 1, if one is a slip of the pen for the other.
+_ALIKE = 0.7
+
 #: Files with the settings of tests: `settings/test.py`, `test_settings.py`, `tests/settings.py`.
 _OF_TESTS = re.compile(r"(^|[/_])tests?([/_.]|$)")
 
@@ -475,5 +478,15 @@ def setting_of_no_release(facts: Facts) -> Iterator[Finding]:
 
 
 def _closest(name: str, known: frozenset[str]) -> str:
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-    return found[0] if found else ""
+    found = difflib.get_close_matches(name, known, n=3, cutoff=0.8)
+    return next((one for one in found if _is_slip(name, one)), "")
+
+
+def _is_slip(name: str, other: str) -> bool:
+    """Return whether two names differ by slips of the pen: long names of one package are alike as a whole."""
+    ours, theirs = name.split("."), other.split(".")
+    if len(ours) == len(theirs):
+        return all(difflib.SequenceMatcher(None, *parts).ratio() > _ALIKE for parts in zip(ours, theirs, strict=True))
+    # a part too few, or too many
+    longer, shorter = sorted((ours, theirs), key=len, reverse=True)
+    return any(longer[:place] + longer[place + 1 :] == shorter for place in range(len(longer)))

@@ -109,7 +109,7 @@ def no_tls(facts: Facts) -> Iterator[Finding]:
     ERROR,
     fix="""
     # Redis, in the address:
-    rediss://host:6379/0?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=/etc/ssl/certs/ca-certificates.crt
+    rediss://host:6379/0?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=/path/ca.crt
     # RabbitMQ; server_hostname None lets kombu fill in the host:
     app.conf.broker_use_ssl = {'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path/ca.crt', 'server_hostname': None}
     """,
@@ -118,7 +118,9 @@ def no_tls(facts: Facts) -> Iterator[Finding]:
 def certificate_not_checked(facts: Facts) -> Iterator[Finding]:
     """Encryption without verification of the certificate does not stop a man in the middle.
 
-    kombu verifies nothing for rediss:// without options, and not the host name for amqps://.
+    kombu verifies nothing for rediss:// without options, and not the host name for amqps://. The file has the
+    certificate of the authority that signed the server's, or a self-signed server's own; without one the system's are
+    read, for a server with a public certificate.
     """
     for key, server, options in _servers(facts):
         if not server.is_encrypted and not options:

@@ -8,7 +8,7 @@ import ssl
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,8 +26,10 @@ from support.judging import (
     judge,
     queue,
     rabbitmq,
+    redis,
     stock,
     stock_options,
+    worker,
 )
 
 if TYPE_CHECKING:
@@ -183,3 +185,20 @@ def test_a_host_name_that_its_kombu_does_not_fill_in_is_not_verified() -> None:
     assert () == judge(old(conf, "5.2.7"), "RPT404").findings
     (one,) = judge(old(conf, "4.4.7"), "RPT404").findings
     assert "kombu 4.6.11 does not fill in" in one.finding.message
+
+
+@pytest.mark.parametrize(
+    ("task", "limits"),
+    [({}, [(None, 9000), (30, 60)]), ({"time_limit": 7200}, [(None, 7200), (30, 7200)])],
+)
+def test_a_limit_is_the_tasks_own_or_the_start_commands_or_the_configurations(
+    task: dict[str, Any], limits: list[tuple[float | None, float]]
+) -> None:
+    """A public project's workers start with `--time-limit=10000`, and its configuration says 1800."""
+    workers = (*worker(time_limit="9000"), *worker(soft_time_limit="30"))
+    found = facts(redis(task_time_limit=60, task_soft_time_limit=None), task=task, workers=workers)
+    if found.has_version("celery", 5, 7):
+        # a task takes what the configuration has for its own
+        limits = [(soft, 60 if hard == 9000 else hard) for soft, hard in limits]
+    assert limits == found.limits_s(found.tasks[0])
+    assert max(hard for _, hard in limits) == found.limit_s(found.tasks[0])

@@ -201,6 +201,7 @@ def test_a_name_that_is_not_read_is_of_one_sort(read: Callable[..., Facts], writ
         ("def probe(): return getattr(settings, 'CELERY_WORKER_MASCOT', None)", True),
         ("settings = {'CELERY_WORKER_MASCOT': 1}; print(settings['CELERY_WORKER_MASCOT'])", True),
         ("settings = {}; print(settings.get('CELERY_WORKER_MASCOT'))", True),
+        ("CELERY_WORKER_MASCOT = 'cat'; LOGGING = {'level': CELERY_WORKER_MASCOT}", True),
         ("", False),
         # a setting's own variable, and what takes it over
         ("import os; print(os.environ.get('CELERY_WORKER_MASCOT'), os.getenv('CELERY_WORKER_MASCOT'))", False),

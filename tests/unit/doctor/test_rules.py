@@ -154,6 +154,7 @@ WITHOUT_REDIS = {**GOOD_RABBITMQ, "result_backend": "db+postgresql+psycopg://db/
 SENT_EARLY = EarlySend("charge.delay()", "inside transaction.atomic()", Location("shop/views.py", 7))
 ELSEWHERE = "redis://localhost:6379/3"
 LONG = {"time_limit": 7200}
+DEEP = {"name": "shop.base.services.datasync.sync_due"}
 CONSUMES = {**QUORUM, "x-consumer-timeout": 7200000}
 TTL = DeclaredPolicy("short", "^cel", "queues", 0, {"message-ttl": 60000})
 OTHER_TTL = DeclaredPolicy("short", "^other", "queues", 0, {"message-ttl": 60000})
@@ -1361,6 +1362,20 @@ CASES = [
         lambda: facts(redis(task_routes={"shop.*": "long"})),
         "'shops.*' matches no task; meant: shop.*",
         "pattern",
+    ),
+    Case(
+        "RPT524",
+        lambda: facts(redis(task_routes={"shop.base.services.datasink.*": "long"}), task=DEEP),
+        lambda: facts(redis(task_routes={"shop.base.services.quotas.*": "long"}), task=DEEP),
+        "'shop.base.services.datasink.*' matches no task; meant: shop.base.services.datasync.*",
+        "the part that differs",
+    ),
+    Case(
+        "RPT524",
+        lambda: facts(redis(task_routes={"shop.base.services.datasync": "long"}), task=DEEP),
+        lambda: facts(redis(task_routes={"shop.base.services.datasync.sync_due": "long"}), task=DEEP),
+        "'shop.base.services.datasync' matches no task; meant: shop.base.services.datasync.*",
+        "a part too few",
     ),
     Case(
         "RPT525",
