@@ -447,17 +447,18 @@ def always_eager(facts: Facts) -> Iterator[Finding]:
 def route_without_task(facts: Facts) -> Iterator[Finding]:
     """Celery compares the keys of `task_routes` with the names of tasks, and ignores a key that matches none.
 
-    The task goes to the default queue, without an error. Keys that resemble no task of the application are left out:
-    they may be for tasks of another one.
+    The task goes to the default queue, without an error. Keys of packages without a task of the application are left
+    out: they may be for tasks of another one.
     """
     names = {*(task.name for task in facts.tasks), *facts.library_tasks}
     modules = {name.rpartition(".")[0] for name in names} - {""}
+    packages = {module.rpartition(".")[0] for module in modules} - {""}
     known_names = frozenset((*names, *(f"{module}.*" for module in modules)))
     for key, _ in routes_of(facts["task_routes"]):
         if not isinstance(key, str) or any(fnmatch.fnmatchcase(name, key) for name in names):
             continue
-        near = _closest(key, known_names)
-        if near or key.rpartition(".")[0] in modules:
+        near, module = _closest(key, known_names), key.rpartition(".")[0]
+        if near or module in modules or module.rpartition(".")[0] in packages:
             yield Finding(f"{key!r} matches no task" + (f"; meant: {near}" if near else ""), setting="task_routes")
 
 

@@ -1366,9 +1366,16 @@ CASES = [
     Case(
         "RPT524",
         lambda: facts(redis(task_routes={"shop.base.services.datasink.*": "long"}), task=DEEP),
-        lambda: facts(redis(task_routes={"shop.base.services.quotas.*": "long"}), task=DEEP),
+        lambda: facts(redis(task_routes={"shop.base.datasink.*": "long", "shops.base.quotas.*": "long"}), task=DEEP),
         "'shop.base.services.datasink.*' matches no task; meant: shop.base.services.datasync.*",
         "the part that differs",
+    ),
+    Case(
+        "RPT524",
+        lambda: facts(redis(task_routes={"shop.base.services.quotas.*": "long"}), task=DEEP),
+        lambda: facts(redis(task_routes={"shop.base.services.*": "long"}), task=DEEP),
+        "'shop.base.services.quotas.*' matches no task",
+        "its package",
     ),
     Case(
         "RPT524",
