@@ -112,6 +112,7 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     signals.before_task_publish.connect(_register_expiry, dispatch_uid="repot-expiry")
     if role is Role.WORKER:
         signals.worker_init.connect(_start_status_writer, dispatch_uid="repot-status")
+        signals.worker_ready.connect(_log_settings, dispatch_uid="repot-first-lines")
         signals.task_prerun.connect(_record_begin, dispatch_uid="repot-begin")
         signals.task_postrun.connect(_record_end, dispatch_uid="repot-end")
         app.steps["consumer"].update(_STEPS)
@@ -215,6 +216,14 @@ def _record_end(task_id: str = "", task: Any = None, **_: Any) -> None:  # noqa:
         from repot.worker.expiry_register import record_end
 
         record_end(task_id, task)
+
+
+def _log_settings(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """Log what a worker of a configured application does; senders do not import it."""
+    if configured_with(sender.app) is not None:
+        from repot.worker.first_lines import log_settings
+
+        log_settings(sender)
 
 
 def _start_status_writer(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 CELERY_DEFAULT = "Celery's default"
 APPLICATION = "application"
+REPOT = "repot"
+#: How an origin ends that names variables: those that state the value, and those that would.
+STATED, NOT_STATED = " (environment)", " (repot's default)"
 
 #: Socket options are integers; their names are readable.
 _SOCKET_OPTIONS = {getattr(socket, name): name for name in dir(socket) if name.startswith("TCP_")}
@@ -50,16 +53,16 @@ def effective_config(app: Celery) -> Iterator[EffectiveSetting]:
 def _origin(app: Celery, key: str, value: object, *, own: bool) -> str:
     applied = applied_entries(app)
     if not applied and (overriding := overriding_variable(key)):
-        return f"{overriding} (environment)"
+        return overriding + STATED
     entry, given = applied.get(key, (None, set()))
     # task_queues may also contain the application's own
     if entry is None or (value != entry.value and key != "task_queues"):
         return APPLICATION if own else CELERY_DEFAULT
     if not entry.fields:
-        return "repot"
+        return REPOT
     if given:
-        return f"{', '.join(source(field) for field in entry.fields if field in given)} (environment)"
-    return f"{', '.join(map(variable, entry.fields))} (repot's default)"
+        return ", ".join(source(field) for field in entry.fields if field in given) + STATED
+    return ", ".join(map(variable, entry.fields)) + NOT_STATED
 
 
 def _flat(app: Celery) -> Iterator[tuple[str, Any, bool]]:
