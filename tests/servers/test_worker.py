@@ -118,6 +118,14 @@ def test_a_task_runs_once_and_has_its_effect(shared: RunningWorker) -> None:
     assert [{"state": "SUCCESS"}] == shared.lines(ENDED, task)
 
 
+@pytest.mark.promise("redis")
+def test_a_ready_worker_logs_what_repot_set(shared: RunningWorker) -> None:
+    lines = [line for line in shared.worker.log_tail(1000).splitlines() if "] repot: " in line]
+    assert 3 == len(lines), shared.worker.log_tail(40)
+    assert f"reads {shared.settings.read_url}, stated in " in lines[0]
+    assert f"dead letters go to {shared.settings.dead_letter_queue}" in lines[1]
+
+
 def test_a_failing_task_fails(shared: RunningWorker) -> None:
     task = shared.send("repot.fail")
     shared.await_line(ENDED, task)
