@@ -94,7 +94,7 @@ class SourceFacts:
     Attributes:
         keys: where a name is written.
         reads: names that some code reads from an object: `settings.NAME`, `getattr(settings, "NAME")`, `conf["NAME"]`.
-        rejects: where a Reject is raised; `revokes`: where a task is revoked.
+        rejects: where a Reject is raised; `chords`: where a chord is made; `revokes`: where a task is revoked.
         extents: file and first line of a function, or of its class -> its first and last line.
         early_sends: tasks that are sent in an open transaction.
         writes: rows that tasks write outside `self.transaction()`.
@@ -106,6 +106,7 @@ class SourceFacts:
     keys: Mapping[str, Location] = field(default_factory=dict)
     reads: frozenset[str] = frozenset()
     rejects: tuple[Location, ...] = ()
+    chords: tuple[Location, ...] = ()
     misuses: tuple[Misuse, ...] = ()
     revokes: tuple[Location, ...] = ()
     extents: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -121,6 +122,7 @@ class _Found:
     keys: dict[str, Location] = field(default_factory=dict)
     reads: set[str] = field(default_factory=set)
     rejects: list[Location] = field(default_factory=list)
+    chords: list[Location] = field(default_factory=list)
     misuses: list[Misuse] = field(default_factory=list)
     revokes: list[Location] = field(default_factory=list)
     extents: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -157,6 +159,7 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         keys=found.keys,
         reads=frozenset(found.reads),
         rejects=tuple(found.rejects),
+        chords=tuple(found.chords),
         misuses=tuple(found.misuses),
         revokes=tuple(found.revokes),
         extents=found.extents,
@@ -263,16 +266,25 @@ class _Reader(ast.NodeVisitor):
             if keyword.arg:
                 self._key(_CONSTRUCTOR.get(keyword.arg, keyword.arg), keyword.value)
         self._read(node)
-        if called == "Reject" and (found := self._symbol(node.func)) and found.module == "celery.exceptions":
-            requeue = next((word.value for word in node.keywords if word.arg == "requeue"), None)
-            requeue = requeue or (node.args[1] if len(node.args) > 1 else None)
-            if not (isinstance(requeue, ast.Constant) and requeue.value):
-                self._found.rejects.append(self._location(node))
+        if called in ("Reject", "chord"):
+            self._celerys(called, node)
         if called == "revoke" and isinstance(node.func, ast.Attribute) and _last_name(node.func.value) == "control":
             self._found.revokes.append(self._location(node))
         if called in _SENDING and isinstance(node.func, ast.Attribute):
             self._sending(called, node, node.func.value)
         self.generic_visit(node)
+
+    def _celerys(self, called: str, node: ast.Call) -> None:
+        """Note a Reject that deletes its message, or a chord, if the name is Celery's."""
+        found = self._symbol(node.func)
+        module = found.module if found else ""
+        if called == "Reject" and module == "celery.exceptions":
+            requeue = next((word.value for word in node.keywords if word.arg == "requeue"), None)
+            requeue = requeue or (node.args[1] if len(node.args) > 1 else None)
+            if not (isinstance(requeue, ast.Constant) and requeue.value):
+                self._found.rejects.append(self._location(node))
+        elif called == "chord" and module.partition(".")[0] == "celery":
+            self._found.chords.append(self._location(node))
 
     def _sending(self, called: str, node: ast.Call, receiver: ast.expr) -> None:
         keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}

@@ -75,7 +75,7 @@ _SKIPPED_DIRS = frozenset(
 )
 _MAX_FILES = 3000
 #: A module that is not loaded is read only if this matches.
-_SENDS = r"\.(delay|apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\("
+_SENDS = r"\bchord\(|\.(delay|apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\("
 #: Packages whose classes and functions decide what a name in the source stands for.
 _KNOWN_PACKAGES = frozenset({"celery", "django", "sqlalchemy", "sqlmodel"})
 

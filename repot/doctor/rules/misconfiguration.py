@@ -478,6 +478,32 @@ def setting_of_no_release(facts: Facts) -> Iterator[Finding]:
         yield Finding("is not read", setting=name)
 
 
+@rule(
+    "RPT526",
+    "The result backend cannot count a chord",
+    ERROR,
+    fix="app.conf.result_backend = 'redis://localhost:6379/1'  # or a database",
+    evidence=(
+        "celery/backends/rpc.py: RPCBackend.ensure_chords_allowed",
+        "celery/backends/base.py: DisabledBackend.ensure_chords_allowed",
+    ),
+)
+def chord_without_store(facts: Facts) -> Iterator[Finding]:
+    """A chord runs its last task when all others have stored their results.
+
+    `rpc://` sends each result to the process that asked for it, and a disabled backend stores none: sending the chord
+    raises NotImplementedError, on either broker. A group with a task after it (`group | task`) is a chord as well, but
+    none that this rule sees.
+    """
+    backend = str(facts["result_backend"] or "disabled")
+    if not backend.startswith(("rpc", "disabled")):
+        return
+    which = "rpc://" if backend.startswith("rpc") else "no result backend"
+    for location in facts.source.chords:
+        if not _OF_TESTS.search(location.file):
+            yield Finding(f"a chord cannot be sent with {which}", setting="result_backend", location=location)
+
+
 def _closest(name: str, known: frozenset[str]) -> str:
     found = difflib.get_close_matches(name, known, n=3, cutoff=0.8)
     return next((one for one in found if _is_slip(name, one)), "")

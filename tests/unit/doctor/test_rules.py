@@ -154,6 +154,13 @@ WITHOUT_REDIS = {**GOOD_RABBITMQ, "result_backend": "db+postgresql+psycopg://db/
 SENT_EARLY = EarlySend("charge.delay()", "inside transaction.atomic()", Location("shop/views.py", 7))
 ELSEWHERE = "redis://localhost:6379/3"
 LONG = {"time_limit": 7200}
+
+
+def chord_in(file: str) -> SourceFacts:
+    """A chord in a file."""
+    return SourceFacts(chords=(Location(file, 3),))
+
+
 DEEP = {"name": "shop.base.services.datasync.sync_due"}
 CONSUMES = {**QUORUM, "x-consumer-timeout": 7200000}
 TTL = DeclaredPolicy("short", "^cel", "queues", 0, {"message-ttl": 60000})
@@ -1389,6 +1396,19 @@ CASES = [
         lambda: facts(redis(worker_mascot="cat")),
         lambda: facts(redis(flower_port=5555)),
         "is not read",
+    ),
+    Case(
+        "RPT526",
+        lambda: facts(rabbitmq(result_backend="rpc://"), source=chord_in("shop/tasks.py")),
+        lambda: facts(rabbitmq(), source=chord_in("shop/tasks.py")),
+        "a chord cannot be sent with rpc://",
+    ),
+    Case(
+        "RPT526",
+        lambda: facts(redis(result_backend=None), source=chord_in("shop/tasks.py")),
+        lambda: facts(redis(result_backend=None), source=chord_in("tests/test_tasks.py")),
+        "a chord cannot be sent with no result backend",
+        "disabled",
     ),
     # what a move changes
     Case("RPT514", lambda: facts(redis(broker_url="valkey://localhost/0")), on_redis, "no transport 'valkey'"),

@@ -160,8 +160,21 @@ def test_a_plain_retry_waits_the_tasks_own_delay(project: Callable[[str], Facts]
         ("raise Reject('bad', True)", 0),
     ],
 )
-def test_a_rejection(project: Callable[[str], Facts], call: str, found: int) -> None:
+def test_a_rejection_deletes(project: Callable[[str], Facts], call: str, found: int) -> None:
     assert found == len(project(f"@app.task(shared=False)\ndef bill():\n    {call}\n").source.rejects)
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("from celery import chord\nchord([])", 1),
+        ("import celery\ncelery.chord([])", 1),
+        ("from celery.canvas import chord as joined\nchord = None", 0),
+        ("def chord(notes): ...\nchord([])", 0),
+    ],
+)
+def test_a_chord_is_celerys(project: Callable[[str], Facts], lines: str, found: int) -> None:
+    assert found == len(project(lines).source.chords)
 
 
 @pytest.mark.parametrize(
