@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from celery import Celery
 
+import repot
 from repot.chaos.instruments.journal import ENDED
-from repot.config import child_environment, inherited_environment
+from repot.config import ExplicitSettings, child_environment, inherited_environment
 from repot.testbed import rabbitmq_server
 from repot.testbed.process import ReapedProcess
 from repot.waiting import wait_until
@@ -302,3 +305,50 @@ def test_a_dead_letter_of_one_release_is_replayed_by_the_other(
     run(shop, second, *dlq, "replay", "--queue", shop.name, "--execute")
     wait_until(lambda: sent.id in repaired.read_text(), within_s=WITHIN_S, what="the task has run")
     assert 1 == len(appended_lines(repaired))
+
+
+STOCK_SENDER = """
+import sys
+from celery import Celery
+from kombu import Queue
+url, queue, declares = sys.argv[1:]
+app = Celery("stock", broker=url)
+app.conf.update(task_default_queue=queue)
+if declares == "no":
+    app.conf.update(task_queues=[Queue(queue, no_declare=True)])
+app.send_task("shop.add")
+"""
+
+
+@pytest.mark.promise("rabbitmq-not declared")
+@pytest.mark.parametrize(
+    ("declares", "kept", "is_refused"),
+    [
+        ("yes", {}, True),
+        ("no", {}, False),
+        # as a deployment that is on RabbitMQ already
+        ("yes", {"queue_type": "classic", "dead_letter_queue": ""}, False),
+    ],
+    ids=["declared", "not declared", "kept"],
+)
+def test_a_stock_sender_uses_a_queue_of_repots_as_the_page_says(
+    server: Server, redis: Server, declares: str, kept: dict[str, Any], *, is_refused: bool
+) -> None:
+    """On Redis there is nothing to declare."""
+    queue = f"q-{uuid4()}"
+    addresses: dict[str, Any] = {"broker_url": server.url, "result_backend": redis.results_url}
+    ours = Celery("ours", set_as_current=False)
+    repot.configure(ours, ExplicitSettings(**addresses, queue_names=(queue,), **kept))
+    ours.send_task("shop.add")
+    command = [sys.executable, "-c", STOCK_SENDER, server.url, queue, declares]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    refused = is_refused and server.url.startswith("amqp")
+    assert refused == ("PRECONDITION_FAILED" in done.stderr), done.stderr
+    assert refused == (done.returncode != 0)
+    with ours.connection_for_read() as connection:
+        channel: Any = connection.default_channel
+        wait_until(
+            lambda: (1 if refused else 2) == channel.queue_declare(queue, passive=True).message_count,
+            within_s=20,
+            what="the queue has what was sent",
+        )
