@@ -9,6 +9,7 @@ import logging
 import os
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from threading import Condition, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -29,8 +30,8 @@ _CONCURRENCY = 16
 #: Seconds until the thread goes on after an unexpected error.
 _AFTER_ERROR_S = 1.0
 
-#: Requests that are kept to be sent again; beyond that, the oldest are dropped.
-_MAX_UNSENT = 1000
+#: Optional requests that are kept to be sent again; beyond that, the oldest are dropped.
+_MAX_OPTIONAL = 1000
 
 
 class Renewable(Protocol):
@@ -67,18 +68,24 @@ class Renewer:
         with self._changed:
             self._due.pop(id(lease), None)
 
-    def send_later(self, send: Callable[[], object], every_s: float) -> None:
-        """Call `send` in the background until it succeeds. From any thread."""
+    def send_later(self, send: Callable[[], object], every_s: float, *, is_optional: bool = False) -> None:
+        """Call `send` in the background until it succeeds. From any thread.
+
+        While a store is away, each message that asks it leaves an optional request: they are limited in number, and
+        displace no other, such as the outcome of an effect.
+        """
         if os.getpid() != self._pid:
             self._reset()
         with self._changed:
-            self._unsent.append(send)
+            (self._optional if is_optional else self._unsent).append(send)
             self._wake_within(every_s)
 
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._due: dict[int, tuple[float, Renewable]] = {}
-        self._unsent: deque[Callable[[], object]] = deque(maxlen=_MAX_UNSENT)
+        #: As many as there were tasks in hand when the store was lost.
+        self._unsent: deque[Callable[[], object]] = deque()
+        self._optional: deque[Callable[[], object]] = deque(maxlen=_MAX_OPTIONAL)
         self._changed = Condition()
         #: When the thread wakes next; None while it has nothing to do.
         self._next_at: float | None = None
@@ -113,17 +120,20 @@ class Renewer:
                 self._changed.wait(None if self._next_at is None else self._next_at - monotonic())
             now = monotonic()
             due = [lease for due_at, lease in self._due.values() if due_at <= now]
-            unsent = [self._unsent.popleft() for _ in range(len(self._unsent))]
+            unsent, optional = list(self._unsent), list(self._optional)
+            self._unsent.clear()
+            self._optional.clear()
         with no_fork():
             _each(self._renew, due)
-            _each(self._send, unsent)
+            _each(partial(self._send, self._unsent), unsent)
+            _each(partial(self._send, self._optional), optional)
         with self._changed:
             self._plan()
 
     def _plan(self) -> None:
         """Wake again within half the shortest interval, or not at all."""
         intervals = [lease.interval_s for _, lease in self._due.values()]
-        intervals += [1.0] if self._unsent else []
+        intervals += [1.0] if self._unsent or self._optional else []
         self._next_at = monotonic() + min(intervals) / 2 if intervals else None
 
     def _renew(self, lease: Renewable) -> None:
@@ -150,7 +160,7 @@ class Renewer:
             else:
                 self._due[id(lease)] = (due_at, lease)
 
-    def _send(self, send: Callable[[], object]) -> None:
+    def _send(self, kept: deque[Callable[[], object]], send: Callable[[], object]) -> None:
         try:
             send()
         except Exception as error:
@@ -159,7 +169,7 @@ class Renewer:
                     "unexpected error while repeating a request to the store", extra={"action": "resend_error"}
                 )
             with self._changed:
-                self._unsent.append(send)
+                kept.append(send)
 
 
 def _each(act: Callable[[T], None], items: list[T]) -> None:

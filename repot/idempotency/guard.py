@@ -125,7 +125,12 @@ class Guard:
             answer = self.store.acquire(fingerprint, request)
         except StoreUnreachable:
             released = Ending(RunOutcome.RELEASED, request.retention_s)
-            self._send_later(lambda: self.store.finish(fingerprint.key, request.owner, released, FinishMode.LATE))
+            # perhaps nothing was granted, and what was expires
+            self.renewer.send_later(
+                lambda: self.store.finish(fingerprint.key, request.owner, released, FinishMode.LATE),
+                self.settings.lease / 3,
+                is_optional=True,
+            )
             raise
         for event in _events(answer):
             _signal(event, request, fingerprint.key)

@@ -162,6 +162,45 @@ def test_a_run_whose_end_the_store_does_not_take_has_not_failed(
     wait_until(noted, within_s=10, what="the outcome is noted")
 
 
+class Away(MemoryLeaseStore):
+    """Does not answer while it is away."""
+
+    is_away = False
+
+    def acquire(self, *arguments: Any) -> Any:
+        self._answer()
+        return super().acquire(*arguments)
+
+    def finish(self, *arguments: Any) -> Any:
+        self._answer()
+        return super().finish(*arguments)
+
+    def _answer(self) -> None:
+        if self.is_away:
+            message = "away"
+            raise StoreUnreachable(message)
+
+
+def test_no_number_of_requests_displaces_the_outcome_of_an_effect() -> None:
+    """A backlog that kept asking while the store was away made workers forget what they had done: it was done again."""
+    store = Away()
+    guard, policy = Guard(store, ExplicitSettings(lease=0.3)), Policy()
+    lease = guard.acquire(KEY, policy, task="t", task_id="1")
+    assert isinstance(lease, Lease)
+    store.is_away = True
+    guard.finish(lease, guard.ending(policy, RunOutcome.DONE))
+    for number in range(1100):
+        with pytest.raises(StoreUnreachable):
+            guard.acquire(Fingerprint(f"k-{number}"), policy, task="t", task_id=str(number))
+    store.is_away = False
+
+    def noted() -> bool:
+        found = store.inspect(KEY.key)
+        return found is not None and found.state is State.DONE
+
+    wait_until(noted, within_s=10, what="the outcome is noted")
+
+
 class Returning:
     """Something whose renewal says that it is over, and that is added again at that moment."""
 
