@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import socket
 import struct
 from contextlib import suppress
@@ -46,13 +47,14 @@ def last_contact_at(peers: Iterable[tuple[str, int]]) -> float | None:
 def _silence_s(descriptor: int, peers: frozenset[tuple[str, int]]) -> float | None:
     """Return the seconds since data came on a connection to one of the peers; None for other descriptors."""
     try:
-        with socket.socket(fileno=descriptor) as one:
-            try:
-                if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getpeername()[:2] not in peers:
-                    return None
-                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_AT + _LAST_DATA.size)
-            finally:
-                one.detach()
+        # not `socket.socket`: eventlet's takes a descriptor for its own, and closes it for its owner
+        one = _socket.socket(fileno=descriptor)
+        try:
+            if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getpeername()[:2] not in peers:
+                return None
+            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_AT + _LAST_DATA.size)
+        finally:
+            one.detach()
         return float(_LAST_DATA.unpack_from(info, _LAST_DATA_AT)[0]) / 1000
     except (OSError, struct.error, AttributeError):
         # not a socket, not connected, or a system without TCP_INFO

@@ -424,7 +424,7 @@ def test_a_bridge_is_judged_by_its_status(redis: Server, rabbitmq: Server, toxip
         assert 200 == probed.get("/live").status
 
 
-@pytest.mark.parametrize("pool", ["threads", "gevent"])
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
 def test_other_pools_answer_in_mid_task(
     server: Server, redis: Server, toxiproxy: Server, tmp_path: Path, pool: str
 ) -> None:

@@ -394,7 +394,7 @@ def test_a_run_that_stood_still_and_was_not_missed_is_done(shop: Shop, order: st
     assert (State.DONE, 1) == (_record(shop, task.id).state, len(shop.effects(order)))
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet", "solo"])
 def test_a_lease_is_renewed_in_every_pool(redis: Server, opened: Callable[..., Shop], order: str, pool: str) -> None:
     shop = opened(redis, redis, visibility_timeout=3600, lease=6)
     hold = shop.file()
