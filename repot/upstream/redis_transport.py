@@ -18,6 +18,8 @@ from kombu import transport as transports
 from kombu.transport import redis, virtual
 from kombu.utils.eventio import READ, poll
 from kombu.utils.json import loads
+from redis._parsers import _HiredisParser, _RESP3Parser
+from redis.connection import DefaultParser
 from redis.exceptions import ConnectionError, ResponseError  # noqa: A004 - redis-py's
 
 from repot.upstream.point import Failure, Point
@@ -108,6 +110,7 @@ POINTS = (
         _STOPS,
         contains=("self.cycle = MultiChannelPoller()",),
     ),
+    Point("redis.connection:AbstractConnection.set_parser", Failure.LOUD, _STOPS, "(self, parser_class)", until="6"),
     Point(
         "redis._parsers.base:PushNotificationsParser.handle_push_response",
         Failure.SILENT,
@@ -157,6 +160,11 @@ POINTS = (
 _LOOK_EVERY_S = 1.0
 
 
+#: redis-py before 6 reads with hiredis where it is installed, and then has no handler for what is pushed.
+_HIREDIS_HAS_NO_NOTICES = DefaultParser is _HiredisParser and not hasattr(
+    _HiredisParser, "set_invalidation_push_handler"
+)
+
 _NAMES_CONNECTIONS = hasattr(redis.Channel, "client_name")
 _SWEEPS_BY_OPTION = hasattr(redis.Channel, "unacked_restore_interval")
 _CHECKS_LINKS = hasattr(redis.MultiChannelPoller, "maybe_check_brpop_health")
@@ -166,8 +174,19 @@ _STARTS_IN_GET = "on_poll_start" in redis.MultiChannelPoller.get.__code__.co_nam
 NOTICE = object()
 
 
+class _NoticeParser(_RESP3Parser):  # type: ignore[misc,unused-ignore]
+    """Returns a notice as an answer: where hiredis is installed, redis-py does not pass on that this is asked for."""
+
+    def read_response(self, *arguments: Any, **options: Any) -> Any:
+        return super().read_response(*arguments, **options | {"push_request": True})
+
+
 def mark_notices(connection: Any) -> None:
-    """Let `next_answer` tell notices from answers on a new link of redis-py's."""
+    """Let `next_answer` tell notices from answers on a new link of redis-py's, on which no answer is due."""
+    if _HIREDIS_HAS_NO_NOTICES and isinstance(connection._parser, _HiredisParser):
+        # of this link alone: redis-py's subscriptions rely on hiredis where it is installed
+        connection.set_parser(_NoticeParser)
+        connection._parser.on_connect(connection)  # type: ignore[no-untyped-call]
     parser = connection._parser
     # redis-py before 5.1 has one handler for what is pushed; no subscription shares the link
     handle = getattr(parser, "set_invalidation_push_handler", None) or parser.set_push_handler
