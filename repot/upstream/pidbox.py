@@ -90,14 +90,22 @@ class CommandMailbox:
     """
 
     def __init__(self, connection: Any, control_exchange: str, on_reply: Callable[[str, Any], None]) -> None:
-        """Declare the exchange of the commands and the queue of the replies; `on_reply(ticket, body)` takes a reply."""
+        """Declare the exchange of the commands and the queue of the replies; `on_reply(ticket, body)` takes a reply.
+
+        A reply that is not JSON has the body None: its worker has another `task_serializer`.
+        """
         mailbox: Any = Mailbox(control_exchange, type="fanout", accept=["json"], serializer="json")
         self._mailbox = mailbox(connection)
         channel = connection.default_channel
         self._mailbox.exchange(channel).declare()
         self._producer = Producer(channel, auto_declare=False, serializer="json")
-        consumer = Consumer(channel, [self._mailbox.reply_queue], accept=["json"], no_ack=True)
-        consumer.register_callback(lambda body, message: on_reply(str(message.headers.get("ticket")), body))
+
+        def receive(message: Any) -> None:
+            is_json = message.content_type == "application/json"
+            on_reply(str(message.headers.get("ticket")), message.decode() if is_json else None)
+
+        # by message: a callback for bodies raises ContentDisallowed in the middle of a wait
+        consumer = Consumer(channel, [self._mailbox.reply_queue], accept=["json"], no_ack=True, on_message=receive)
         consumer.consume()
 
     def send(self, method: str, node: str, ticket: str, within_s: float) -> None:

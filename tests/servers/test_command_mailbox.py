@@ -26,10 +26,10 @@ NODE = "node@test"
 
 
 @pytest.fixture
-def exchange(server: Server) -> Iterator[str]:
-    """The name of an exchange on which a node of kombu's answers `ping`."""
+def exchange(request: pytest.FixtureRequest, server: Server) -> Iterator[str]:
+    """The name of an exchange on which a node of kombu's answers `ping`; the test's parameter is its serializer."""
     name = f"control-{uuid4().hex}"
-    mailbox: Any = Mailbox(name, type="fanout", accept=["json"], serializer="json")
+    mailbox: Any = Mailbox(name, type="fanout", accept=["json"], serializer=getattr(request, "param", "json"))
     with Connection(server.url) as connection:
         node = mailbox(connection).Node(NODE, state=None, channel=connection.default_channel)
         node.handlers["ping"] = lambda _: {"ok": "pong"}
@@ -121,3 +121,13 @@ def test_a_ping_over_a_lost_link_fails(server: Server, toxiproxy: Server) -> Non
         with link.closed():
             Thread(target=ping, daemon=True).start()
             wait_until(lambda: bool(raised), within_s=60, what="the ping has failed")
+
+
+@pytest.mark.parametrize("exchange", ["pickle", "yaml"], indirect=True)
+def test_a_reply_that_is_not_json_is_not_read(server: Server, exchange: str) -> None:
+    """A project's workers reply in signed pickles: no command that asks workers may end with that."""
+    replies: list[tuple[str, Any]] = []
+    with Connection(server.url) as connection:
+        mailbox = CommandMailbox(connection, exchange, lambda ticket, body: replies.append((ticket, body)))
+        ticket = _ask(connection, mailbox, replies)
+        assert (ticket, None) == replies[-1]
