@@ -108,7 +108,8 @@ def order_options(command: F) -> F:
             "--app",
             metavar="APP",
             callback=_unless_blank,
-            help="The Celery application: its queues, its transport options, and whether results go by rpc://.",
+            help="The Celery application: its queues, transport options, content types, and whether results go by "
+            "rpc://. Default: WORKER_APP.",
         ),
         click.option(
             "--reroute",
@@ -183,7 +184,9 @@ def given_addresses(given: dict[str, Any], settings: WorkerSettings) -> Addresse
     if not (source and target):
         return None
     found = Addresses(source, target)
-    return with_options_of(found, load_app(given["app"])) if given.get("app") else found
+    # commands that only read a journal have no such option
+    name = _app_name(given, settings) if "app" in given else ""
+    return with_options_of(found, load_app(name)) if name else found
 
 
 def addresses_of(name: str, given: dict[str, Any], settings: WorkerSettings) -> Addresses:
@@ -225,7 +228,7 @@ def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: W
     """Return the order of the options, for the queues that they choose on the source."""
     from repot.migrate.choice import choose
 
-    app, mapping = _app(given), dict(_pair(one) for one in given["mapped"])
+    app, mapping = _app(given, settings), dict(_pair(one) for one in given["mapped"])
     return _order(
         name, addresses, given, settings, app, choose(addresses.source, settings, app, given["queues"], mapping)
     )
@@ -245,7 +248,7 @@ def order_again(
         queues = {queue: mapping.get(queue, queue) for queue in (given["queues"] or mapping)}
     else:
         given["dlq"] = given["dlq"] or bool(dead)
-    return _order(name, addresses, given, settings, _app(given), QueueChoice(queues))
+    return _order(name, addresses, given, settings, _app(given, settings), QueueChoice(queues))
 
 
 def _order(
@@ -285,13 +288,19 @@ def _order(
     )
 
 
-def _app(given: dict[str, Any]) -> Celery | None:
+def _app(given: dict[str, Any], settings: WorkerSettings) -> Celery | None:
     from repot.worker.app_loader import load_app
 
-    if given["app"] is None and given["reroute"]:
-        message = "--reroute asks the application: name it with -A"
+    name = _app_name(given, settings)
+    if not name and given["reroute"]:
+        message = "--reroute asks the application: name it with -A or WORKER_APP"
         raise click.UsageError(message)
-    return None if given["app"] is None else load_app(given["app"])
+    return load_app(name) if name else None
+
+
+def _app_name(given: dict[str, Any], settings: WorkerSettings) -> str:
+    """Return the application of -A, or else of WORKER_APP; empty if neither names one."""
+    return given["app"] or (settings.app if "app" in settings.model_fields_set else "")
 
 
 def _uses_rpc(app: Celery) -> bool:
@@ -308,10 +317,11 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _rules(queues: dict[str, str], given: dict[str, Any], settings: WorkerSettings, app: Celery | None) -> Rules:
     from repot.migrate.routing import routing_of
-    from repot.migrate.translate import PriorityPolicy, Rules
+    from repot.migrate.translate import PriorityPolicy, Rules, accepted_by
 
     route = routing_of(app) if app is not None and given["reroute"] else None
-    return Rules(PriorityPolicy(given["priority"]), given["raw"], queues, route, settings.dead_letters_of)
+    accepted = frozenset[str]() if app is None else accepted_by(app)
+    return Rules(PriorityPolicy(given["priority"]), given["raw"], queues, route, settings.dead_letters_of, accepted)
 
 
 def order_back(name: str, addresses: Addresses, given: dict[str, Any], record: Mapping[str, str]) -> Order:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two lines of progress, and between two counts of the source queue.
 _PROGRESS_S, _COUNT_S = 2.0, 10.0
+#: Queues that are counted before the move begins: each takes a request.
+_COUNTED_FIRST = 50
 
 
 @dataclass(slots=True)
@@ -48,6 +50,9 @@ class Progress:
         """Print lines, or JSON."""
         self._found, self._as_json = found, as_json
         self._shown: defaultdict[str, _Shown] = defaultdict(_Shown)
+        # RabbitMQ's counts are some seconds old: the first one after a window would still have what it moved
+        for queue in list(found.order.queues)[:_COUNTED_FIRST]:
+            self._shown[queue].counted = monotonic(), 0, self._count(queue)
 
     def __call__(self, queue: str, doing: str, moved: int) -> None:
         """Print a line if it is time; `moved` counts the messages of this queue."""

@@ -34,6 +34,7 @@ class Capabilities:
         has_dead_letter_exchanges: it keeps a rejected message where its queue says.
         limits_deliveries: its quorum queues give a message up after a number of deliveries.
         keeps_results_in_memory: its results take memory until they expire.
+        names_by_options: the transport options by which clients name where messages are.
         socket_options: the transport option that holds the options of the socket.
         default_login: user and password that it accepts from its own machine unless that was changed.
         verified_tls: a line of configuration for TLS with a verified certificate.
@@ -52,6 +53,7 @@ class Capabilities:
     has_dead_letter_exchanges: bool = False
     limits_deliveries: bool = False
     keeps_results_in_memory: bool = False
+    names_by_options: frozenset[str] = frozenset()
     socket_options: str = ""
     default_login: tuple[str, str] = ("", "")
     verified_tls: str = ""
@@ -98,6 +100,7 @@ _TABLE = {
         uses_visibility_timeout=True,
         can_disable_prefetch=True,
         keeps_results_in_memory=True,
+        names_by_options=frozenset({"global_keyprefix", "sep", "priority_steps"}),
         socket_options="socket_keepalive_options",
         verified_tls="app.conf.broker_use_ssl = {'ssl_cert_reqs': ssl.CERT_REQUIRED, 'ssl_ca_certs': '/path'}  # Redis",
         transport="redis",

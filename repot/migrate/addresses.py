@@ -18,7 +18,7 @@ from celery import Celery
 
 from repot.brokers import open_configured
 from repot.config import BrokerUrl, Role, celery_config
-from repot.config.capabilities import FAILOVER_OPTIONS, all_transport_options
+from repot.config.capabilities import FAILOVER_OPTIONS, all_transport_options, capabilities_of
 from repot.errors import ConfigInvalid, DirectoryUnusable, MoveNotFound
 from repot.upstream.collector import transport_options
 
@@ -81,23 +81,32 @@ def with_options_of(addresses: Addresses, app: Celery) -> Addresses:
 
     That is the source if it is neither. Options that an address states already count more. An application that states
     no prefix has none. One without a broker says nothing about either side.
+
+    An application that was flipped keeps the options of its other broker for the way back: those that name where
+    messages are go to a side of another kind than the application's broker, if that kind reads them.
     """
+    options = {
+        name: list(value) if isinstance(value, range | tuple) else value
+        for name, value in (app.conf.broker_transport_options or {}).items()
+    }
+    kept = {name: value for name, value in options.items() if _can_be_kept(value)}
     try:
         url = BrokerUrl.parse(str(app.conf.broker_read_url or app.conf.broker_url or ""))
     except ValueError:
         return addresses
     own = Address(url).home
     is_target = Address(addresses.target.url).home == own and Address(addresses.source.url).home != own
-    side = addresses.target if is_target else addresses.source
-    if side.url.kind != url.kind:
-        return addresses
-    options = {
-        name: list(value) if isinstance(value, range | tuple) else value
-        for name, value in {"global_keyprefix": "", **(app.conf.broker_transport_options or {})}.items()
-    }
-    kept = {name: value for name, value in options.items() if _can_be_kept(value)}
-    changed = replace(side, options={**kept, **side.options})
-    return replace(addresses, target=changed) if is_target else replace(addresses, source=changed)
+    name = "target" if is_target else "source"
+    changed: dict[str, Address] = {}
+    for side in ("source", "target"):
+        address: Address = getattr(addresses, side)
+        if address.url.kind == url.kind:
+            given = {"global_keyprefix": "", **kept} if side == name else {}
+        else:
+            names = capabilities_of(address.url.kind).names_by_options
+            given = {option: value for option, value in kept.items() if option in names}
+        changed[side] = replace(address, options={**given, **address.options})
+    return replace(addresses, **changed)
 
 
 def _can_be_kept(value: object) -> bool:

@@ -39,10 +39,12 @@ HIDDEN = {"hidden": True}
 #: What becomes of messages that are not delivered.
 _QUARANTINED: dict[str, str] = {
     Reason.EXPIRED: "have expired, and run on neither broker",
-    Reason.PICKLED: "are pickled, and --raw would move them",
-    Reason.UNDECODABLE: "cannot be read",
+    Reason.PICKLED: "are pickled; --raw moves them, or -A with an application that accepts pickles",
+    Reason.UNDECODABLE: "cannot be read; --raw moves them as they are, or -A with an application that accepts them",
     Reason.TOO_LARGE: "are larger than the target takes, and stay on the source",
 }
+#: Messages that are not all broken by chance.
+_MANY = 10
 _UNASKED = Unknown("this broker's adapter does not say")
 
 
@@ -307,10 +309,13 @@ def _look(move: Move, found: QueuePlan, sample: int) -> Sample:
         return Sample(looked.translation, looked.now, looked.rpc)
     found.looked_at, found.tasks = looked.count, looked.tasks
     found.ids = looked.ids
-    found.notes += [
-        f"{count} of the messages looked at {_QUARANTINED.get(reason, 'cannot be delivered')}: quarantined as {reason}"
-        for reason, count in looked.quarantined.items()
-    ]
+    for reason, count in looked.quarantined.items():
+        what = _QUARANTINED.get(reason, "cannot be delivered")
+        # a deployment with a serializer of its own, and no broken messages
+        is_all = reason in (Reason.PICKLED, Reason.UNDECODABLE) and count == looked.count >= _MANY
+        (found.problems if is_all else found.notes).append(
+            f"{count} of the messages looked at {what}: quarantined as {reason}"
+        )
     _remark_chords(move, looked, found)
     if looked.awaited:
         text = f"{described(looked.awaited)}. {WAY_OUT}"

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from kombu.serialization import prepare_accept_content, registry  # type: ignore[attr-defined]
+
 from repot.brokers.headers import MAYBE_TWICE_HEADER, MOVE_HEADER, instant
 from repot.brokers.message import Message, media_type, read_json
 from repot.brokers.moving import Outgoing, QueueTraits
@@ -21,6 +23,8 @@ from repot.deadletter.reason import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from celery import Celery
 
     from repot.brokers.headers import MoveStamp
 
@@ -71,6 +75,7 @@ class Rules:
         queues: source queue -> target queue.
         route: returns the target queue of a task by its name, or an empty text; None if that is not asked for.
         dead_letters_of: returns the dead-letter queue of a queue.
+        accepted: the content types that the application's workers take.
     """
 
     priority: PriorityPolicy = PriorityPolicy.INVERT
@@ -78,6 +83,7 @@ class Rules:
     queues: Mapping[str, str] = field(default_factory=dict)
     route: Callable[[str], str] | None = None
     dead_letters_of: Callable[[str], str] = "{}.dead".format
+    accepted: frozenset[str] = frozenset()
 
     def target_of(self, queue: str, message: Message) -> str:
         """Return the queue that a message of a source queue goes to."""
@@ -131,7 +137,7 @@ class Translation:
 
     def _unfit(self, message: Message, now: float) -> tuple[Reason, str] | None:
         """Return why no worker could run a message that the target can hold."""
-        if not self.rules.raw and (unreadable := _unreadable(message)):
+        if not self.rules.raw and (unreadable := _unreadable(message, self.rules.accepted)):
             return unreadable
         if (left := _lifetime_s(message, now)) is not None and left <= 0:
             return Reason.EXPIRED, "it had expired before it was moved"
@@ -178,11 +184,17 @@ def _own_headers(message: Message) -> Mapping[str, Any]:
     return found
 
 
-def _unreadable(message: Message) -> tuple[Reason, str] | None:
+def accepted_by(app: Celery) -> frozenset[str]:
+    """Return the content types that an application's workers take; those of serializers that are registered here."""
+    names = [name for name in app.conf.accept_content or () if "/" in name or name in registry.name_to_type]
+    return frozenset(prepare_accept_content(names) or ())
+
+
+def _unreadable(message: Message, accepted: frozenset[str]) -> tuple[Reason, str] | None:
     kind = media_type(message.content_type)
-    if kind == _PICKLE:
+    if kind == _PICKLE and kind not in accepted:
         return Reason.PICKLED, "its body is pickled; --raw moves it as it is"
-    if kind not in _SAFE_TYPES:
+    if kind not in _SAFE_TYPES and kind not in accepted:
         return Reason.UNDECODABLE, f"its content type is {message.content_type!r}; --raw moves it as it is"
     if kind == _JSON and not message.headers.get("compression"):
         try:

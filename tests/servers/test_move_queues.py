@@ -13,6 +13,7 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner
 from kombu import pools
+from kombu.serialization import register, unregister
 from redis import Redis
 
 from repot.chaos.runner.workers import start_worker
@@ -288,3 +289,56 @@ def test_the_default_of_a_deployment_without_messages_is_moved_as_before(deploym
     assert 0 == deployment.repot("start").exit_code
     declare(deployment.source, "empty")
     wait_until(lambda: deployment.repot("plan").exit_code == 0, within_s=30, what="an empty queue is no obstacle")
+
+
+SEALED = "application/x-sealed"
+
+
+@pytest.fixture
+def sealed() -> Iterator[None]:
+    """A serializer of the application's own, as a public project signs its pickles; its workers take nothing else."""
+    register("sealed", lambda body: json.dumps(body)[::-1], lambda text: json.loads(text[::-1]), SEALED, "utf-8")
+    before = queues_app.app.conf.accept_content
+    queues_app.app.conf.update(accept_content=["sealed"])
+    yield
+    queues_app.app.conf.update(accept_content=before)
+    unregister("sealed")
+
+
+def _send_sealed(deployment: Deployment) -> None:
+    pools.reset()
+    app = Celery("sender", broker=deployment.source.url, set_as_current=False)
+    app.conf.update(task_create_missing_queue_type="quorum")
+    for number in range(12):
+        app.send_task("queues.mail", [number], queue="slow", serializer="sealed")
+
+
+@pytest.mark.usefixtures("sealed")
+def test_what_the_applications_workers_take_is_moved(deployment: Deployment) -> None:
+    _send_sealed(deployment)
+    for words in (("--queue", "slow"), ()):
+        refused = deployment.repot("start", *words)
+        assert 4 == refused.exit_code, refused.output
+    assert (
+        "12 of the messages looked at cannot be read; --raw moves them"
+        in deployment.repot("plan", "--queue", "slow").stdout
+    )
+    done = deployment.repot("start", *APP)
+    assert 0 == done.exit_code, done.output
+    assert {"slow": 12} == totals(deployment.arrived())
+
+
+def test_a_flipped_application_keeps_its_names_for_the_way_back(
+    deployment: Deployment, rabbitmq: Server, tmp_path: Path
+) -> None:
+    """Its broker is RabbitMQ now, which has no prefix; what came back to Redis without one was read by no worker."""
+    back = Deployment(rabbitmq, deployment.target, tmp_path / "back")
+    back.prefix = deployment.prefix
+    name = f"back-{uuid4()}"
+    back.use({"global_keyprefix": deployment.prefix})
+    back.send(name, 3)
+    brokers = ["--from", rabbitmq.url, "--to", back.target.url, "--from-management", rabbitmq.management_url]
+    words = ["move", "start", "--name", "back", *brokers, *APP, "--queue", name, "--execute"]
+    done = CliRunner().invoke(main, words, env=back.environment)
+    assert 0 == done.exit_code, done.output
+    assert {name: 3} == totals(back.arrived())
