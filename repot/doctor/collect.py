@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from repot.idempotency import IdempotentTask
 from repot.idempotency.durability import Durability, durability
 from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, is_replica, missing_rights
 from repot.upstream import collector
+from repot.upstream.tasks import noting_what_tasks_take, take_again
 from repot.worker.app_loader import explained, load_app
 from repot.worker.configure import config_error_of, configure, configured_with
 from repot.worker.effective_config import APPLICATION, CELERY_DEFAULT, effective_config
@@ -87,7 +89,7 @@ def collect_facts(request: DoctorRequest, config: DoctorConfig) -> Facts:
     if request.app == ExplicitSettings().app:
         # this module exits the process on an invalid environment; here it raises an error instead
         load()
-    with _stdout_to_stderr():
+    with _stdout_to_stderr(), noting_what_tasks_take():
         app = load_app(request.app)
     return collect_from(app, request, config)
 
@@ -113,7 +115,7 @@ def _collect_with(request: DoctorRequest, config: DoctorConfig) -> Facts:
 def collect_from(app: Celery, request: DoctorRequest, config: DoctorConfig) -> Facts:
     """Return the facts of a loaded application; see `collect_facts`."""
     target = _target(request.target) if request.target is not None else ()
-    with _stdout_to_stderr():
+    with _stdout_to_stderr(), noting_what_tasks_take():
         try:
             address = app.conf.broker_read_url
             if target:
@@ -151,10 +153,24 @@ def configured_by_repot(request: DoctorRequest, config: DoctorConfig, found: Fac
     with _stdout_to_stderr(), suppress(Exception):
         # any error of the user's code; what was found stands without this
         app = app or load_app(request.app)
-        configure(app)
+        with _silent_log():
+            configure(app)
+        # the application calls it before its tasks are bound
+        take_again(app)
         again = read_app(app, request.app, config)
         return replace(again, siblings=found.siblings, live=found.live, broker_queues=found.broker_queues)
     return None
+
+
+@contextmanager
+def _silent_log() -> Iterator[None]:
+    """Log nothing: what is configured to be judged runs nowhere."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _today(address: object) -> tuple[Endpoint, ...]:

@@ -26,6 +26,7 @@ from repot.upstream.control_queues import supply_kinds
 from repot.upstream.current_app import resolve
 from repot.upstream.redis_connections import name_errors_of_results
 from repot.upstream.retry_state import keep_final_results
+from repot.upstream.tasks import bound_before, options_by_configuration
 from repot.worker.routing import install
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from repot.config import Entry, ServiceUrl, WorkerSettings
 
 log = logging.getLogger(__name__)
+
+#: Tasks that a warning names.
+_NAMED = 3
 
 #: Settings of the application that replace the defaults of fields, from which other settings follow.
 _ADOPTED = {
@@ -152,7 +156,9 @@ def _derive(app: Celery, settings: WorkerSettings, role: Role) -> WorkerSettings
             config[name] = {**(app.conf.get(name) or {}), **config[name]}
     if "task_queues" in config:
         config["task_queues"] = (*config["task_queues"], *_other_queues(app, config["task_queues"]))
+    earlier = options_by_configuration(app)
     _apply(app, config)
+    _warn_of_bound_tasks(app, earlier)
     install(app, settings)
     state_of(app).settings = settings
     state_of(app).applied = {entry.key: (entry, given & set(entry.fields)) for entry in applied}
@@ -160,6 +166,17 @@ def _derive(app: Celery, settings: WorkerSettings, role: Role) -> WorkerSettings
         follow_the_primary(url)
         claim_messages(url)
     return settings
+
+
+def _warn_of_bound_tasks(app: Celery, earlier: dict[str, Any]) -> None:
+    """Warn where tasks have taken from the configuration what has changed since: a killed one may then be lost."""
+    for option, names in bound_before(app, earlier).items():
+        log.warning(
+            "tasks that were made before repot.configure(app) keep %s, unless that is their own option: %s; "
+            "call it before app.tasks is used",
+            option,
+            ", ".join(sorted(names)[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""),
+        )
 
 
 def _check_two_brokers(settings: WorkerSettings) -> None:

@@ -24,6 +24,7 @@ from repot.config import ExplicitSettings, delays
 from repot.config.endpoints import endpoints
 from repot.errors import AppUnusable, ConfigInvalid
 from repot.upstream.sibling_app import sibling_of
+from repot.upstream.tasks import bound_before, options_by_configuration
 from repot.worker.app_loader import load_app, load_configured_app
 from repot.worker.configure import configure, configured_with
 from repot.worker.effective_config import CELERY_DEFAULT, effective_config
@@ -520,3 +521,27 @@ def test_an_application_that_is_dropped_goes() -> None:
     dropped = [made() for _ in range(50)]
     gc.collect()
     assert 0 == sum(one() is not None for one in dropped)
+
+
+def nothing() -> None:
+    """The body of a task."""
+
+
+def test_tasks_that_were_made_before_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """They keep Celery's early ACK: a killed worker loses them, and nothing said so."""
+    app = shop(broker_url="redis://h/0")
+    app.task(name="shop.early", shared=False)(nothing)
+    app.task(name="shop.own", shared=False, acks_late=True)(nothing)
+    assert not app.tasks["shop.early"].acks_late
+    earlier = options_by_configuration(app)
+    repot.configure(app, ExplicitSettings())
+    assert "tasks that were made before repot.configure(app) keep acks_late=False" in caplog.text
+    named = bound_before(app, earlier)["acks_late=False"]
+    assert ("shop.early" in named, "shop.own" in named) == (True, False)
+    caplog.clear()
+    in_time = shop(broker_url="redis://h/0")
+    in_time.task(name="shop.add", shared=False)(nothing)
+    repot.configure(in_time, ExplicitSettings())
+    assert in_time.tasks["shop.add"].acks_late
+    repot.configure(in_time, ExplicitSettings())
+    assert "made before" not in caplog.text

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
 
 from repot.config import ExplicitSettings
-from repot.doctor.collect import read_app
+from repot.doctor.collect import DoctorRequest, collect_facts, configured_by_repot, read_app
 from repot.doctor.config import DoctorConfig
 from repot.upstream.capabilities import supplied_keys
 from repot.worker.configure import configure
 from support.bill import bill
 from support.judging import ROOT, judge
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REDIS = {"broker_url": "redis://localhost:6379/0"}
 RABBITMQ = {"broker_url": "amqp://shop:a-good-password@localhost//", "queue_type": "quorum"}
@@ -40,3 +43,18 @@ def test_what_repot_supplies_is_a_setting_on_any_release(given: dict[str, Any]) 
     names = {key for key in supplied_keys() if not key.startswith(options)}
     assert not [name for name in names if not found.has_setting(name)]
     assert {key.removeprefix(options) for key in supplied_keys() - names} <= found.read_options
+
+
+def test_what_tasks_take_by_configuration_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took it when the doctor looked at them; on public projects a hundred findings counted as not cleared."""
+    (tmp_path / "taking_shop.py").write_text(
+        "from celery import Celery\napp = Celery(broker='redis://h/0', backend='redis://h/1', set_as_current=False)\n"
+        "@app.task(shared=False)\ndef bill(): ...\n@app.task(shared=False, acks_late=False)\ndef own(): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    request, config = DoctorRequest("taking_shop"), DoctorConfig(tmp_path)
+    found = collect_facts(request, config)
+    again = configured_by_repot(request, config, found, None)
+    assert again is not None
+    assert {"taking_shop.bill": False, "taking_shop.own": False} == {one.name: one.acks_late for one in found.tasks}
+    assert {"taking_shop.bill": True, "taking_shop.own": False} == {one.name: one.acks_late for one in again.tasks}
