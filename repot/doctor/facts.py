@@ -72,6 +72,7 @@ class TaskFacts:
         keyed_by_arguments: equal arguments make two calls the same work, IdempotentTask's default.
         guarded: its class is an IdempotentTask.
         unguarded: the task has a policy, but its class is not an IdempotentTask.
+        batch: of celery-batches: how many messages make a full batch; 0 for any other task.
         runs_later: why a call does not run the body: "async def", a generator; empty if it does.
         first_line: of its function or class; `last_line` also.
     """
@@ -97,6 +98,7 @@ class TaskFacts:
     keyed_by_arguments: bool = False
     unguarded: bool = False
     guarded: bool = False
+    batch: int = 0
     runs_later: str = ""
     calls: tuple[Call, ...] = ()
     location: Location | None = None

@@ -78,6 +78,7 @@ def read_task(
         serializer=options["serializer"],
         keyed_by_arguments=task["guarded"] and task["keyed_by"] != TASK_ID.name,
         guarded=task["guarded"],
+        batch=int(task["batch"]) if task["batch"].isdecimal() else 0,
         unguarded=not task["guarded"] and task["has_policy"],
         runs_later=task["runs_later"],
         calls=calls,

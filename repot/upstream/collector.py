@@ -372,6 +372,8 @@ def _task(app: Any, task: Any) -> Data:
         "has_policy": hasattr(task, "idempotency") and not any(_reads(one, "idempotency") for one in plain),
         "guarded": guarded,
         "keyed_by": getattr(key, "name", ""),
+        # of celery-batches, which run what a worker has reserved
+        "batch": str(getattr(task, "flush_every", "")) if "celery_batches" in map(_package, classes) else "",
         "runs_later": runs_later(task.run),
     }
 

@@ -577,3 +577,31 @@ def sentinel_without_master(facts: Facts) -> Iterator[Finding]:
     """
     if any(server.scheme == "sentinel" for server in facts.servers) and not facts.option("master_name"):
         yield Finding("is not set", setting="broker_transport_options.master_name")
+
+
+@rule(
+    "RPT324",
+    "A task of celery-batches never gets a full batch",
+    WARNING,
+    fix="celery -A shop worker --prefetch-multiplier 100  # of the workers that run it: flush_every for each process",
+    evidence=("https://celery-batches.readthedocs.io", "celery/worker/consumer/consumer.py: Consumer"),
+)
+def batch_beyond_prefetch(facts: Facts) -> Iterator[Finding]:
+    """A batch is made of what one worker has reserved, the prefetch multiplier times its processes.
+
+    A worker that reserves less waits for `flush_interval` before each batch. The multiplier is 1 by default of repot,
+    and 4 by Celery's.
+    """
+    multiplier = facts.prefetch_multiplier
+    given = [str(one) for one in facts.common_worker_option("concurrency")]
+    processes = min(map(int, given)) if given and all(map(str.isdecimal, given)) else 0
+    for task in facts.tasks:
+        if multiplier and multiplier * max(processes, 1) < task.batch:
+            reserved = f"{multiplier} x {processes}" if processes else f"{multiplier} for each process"
+            yield Finding(
+                f"flush_every is {task.batch}, and a worker reserves {reserved}",
+                "worker_prefetch_multiplier",
+                task.name,
+                fix=f"celery -A shop worker --prefetch-multiplier {-(-task.batch // max(processes, 1))}"
+                "  # of the workers that run it",
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import TYPE_CHECKING
 
 from repot.brokers.facts import known
@@ -41,6 +42,19 @@ consumer_timeout = {}
 
 #: From here on only quorum queues have a consumer timeout.
 _RABBITMQ_4_3 = (4, 3)
+
+#: For a task whose decorator says that its result is ignored.
+_STORES = "@app.task(ignore_result=False)  # or waive it, if a second run does no harm"
+
+
+def _consumer_timeout_of(seconds: int) -> str:
+    """Return the lines that raise RabbitMQ's consumer timeout to so many seconds."""
+    return cleandoc(f"""
+    consumer_timeout = {seconds * 1000}  # in rabbitmq.conf, milliseconds; before workers start
+    # or from 3.12 on, in the only policy of the queue (only one applies, so dead-letter keys belong there as well):
+    rabbitmqctl set_policy celery '^celery$' '{{"consumer-timeout": {seconds * 1000}}}' --apply-to queues
+    # and tell the doctor: [tool.repot.doctor] consumer-timeout = {seconds}
+    """)
 
 
 @rule(
@@ -269,9 +283,14 @@ def deduplication_without_results(facts: Facts) -> Iterator[Finding]:
     if not facts.keeps_results:
         yield Finding("is on, but no result backend keeps results", setting="worker_deduplicate_successful_tasks")
         return
+    by_setting = bool(facts["task_ignore_result"])
     for task in facts.late_tasks():
         if task.ignore_result:
-            yield Finding("ignores its result, so its success is not stored", task=task.name)
+            yield Finding(
+                "ignores its result, so its success is not stored",
+                task=task.name,
+                fix="app.conf.task_ignore_result = False" if by_setting else _STORES,
+            )
 
 
 @rule(
@@ -388,12 +407,7 @@ def tcp_user_timeout_of_one_second(facts: Facts) -> Iterator[Finding]:
     ERROR,
     brokers=RABBITMQ,
     versions="all queues up to RabbitMQ 4.2, quorum queues only from 4.3",
-    fix="""
-    consumer_timeout = 7200000  # in rabbitmq.conf, milliseconds; before workers start
-    # or from 3.12 on, in the only policy of the queue (only one applies, so dead-letter keys belong there as well):
-    rabbitmqctl set_policy celery '^celery$' '{"consumer-timeout": 7200000}' --apply-to queues
-    # and tell the doctor: [tool.repot.doctor] consumer-timeout = 7200
-    """,
+    fix=_consumer_timeout_of(7200),
     evidence=("https://github.com/celery/celery/issues/6760", "https://www.rabbitmq.com/docs/consumers"),
 )
 def run_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
@@ -402,12 +416,15 @@ def run_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
     Up to 4.2 the worker exits. From 4.3 the task runs again beside itself each time, and no delivery limit stops
     it.
     """
+    longest = max((facts.held_s(task) or 0 for task in facts.tasks), default=0)
     for task, queue in _consumed(facts):
         held = facts.held_s(task)
         timeout = _consumer_timeout_s(facts, queue)
         if held is not None and timeout is not None and held >= timeout:
             yield Finding(
-                f"may stay unacknowledged for {held:g} s; {_describe_timeout(facts, queue, timeout)}", task=task.name
+                f"may stay unacknowledged for {held:g} s; {_describe_timeout(facts, queue, timeout)}",
+                task=task.name,
+                fix=_consumer_timeout_of(max(_above(longest), 7200)),
             )
 
 

@@ -8,7 +8,7 @@ import re
 import ssl
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery, Task
@@ -21,7 +21,7 @@ from repot.brokers.held import Beside
 from repot.config.broker_kinds import BrokerKind
 from repot.config.endpoints import endpoints
 from repot.doctor.config import DoctorConfig, Waiver
-from repot.doctor.facts import Bounds, Deployment, Facts, StoreFacts, Versions
+from repot.doctor.facts import Bounds, Deployment, Facts, StartCommand, StoreFacts, Versions
 from repot.doctor.rule import Location
 from repot.doctor.static_analysis import Call, Misuse, SourceFacts
 from repot.doctor.transactions import DatabaseWrite, EarlySend
@@ -154,6 +154,12 @@ WITHOUT_REDIS = {**GOOD_RABBITMQ, "result_backend": "db+postgresql+psycopg://db/
 SENT_EARLY = EarlySend("charge.delay()", "inside transaction.atomic()", Location("shop/views.py", 7))
 ELSEWHERE = "redis://localhost:6379/3"
 LONG = {"time_limit": 7200}
+
+
+def batched(count: int, *workers: StartCommand, **conf: Any) -> Facts:
+    """An application whose task is one of celery-batches."""
+    found = facts(redis(**conf), workers=workers or worker())
+    return replace(found, tasks=tuple(replace(task, batch=count) for task in found.tasks))
 
 
 def chord_in(file: str) -> SourceFacts:
@@ -994,6 +1000,19 @@ CASES = [
         lambda: on_rabbitmq(live=rabbit_says(default_queue_type="quorum")),
         "default is quorum",
         "to come",
+    ),
+    Case(
+        "RPT324",
+        lambda: batched(20),
+        lambda: batched(20, worker_prefetch_multiplier=20),
+        "flush_every is 20, and a worker reserves 1 for each process",
+    ),
+    Case(
+        "RPT324",
+        lambda: batched(20, *worker(concurrency="2", prefetch_multiplier="9")),
+        lambda: batched(20, *worker(concurrency="2", prefetch_multiplier="10")),
+        "a worker reserves 9 x 2",
+        "command",
     ),
     Case("RPT320", lambda: facts(redis(task_soft_time_limit=600)), on_redis, "soft limit 600 s, hard limit 600"),
     Case(
