@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.doctor.config import DoctorConfig
     from repot.doctor.rule import Location
+    from repot.doctor.static_analysis import SourceFacts
 
 T = TypeVar("T")
 
@@ -157,7 +158,7 @@ def configured_by_repot(request: DoctorRequest, config: DoctorConfig, found: Fac
             configure(app)
         # the application calls it before its tasks are bound
         take_again(app)
-        again = read_app(app, request.app, config)
+        again = read_app(app, request.app, config, source=found.source)
         return replace(again, siblings=found.siblings, live=found.live, broker_queues=found.broker_queues)
     return None
 
@@ -208,8 +209,16 @@ def compare(applications: Sequence[Facts]) -> list[Facts]:
     return [replace(one, siblings=tuple(other for other in applications if other is not one)) for one in applications]
 
 
-def read_app(app: Celery, name: str, config: DoctorConfig, servers: tuple[Endpoint, ...] = ()) -> Facts:
+def read_app(
+    app: Celery,
+    name: str,
+    config: DoctorConfig,
+    servers: tuple[Endpoint, ...] = (),
+    source: SourceFacts | None = None,
+) -> Facts:
     """Read a loaded application without connecting to its broker; `servers` replace its own.
+
+    `source` is what its files were found to say before; they are not read again.
 
     Raises:
         AppFailed: a module with its tasks raises an error on import.
@@ -228,10 +237,10 @@ def read_app(app: Celery, name: str, config: DoctorConfig, servers: tuple[Endpoi
         # Celery suppresses the errors of signal receivers
         raise refusal
     try:
-        document = collector.read(app, name, str(config.root))
+        document = collector.read(app, name, str(config.root), with_sources=source is None)
     except collector.Unreadable as error:
         raise ConfigInvalid(error.message, hint=error.hint) from error
-    return facts_of(document, name, config, _own_facts(app), servers)
+    return facts_of(document, name, config, _own_facts(app), servers, source)
 
 
 def _own_facts(app: Celery) -> OwnFacts:
@@ -244,9 +253,16 @@ def _own_facts(app: Celery) -> OwnFacts:
 
 
 def facts_of(
-    document: Mapping[str, Any], name: str, config: DoctorConfig, own: OwnFacts, servers: tuple[Endpoint, ...] = ()
+    document: Mapping[str, Any],
+    name: str,
+    config: DoctorConfig,
+    own: OwnFacts,
+    servers: tuple[Endpoint, ...] = (),
+    source: SourceFacts | None = None,
 ) -> Facts:
     """Return the facts of a document (`repot/upstream/collector.py`); `servers` replace those of the application.
+
+    A document without sources comes with what they were found to say before.
 
     Raises:
         AppUnusable: it uses a broker that repot does not know.
@@ -259,7 +275,7 @@ def facts_of(
     retries = is_configured and document["settings"].get("task_retry_on_worker_lost", {}).get("value")
     tasks = document["tasks"]
     names = {task["name"] for task in tasks}
-    found = static_analysis.read(document, config.root, task_lines(tasks))
+    found = source or static_analysis.read(document, config.root, task_lines(tasks))
     # treat a call of another application's task like a call of an unknown task
     found = replace(found, calls=tuple(call if call.task in names else replace(call, task="") for call in found.calls))
     settings = {key: _setting(key, one, document, found, own) for key, one in document["settings"].items()}

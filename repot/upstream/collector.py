@@ -132,10 +132,10 @@ def retarget(app: Any, address: str) -> None:
     app.conf.update(broker_url=address, broker_read_url=None, broker_write_url=None)
 
 
-def read(app: Any, name: str, root: str) -> Data:
+def read(app: Any, name: str, root: str, *, with_sources: bool = True) -> Data:
     """Return everything that the doctor asks of a loaded application; `root` is the project's directory.
 
-    The package that `name` names is the project's, wherever it is installed.
+    The package that `name` names is the project's, wherever it is installed. Without sources no file is named.
 
     Raises:
         Unreadable: Celery cannot use a value of the configuration.
@@ -144,9 +144,10 @@ def read(app: Any, name: str, root: str) -> Data:
     tasks, library = _own_tasks(app, name)
     written, namespace = _written(app), _text(getattr(app, "namespace", None))
     of_namespace = [one for one in written if namespace and one.startswith(f"{namespace}_")]
-    modules, complete = sources(
-        _loaded_modules(app, name, tasks, directory), directory, _installed_package(name, directory), of_namespace
-    )
+    packages = _own_packages(app, name, tasks)
+    loaded = _loaded_modules(app, packages, tasks, directory)
+    found = sources(loaded, directory, _installed(packages, directory), of_namespace) if with_sources else ([], True)
+    modules, complete = found
     is_configured = getattr(app.__dict__.get("repot"), "settings", None) is not None
     return {
         "format": FORMAT,
@@ -514,9 +515,17 @@ def _has_atomic_requests() -> bool:
 # source ---------------------------------------------------------------------------------------------------------------
 
 
-def _loaded_modules(app: Any, name: str, tasks: Iterable[Any], root: Path) -> List[ModuleType]:
-    """Return the loaded modules of the project, of the package that `name` names, and of the tasks."""
-    package = _package_of(name)
+def _own_packages(app: Any, name: str, tasks: Iterable[Any]) -> Set[str]:
+    """Return the packages that are the user's: the one that `name` names, and the application's, if it has tasks.
+
+    An operator's own module may import an application that is only installed.
+    """
+    with_tasks = {_package_of(str(type(task).__module__)) for task in tasks}
+    return {_package_of(name)} | ({_package_of(str(app.main or ""))} & with_tasks)
+
+
+def _loaded_modules(app: Any, packages: Set[str], tasks: Iterable[Any], root: Path) -> List[ModuleType]:
+    """Return the loaded modules of the project, of its packages, and of the tasks."""
     named = {str(app.main or "")} | {type(task).__module__ for task in tasks}
     # compared as texts: a thousand modules are loaded, and each disk access is slow
     ours = tuple(f"{str(one).rstrip('/')}/" for one in (root, root.resolve()))
@@ -528,7 +537,7 @@ def _loaded_modules(app: Any, name: str, tasks: Iterable[Any], root: Path) -> Li
             continue
         is_ours = file.startswith(ours) and not _is_installed(file)
         if module_name in named or (
-            (is_ours or _package_of(module_name) == package) and _package_of(module_name) != "repot"
+            (is_ours or _package_of(module_name) in packages) and _package_of(module_name) != "repot"
         ):
             found.append(module)
     return found
@@ -544,10 +553,10 @@ def _is_installed(file: str) -> bool:
     return file.startswith(_LIBRARIES) or not _INSTALLED_DIRS.isdisjoint(file.split("/"))
 
 
-def _installed_package(name: str, root: Path) -> List[Path]:
-    """Return the directories of the package that `name` names, if they are not below the project's."""
-    package = _package_of(name)
-    places = [Path(place) for place in getattr(sys.modules.get(package), "__path__", []) if package != "repot"]
+def _installed(packages: Set[str], root: Path) -> List[Path]:
+    """Return the directories of packages that are not below the project's."""
+    modules = [sys.modules.get(package) for package in sorted(packages - {"repot"})]
+    places = [Path(place) for module in modules for place in getattr(module, "__path__", [])]
     inside = root.resolve()
     return [one for one in places if _is_installed(f"{one}/") or inside not in (one.resolve(), *one.resolve().parents)]
 

@@ -100,7 +100,7 @@ def test_an_application_that_is_installed_is_judged(tmp_path: Path) -> None:
     tasks = "from shop.extensions import app\n@app.task(acks_late=True)\ndef report(): ...\n"
     settings = "CELERY_BROKER_URL = 'redis://h/0'\nCELERY_BEAT_ALIVE_FILE = CELERY_BEAT_DEAD_FILE = '/tmp/beat'\n"
     extensions = (
-        "from celery import Celery\napp = Celery()\napp.config_from_object('shop.settings', namespace='CELERY')\n"
+        "from celery import Celery\napp = Celery('shop')\napp.config_from_object('shop.settings', namespace='CELERY')\n"
     )
     scheduler = "from shop import settings\nprint(settings.CELERY_BEAT_ALIVE_FILE)\n"
     write(packages / "shop", settings=settings, extensions=extensions, tasks=tasks, scheduler=scheduler)
@@ -110,6 +110,10 @@ def test_an_application_that_is_installed_is_judged(tmp_path: Path) -> None:
     found = judged(doctor(tmp_path / "empty", "-A", "shop.cli.worker:app", "--format", "json", python=python))
     assert 1 == found["tasks"]
     assert ["CELERY_BEAT_DEAD_FILE"] == [one["setting"] for one in found["findings"] if one["rule"] == "RPT525"]
+    # an operator's own module, which only imports it
+    (tmp_path / "empty" / "ours.py").write_text("from shop.cli.worker import app\n")
+    again = judged(doctor(tmp_path / "empty", "-A", "ours", "--format", "json", python=python))
+    assert found["findings"] == again["findings"]
 
 
 MADE = "from celery import Celery\ncelery = Celery('shop')\n"

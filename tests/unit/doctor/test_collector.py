@@ -63,7 +63,7 @@ def test_a_document_says_all_that_is_read_in_the_source(
 ) -> None:
     here = project(SOURCE)
     read = collector.read
-    monkeypatch.setattr(collector, "read", lambda *given: json.loads(json.dumps(read(*given))))
+    monkeypatch.setattr(collector, "read", lambda *given, **more: json.loads(json.dumps(read(*given, **more))))
     there = project(SOURCE)
     assert here == there
     assert {"shop.bill": 7200.0} == {task.name: task.countdown_s for task in there.tasks}
