@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from celery import bootsteps
 
@@ -54,6 +55,8 @@ class DeadLettering:
         self._settlements: deque[Callable[[], None]] = deque()
         self._queues = QueueResolver()
         self._deliveries = Deliveries(settings)
+        #: Requests that exist; those that are not acknowledged are in this worker's hand.
+        self.received: WeakSet[Any] = WeakSet()
 
     def beyond_limit(self, message: Any) -> int:  # noqa: ANN401
         """Count a delivery; return by how many the limit is exceeded, 0 without a limit or a dead-letter queue."""
@@ -70,11 +73,11 @@ class DeadLettering:
         """
 
         def on_connection_lost() -> None:
-            returned = {*unacknowledged_requests(), *active_requests()}
+            returned = {*self.received, *unacknowledged_requests(), *active_requests()}
             self.note_returned(one for one in returned if not still_in_hand(one.message))
 
         def on_shutdown() -> None:
-            self.note_returned({*unacknowledged_requests()} - {*active_requests()})
+            self.note_returned({*self.received, *unacknowledged_requests()} - {*active_requests()})
             self.record_returned()
 
         on_close(self._consumer, on_connection_lost, on_shutdown)

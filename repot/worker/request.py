@@ -36,6 +36,11 @@ class DeadLetteringRequest(HookedRequest):
     _is_settled = False
     _is_cancelled = False
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - Celery's
+        """Note the request: a task's own strategy, as that of celery-batches, tells Celery nothing of what it keeps."""
+        super().__init__(*arguments, **options)
+        self.dead_lettering.received.add(self)
+
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - Celery's signature
         """Handle an exception of the task, or the loss of its process."""
         traceback = exc_info.traceback

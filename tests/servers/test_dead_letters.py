@@ -397,6 +397,25 @@ def test_workers_that_leave_do_not_count(server: Server, opened: Callable[..., F
     assert sent not in {one.id for one in failing.dead_letters()}
 
 
+def test_what_a_task_keeps_in_its_worker_does_not_count(
+    server: Server, opened: Callable[..., FailingApp], tmp_path: Path
+) -> None:
+    """Batches that were not full when workers were stopped became dead letters, and never ran."""
+    here = tmp_path / "here"
+    failing = opened(server, **SOON | {"visibility_timeout": 60})
+    sent = failing.send("dead.kept", str(here))
+    for number in (1, 2):
+        worker = failing.start(processes=1)
+        wait_until(partial(_has_begun, here, number), within_s=30, what="it is kept")
+        worker.signal(signal.SIGTERM)
+        wait_until(partial(_has_left, worker), within_s=30, what="it leaves")
+        failing.workers.remove(worker)
+        worker.stop()
+    failing.start(processes=1)
+    wait_until(partial(_has_begun, here, 3), within_s=30, what="it is kept again")
+    assert sent not in {one.id for one in failing.dead_letters()}
+
+
 def test_workers_that_lose_their_link_do_not_count(
     server: Server, toxiproxy: Server, opened: Callable[..., FailingApp], tmp_path: Path
 ) -> None:
