@@ -11,7 +11,7 @@ from repot.config.masking import masked
 from repot.doctor.collect import DoctorRequest, collect_facts
 from repot.doctor.config import read_config
 from repot.doctor.registry import all_rules, select_rules
-from repot.doctor.rule import Severity
+from repot.doctor.rule import Severity, few
 from repot.doctor.runner import run_rules
 from repot.errors import RepotError
 from repot.idempotency.durability import weaknesses
@@ -62,6 +62,8 @@ def _doctor(settings: WorkerSettings, target: BrokerUrl) -> Iterator[str]:
     except RepotError as error:
         yield f"{settings.app} is not judged: {masked(error.message)}"
         return
+    if batched := few([task.name for task in facts.tasks if task.batch]):
+        yield f"the judge sees no run and no failure of {batched}, of celery-batches, which reports none; watch these"
     report = run_rules(facts, select_rules(rules, config.select, config.ignore), config, rules)
     errors = Counter(
         f"{one.rule.id} {one.rule.title}: {masked(one.finding.message)}"
