@@ -20,8 +20,8 @@ from repot.deadletter.reason import Reason
 from repot.errors import DeliveryLimitReached, InvalidMessage, OutcomeUnknown, ResultExpired
 from repot.upstream.wrapped_errors import unpickleable_class, unwrapped
 
-#: Not final, or not a failure. MemoryError: Celery leaves such a message unacknowledged, so it is delivered again.
-_NOT_DEAD = (Ignore, Retry, Terminated, MemoryError)
+#: Not final, or not a failure.
+_NOT_DEAD = (Ignore, Retry, Terminated)
 
 
 def reason_of(raised: BaseException, task: Any, retries: int) -> Reason | None:  # noqa: ANN401 - celery's Task

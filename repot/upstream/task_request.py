@@ -16,7 +16,7 @@ from vine import promise
 
 from repot.upstream.lost_process import RetryingRequest
 from repot.upstream.point import Failure, Point
-from repot.upstream.wrapped_errors import as_exception_info
+from repot.upstream.wrapped_errors import as_exception_info, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ POINTS = (
         _BREAKS,
         "(self, exc_info, send_failed_event=True, return_ok=False)",
         (
+            "elif isinstance(exc, MemoryError):",
             "self.reject(requeue=requeue)",
             "self.acknowledge()",
             "self.reject(requeue=False)",
@@ -164,6 +165,13 @@ class HookedRequest(_Base):  # type: ignore[misc,unused-ignore]
         """How often the task was retried, as its message says."""
         stated = self.request_dict.get("retries")
         return stated if isinstance(stated, int) else 0
+
+    def on_failure(self, exc_info: Any, *arguments: Any, **options: Any) -> Any:
+        """Handle a failure; Celery ends the worker for a MemoryError, as NumPy's for one array that is too large."""
+        raised = unwrapped(exc_info.exception)
+        if isinstance(raised, MemoryError):
+            exc_info = as_exception_info(RuntimeError(f"MemoryError: {raised}"))
+        return super().on_failure(exc_info, *arguments, **options)
 
     def fail(self, error: Exception) -> None:
         """Store `error` as the result of a task that did not run."""

@@ -215,6 +215,7 @@ def opened(redis: Server, tmp_path: Path) -> Iterator[Callable[..., FailingApp]]
         ("dead.unknown", {}, (Reason.UNKNOWN_OUTCOME, "repot.errors.OutcomeUnknown", "it may have happened", 1)),
         ("dead.expired", {"kwargs": {"own": True}}, (Reason.FAILED, "repot.errors.ResultExpired", "not kept", 1)),
         ("dead.odd", {}, (Reason.FAILED, "RuntimeError", "", 1)),
+        ("dead.memory", {}, (Reason.FAILED, "MemoryError", "Unable to allocate 1 PiB", 1)),
         ("dead.hang", {}, (Reason.TIME_LIMIT, "billiard.exceptions.TimeLimitExceeded", "(1,)", 1)),
         ("dead.die", {}, (Reason.WORKER_LOST, "billiard.exceptions.WorkerLostError", "signal 9 (SIGKILL)", 1)),
         ("dead.reject", {}, (Reason.REJECTED, "celery.exceptions.Reject", "not mine", 1)),

@@ -135,6 +135,13 @@ def hang() -> None:
     Event().wait(60)
 
 
+@app.task(name="dead.memory")  # type: ignore[untyped-decorator,unused-ignore]
+def memory() -> None:
+    """Ask for more memory than there is, as NumPy does for one array."""
+    message = "Unable to allocate 1 PiB"
+    raise MemoryError(message)
+
+
 @app.task(name="dead.die", max_retries=0)  # type: ignore[untyped-decorator,unused-ignore]
 def die() -> None:
     """Be killed, as by the kernel when memory runs out."""

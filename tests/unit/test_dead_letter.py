@@ -230,7 +230,7 @@ def task(**changes: Any) -> Any:
         (Ignore(), 0, None),
         (Retry(), 0, None),
         (Terminated(), 0, None),
-        (MemoryError(), 0, None),
+        (MemoryError(), 0, Reason.FAILED),
         (Expected(), 3, None),
         (ResultExpired("x"), 0, None),
     ],
