@@ -12,10 +12,10 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from repot.brokers.redis.client import tls_options
+from repot.brokers.redis.error_replies import ERRORS, Meaning, meaning_of
 from repot.config.endpoints import endpoints
 from repot.config.redis import client_tls, keepalive
 from repot.errors import ConfigInvalid, RecordUnreadable, RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
-from repot.idempotency.error_replies import ERRORS, Meaning, meaning_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,9 +7,9 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from repot.brokers.redis.error_replies import ERRORS, Meaning, meaning_of
 from repot.errors import RecordUnreadable
 from repot.idempotency.connection import StoreConnection
-from repot.idempotency.error_replies import ERRORS, Meaning, meaning_of
 from repot.idempotency.records import (
     Acquired,
     Done,

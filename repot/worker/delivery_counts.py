@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from repot.brokers.redis.error_replies import ERRORS
 from repot.idempotency.connection import failure, open_client
-from repot.idempotency.error_replies import ERRORS
 from repot.idempotency.stores import need_sqlalchemy
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from redis._parsers.base import BaseParser
 from redis.exceptions import RedisClusterException, SlotNotCoveredError
 from redis.sentinel import MasterNotFoundError
 
-from repot.idempotency.error_replies import REPLIES, TEXTS, Meaning, meaning_of, table
+from repot.brokers.redis.error_replies import REPLIES, TEXTS, Meaning, meaning_of, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "idempotency.md"
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from repot.brokers.redis.claims import HAND_ON, Claims, ClaimsOfProcess, is_claim, tails_of
+from repot.brokers.redis.error_replies import Meaning, meaning_of
 from repot.config.redis import ATOMIC_CLAIM, DEFAULT_CLAIM_LEASE_S
 from repot.upstream.redis_transport import (
     NOTICE,
@@ -149,6 +150,8 @@ class ClaimSource:
         self._queues: Sequence[str] = ()
         self._lists: list[str] = []
         self._sent_at = 0.0
+        #: The error with which Redis has answered last; empty after another answer.
+        self._refusal = ""
 
     @property
     def is_asking(self) -> bool:
@@ -201,13 +204,24 @@ class ClaimSource:
 
     def _refused(self, error: redis.ResponseError) -> None:
         self._state = _State.IDLE
-        if not isinstance(error, redis.exceptions.NoScriptError):
+        if isinstance(error, redis.exceptions.NoScriptError):
+            if not self._is_stopped:
+                self._claim(by_text=True)
+            return
+        if not _passes(error):
             raise error
-        if not self._is_stopped:
-            self._claim(by_text=True)
+        if str(error) != self._refusal:
+            reason = meaning_of(error).reason
+            log.error("Redis gives out no message: %s (%s); asking again each second", error, reason)
+        self._refusal = str(error)
+        # `ask_again` comes after a second
+        self._state = _State.IDLE if self._is_stopped else _State.WATCHING
 
     def _answered(self, state: _State, found: Any) -> tuple[str, str, bytes] | None:  # noqa: ANN401 - an answer
         self._state = _State.IDLE
+        if self._refusal and state is _State.CLAIMING:
+            log.warning("Redis gives out messages again")
+            self._refusal = ""
         if isinstance(found, list) and state is _State.CLAIMING:
             return self._taken(*found)
         if not self._is_stopped:
@@ -294,6 +308,11 @@ class ClaimSource:
         self._connection.send_command(*command)
 
 
+def _passes(error: redis.ResponseError) -> bool:
+    """Return whether Redis may answer differently in a while: a worker that exits would meet the same at its start."""
+    return meaning_of(error).meaning in (Meaning.UNAVAILABLE, Meaning.REFUSED)
+
+
 class _QoS(ClaimingQoS):
     """What a channel of this transport holds."""
 
@@ -315,6 +334,15 @@ class _QoS(ClaimingQoS):
     def give_back(self, tag: str, *, first: bool) -> None:
         """Put a message back."""
         self._channel.claims.give_back(tag, first=first)
+
+    def restore_visible(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - kombu's
+        """Look for overdue messages, unless Redis refuses that for now."""
+        try:
+            return super().restore_visible(*arguments, **options)
+        except redis.ResponseError as error:
+            if not _passes(error):
+                raise
+            return None
 
     def is_kept(self, message: Any) -> bool:  # noqa: ANN401 - kombu's
         """Return whether the task of a message goes on running."""

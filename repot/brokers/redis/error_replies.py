@@ -1,4 +1,4 @@
-"""Classify the error replies of Redis and Valkey for a lease store: one table, with a reason for each entry."""
+"""Classify the error replies of Redis and Valkey: one table, with a reason for each entry."""
 
 from __future__ import annotations
 
