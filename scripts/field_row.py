@@ -18,6 +18,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from repot.config import inherited_environment
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -33,10 +35,11 @@ HEADER = (
 def judged(directory: Path, app: str, python: str | None, *options: str) -> tuple[dict[str, Any], float]:
     """Return the doctor's document of one application, and how long it took in seconds."""
     command = [str(Path(sys.executable).with_name("repot")), "doctor", "-A", app, "--format", "json", *options]
+    command += ["--python", python] if python else []
+    # an import would leave `__pycache__` there
+    environment = inherited_environment(without=()) | {"PYTHONDONTWRITEBYTECODE": "1"}
     begun = monotonic()
-    done = subprocess.run(
-        command + (["--python", python] if python else []), cwd=directory, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     took_s = monotonic() - begun
     if done.returncode not in _JUDGED:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
