@@ -49,7 +49,8 @@ def show_plan(order: Order, settings: WorkerSettings, sample: int, *, as_json: b
     else:
         click.echo(f"from {brokers[0]} ({order.addresses.source.url}) to {brokers[1]} ({order.addresses.target.url})")
         _print(plan)
-    _refuse(problems, f"{len(problems)} problem{'s'[: len(problems) - 1]}; the plan lists them all.")
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    _refuse(problems, f"{count}; the plan lists them all.")
 
 
 def note_choice(order: Order, *, as_json: bool) -> None:

@@ -99,10 +99,13 @@ def with_tls(url: Address, settings: WorkerSettings) -> Address:
     }
     options = {"ssl_cert_reqs": "CERT_REQUIRED" if settings.tls_verify else "CERT_NONE"}
     options |= {name: str(path) for name, path in files.items() if path}
-    servers = [type(url)((server,)) for server in url.servers]
-    checks = [{"ssl_check_hostname": str(_checks_hostname(one, settings)).lower()} for one in servers]
-    complete = (one.with_options(options | check) for one, check in zip(servers, checks, strict=True))
-    return type(url)(tuple(server for one in complete for server in one.servers))
+
+    def complete(server: str) -> str:
+        one = type(url)((server,))
+        checks = {"ssl_check_hostname": str(_checks_hostname(one, settings)).lower()}
+        return one.with_options(options | checks).servers[0]
+
+    return type(url)(tuple(map(complete, url.servers)))
 
 
 def _checks_hostname(url: ServiceUrl, settings: WorkerSettings) -> bool:

@@ -44,8 +44,10 @@ def test_each_reason_of_the_quarantine_is_counted(path: Way) -> None:
     (queue,) = plan(path)["queues"]
     assert [
         "2 of the messages looked at have expired, and run on neither broker: quarantined as expired",
-        "1 of the messages looked at cannot be read: quarantined as undecodable",
-        "1 of the messages looked at are pickled, and --raw would move them: quarantined as pickled",
+        "1 of the messages looked at cannot be read; --raw moves them as they are, or -A with an application that "
+        "accepts them: quarantined as undecodable",
+        "1 of the messages looked at are pickled; --raw moves them, or -A with an application that accepts pickles: "
+        "quarantined as pickled",
     ] == [one for one in queue["notes"] if "quarantined" in one]
     assert "ids" not in queue
 

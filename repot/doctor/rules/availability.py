@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from repot.brokers.facts import known
@@ -602,6 +603,6 @@ def batch_beyond_prefetch(facts: Facts) -> Iterator[Finding]:
                 f"flush_every is {task.batch}, and a worker reserves {reserved}",
                 "worker_prefetch_multiplier",
                 task.name,
-                fix=f"celery -A shop worker --prefetch-multiplier {-(-task.batch // max(processes, 1))}"
+                fix=f"celery -A shop worker --prefetch-multiplier {ceil(task.batch / max(processes, 1))}"
                 "  # of the workers that run it",
             )
