@@ -229,6 +229,12 @@ def is_valkey(value: object) -> bool:
     return isinstance(value, str) and _VALKEY.match(value) is not None
 
 
+def is_rediss(value: object) -> bool:
+    """Return whether an address, or one of a list, is that of a Redis with TLS."""
+    servers = value if isinstance(value, list | tuple) else str(value or "").split(";")
+    return any(str(one).strip().startswith("rediss://") for one in servers)
+
+
 def _complete(server: str) -> str:
     """Insert the host that Celery uses for a URL without a host."""
     scheme, separator, rest = server.partition("://")

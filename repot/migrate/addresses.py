@@ -96,12 +96,12 @@ def with_options_of(addresses: Addresses, app: Celery) -> Addresses:
         return addresses
     own = Address(url).home
     is_target = Address(addresses.target.url).home == own and Address(addresses.source.url).home != own
-    name = "target" if is_target else "source"
+    own_side = "target" if is_target else "source"
     changed: dict[str, Address] = {}
     for side in ("source", "target"):
         address: Address = getattr(addresses, side)
         if address.url.kind == url.kind:
-            given = {"global_keyprefix": "", **kept} if side == name else {}
+            given = {"global_keyprefix": "", **kept} if side == own_side else {}
         else:
             names = capabilities_of(address.url.kind).names_by_options
             given = {option: value for option, value in kept.items() if option in names}

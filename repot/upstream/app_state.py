@@ -31,7 +31,7 @@ class AppState:
     #: repot.worker.configure: the `WorkerSettings` that it follows, and why it could not follow them.
     settings: Any = None
     config_error: Any = None
-    #: repot.worker.configure: by key of Celery's, the entry that was set and those of its fields that were given.
+    #: repot.worker.configure: by key of Celery's, what was set (`Applied`).
     applied: dict[str, Any] = field(default_factory=dict)
     #: repot.worker.configure: what stood in the place of what was set.
     replaced: list[dict[str, Any]] = field(default_factory=list)

@@ -145,9 +145,10 @@ def read(app: Any, name: str, root: str, *, with_sources: bool = True) -> Data:
     written, namespace = _written(app), _text(getattr(app, "namespace", None))
     of_namespace = [one for one in written if namespace and one.startswith(f"{namespace}_")]
     packages = _own_packages(app, name, tasks)
-    loaded = _loaded_modules(app, packages, tasks, directory)
-    found = sources(loaded, directory, _installed(packages, directory), of_namespace) if with_sources else ([], True)
-    modules, complete = found
+    modules, complete = [], True  # type: Tuple[List[Data], bool]
+    if with_sources:
+        loaded = _loaded_modules(app, packages, tasks, directory)
+        modules, complete = sources(loaded, directory, _installed(packages, directory), of_namespace)
     is_configured = getattr(app.__dict__.get("repot"), "settings", None) is not None
     return {
         "format": FORMAT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from celery import signals
 from kombu.utils.url import as_url
@@ -17,7 +17,7 @@ from repot.brokers.primary import follow_the_primary, store_on_the_primary
 from repot.config import Role, entries, explain, load
 from repot.config.celery import fold
 from repot.config.settings import same_broker_problem
-from repot.config.urls import REDIS_SCHEMES, is_valkey
+from repot.config.urls import REDIS_SCHEMES, is_rediss, is_valkey
 from repot.errors import ConfigInvalid
 from repot.upstream.app_config import changeable, declared_queues, ignore_variables, let_changes_win
 from repot.upstream.app_state import state_of
@@ -41,6 +41,20 @@ log = logging.getLogger(__name__)
 
 #: Tasks that a warning names.
 _NAMED = 3
+#: Celery's settings with a broker's address.
+_BROKERS = ("broker_url", "broker_read_url", "broker_write_url")
+
+
+class Applied(NamedTuple):
+    """An entry that `configure` has set, and those of its fields that a variable sets.
+
+    `is_own`: the value is the application's, with what repot completes it by.
+    """
+
+    entry: Entry
+    given: set[str]
+    is_own: bool
+
 
 #: Settings of the application that replace the defaults of fields, from which other settings follow.
 _ADOPTED = {
@@ -157,11 +171,14 @@ def _derive(app: Celery, settings: WorkerSettings, role: Role) -> WorkerSettings
     if "task_queues" in config:
         config["task_queues"] = (*config["task_queues"], *_other_queues(app, config["task_queues"]))
     earlier = options_by_configuration(app)
+    completed = {entry.key for entry in applied if is_own(app, entry.key) and _is_completed(app, entry.key)}
     _apply(app, config)
     _warn_of_bound_tasks(app, earlier)
     install(app, settings)
     state_of(app).settings = settings
-    state_of(app).applied = {entry.key: (entry, given & set(entry.fields)) for entry in applied}
+    state_of(app).applied = {
+        entry.key: Applied(entry, given & set(entry.fields), entry.key in completed) for entry in applied
+    }
     for url in {settings.read_url, settings.write_url}:
         follow_the_primary(url)
         claim_messages(url)
@@ -206,8 +223,8 @@ def configured_with(app: Celery) -> WorkerSettings | None:
     return cast("WorkerSettings | None", state_of(app).settings)
 
 
-def applied_entries(app: Celery) -> dict[str, tuple[Entry, set[str]]]:
-    """Return the entries that `configure` applied, by key, each with those of its fields that a variable sets."""
+def applied_entries(app: Celery) -> dict[str, Applied]:
+    """Return what `configure` applied, by key."""
     return state_of(app).applied
 
 
@@ -267,16 +284,16 @@ def _applies(app: Celery, entry: Entry, given: set[str]) -> bool:
     if entry.key == "task_queues":
         # the application's own queues are complete, unless a variable adds others
         return "queue_names" in given or not app.conf.task_queues
-    if given & set(entry.fields) or not is_own(app, entry.key):
-        return True
-    return is_valkey(app.conf.get(entry.key)) or _is_unverified(app, entry.key)
+    return bool(given & set(entry.fields)) or not is_own(app, entry.key) or _is_completed(app, entry.key)
 
 
-def _is_unverified(app: Celery, key: str) -> bool:
-    """Return whether the application has a `rediss://` broker and does not say how to verify it: kombu would not."""
-    address = app.conf.get(key) if key.startswith("broker_") and key.endswith("url") else None
-    servers = str(address or "").split(";") if not isinstance(address, list | tuple) else map(str, address)
-    return any(one.strip().startswith("rediss://") for one in servers) and not is_own(app, "broker_use_ssl")
+def _is_completed(app: Celery, key: str) -> bool:
+    """Return whether an address of the application needs something of repot's.
+
+    Celery knows no scheme of Valkey's, and kombu verifies nothing at a `rediss://` broker without options.
+    """
+    address = app.conf.get(key)
+    return is_valkey(address) or (key in _BROKERS and is_rediss(address) and not is_own(app, "broker_use_ssl"))
 
 
 def _apply(app: Celery, config: dict[str, Any]) -> None:

@@ -54,14 +54,17 @@ def _origin(app: Celery, key: str, value: object, *, own: bool) -> str:
     applied = applied_entries(app)
     if not applied and (overriding := overriding_variable(key)):
         return overriding + STATED
-    entry, given = applied.get(key, (None, set()))
+    found = applied.get(key)
     # task_queues may also contain the application's own
-    if entry is None or (value != entry.value and key != "task_queues"):
+    if found is None or (value != found.entry.value and key != "task_queues"):
         return APPLICATION if own else CELERY_DEFAULT
+    entry, given, is_own = found
     if not entry.fields:
         return REPOT
     if given:
         return ", ".join(source(field) for field in entry.fields if field in given) + STATED
+    if is_own:
+        return APPLICATION
     return ", ".join(map(variable, entry.fields)) + NOT_STATED
 
 

@@ -370,6 +370,15 @@ def test_a_server_that_the_application_names_is_verified_unless_it_says_otherwis
         assert options == connection.ssl
 
 
+@pytest.mark.parametrize("url", ["redis://h/0", "rediss://h/0", "valkey://h/0"])
+def test_an_address_that_repot_completes_stays_the_applications(url: str) -> None:
+    """With options of TLS, or another scheme; `config show` and a worker's first lines named a variable."""
+    app = shop(broker_url=url)
+    for _ in range(2):
+        repot.configure(app, ExplicitSettings())
+        assert ["application"] == [one.origin for one in effective_config(app) if one.key == "broker_url"]
+
+
 @pytest.mark.parametrize("lines", OWN_WAYS.values(), ids=OWN_WAYS)
 def test_an_application_keeps_its_own_way_to_state_its_broker(monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
     """WORKER_BROKER_URL has precedence over each."""

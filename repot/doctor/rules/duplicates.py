@@ -47,13 +47,13 @@ _RABBITMQ_4_3 = (4, 3)
 _STORES = "@app.task(ignore_result=False)  # or waive it, if a second run does no harm"
 
 
-def _consumer_timeout_of(seconds: int) -> str:
+def _consumer_timeout_of(timeout_s: int) -> str:
     """Return the lines that raise RabbitMQ's consumer timeout to so many seconds."""
     return cleandoc(f"""
-    consumer_timeout = {seconds * 1000}  # in rabbitmq.conf, milliseconds; before workers start
+    consumer_timeout = {timeout_s * 1000}  # in rabbitmq.conf, milliseconds; before workers start
     # or from 3.12 on, in the only policy of the queue (only one applies, so dead-letter keys belong there as well):
-    rabbitmqctl set_policy celery '^celery$' '{{"consumer-timeout": {seconds * 1000}}}' --apply-to queues
-    # and tell the doctor: [tool.repot.doctor] consumer-timeout = {seconds}
+    rabbitmqctl set_policy celery '^celery$' '{{"consumer-timeout": {timeout_s * 1000}}}' --apply-to queues
+    # and tell the doctor: [tool.repot.doctor] consumer-timeout = {timeout_s}
     """)
 
 
