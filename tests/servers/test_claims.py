@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,7 +13,7 @@ from uuid import uuid4
 import pytest
 from kombu import Connection, Consumer, Producer, Queue
 from kombu.transport.redis import Transport as StockTransport
-from redis import Redis, RedisError, ResponseError
+from redis import Redis, RedisError
 
 from repot.brokers.claiming import deaths_of, keep_running, still_in_hand
 from repot.brokers.primary import follow_the_primary
@@ -23,13 +22,14 @@ from repot.brokers.redis.transport import _CLAIM, ClaimSource, Transport
 from repot.chaos.runner.proxies import Proxy
 from repot.config import BrokerUrl
 from repot.testbed import ReapedProcess, executables, free_port
+from repot.testbed.redis_errors import WORDS, answering
 from repot.upstream import redis_transport
 from repot.upstream.redis_connections import take_connection
 from repot.waiting import wait_until
 from support.claims import KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from kombu import Message
@@ -546,61 +546,20 @@ def _answers(client: Any) -> bool:
         return False
 
 
-def _loop(url: str) -> None:
-    """Keep Redis in a script, until it is killed."""
-    with Redis.from_url(url, socket_timeout=60) as client, suppress(RedisError):
-        client.eval("while true do end", 0)
-
-
-def _busy(client: Redis, url: str) -> None:
-    client.config_set("busy-reply-threshold", 20)
-    Thread(target=_loop, args=(url,), daemon=True).start()
-
-    def is_busy() -> bool:
-        with Redis.from_url(url) as other:
-            try:
-                other.ping()
-            except ResponseError as error:
-                return "BUSY" in str(error)
-        return False
-
-    wait_until(is_busy, within_s=20, what="Redis is in a script")
-
-
-#: An error of Redis -> how it comes, and how it goes.
-REFUSALS: dict[str, tuple[Callable[[Redis, str], object], Callable[[Redis], object]]] = {
-    "OOM": (lambda one, _: one.config_set("maxmemory", 1), lambda one: one.config_set("maxmemory", 0)),
-    "NOREPLICAS": (
-        lambda one, _: one.config_set("min-replicas-to-write", 1),
-        lambda one: one.config_set("min-replicas-to-write", 0),
-    ),
-    "NOPERM": (
-        lambda one, _: one.acl_setuser("default", commands=["-evalsha"], enabled=True),
-        lambda one: one.acl_setuser("default", categories=["+@all"], enabled=True),
-    ),
-    "BUSY": (_busy, lambda one: one.script_kill()),
-}
-
-
-@pytest.mark.parametrize("error", REFUSALS)
-def test_what_redis_refuses_for_a_while_is_waited_out(
-    own: Server, error: str, caplog: pytest.LogCaptureFixture
-) -> None:
+# a demoted server is left (tests/servers/test_primary.py)
+@pytest.mark.parametrize("word", [one for one in WORDS if one not in ("READONLY", "MASTERDOWN")])
+def test_what_redis_refuses_for_a_while_is_waited_out(own: Server, word: str, caplog: pytest.LogCaptureFixture) -> None:
     """An idle worker ended, because its watch is a write; a stock one lived."""
     queue = f"q-{uuid4()}"
-    refuse, allow = REFUSALS[error]
-    with _taker(own, [queue]) as taker, Redis.from_url(own.url) as client:
+    with _taker(own, [queue]) as taker:
         taker.serve(2)
-        refuse(client, own.url)
-        try:
+        with answering(own, word):
             deadline = monotonic() + 20
             while "gives out no message" not in caplog.text and monotonic() < deadline:
                 taker.serve(0.2)
             # it asks each second, and says it once
             for _ in range(10):
                 taker.serve(0.3)
-        finally:
-            allow(client)
         assert 1 == caplog.text.count("gives out no message")
         _send(own, queue)
         taker.take()

@@ -381,18 +381,23 @@ def _has_begun(begun: Path, times: int) -> bool:
     return begun.exists() and len(begun.read_text().split()) >= times
 
 
+def _take_and_leave(failing: FailingApp, begun: Path, times: int, by: signal.Signals) -> None:
+    """Start a worker, and end it when it has the message."""
+    worker = failing.start(processes=1)
+    wait_until(partial(_has_begun, begun, times), within_s=30, what="it has the message")
+    worker.signal(by)
+    wait_until(partial(_has_left, worker), within_s=30, what="it leaves")
+    failing.workers.remove(worker)
+    worker.stop()
+
+
 def test_workers_that_leave_do_not_count(server: Server, opened: Callable[..., FailingApp], tmp_path: Path) -> None:
     """A message requeued twice, with a limit of one delivery, is not a dead letter."""
     begun = tmp_path / "begun"
     failing = opened(server, **SOON | {"visibility_timeout": 60, "soft_shutdown_timeout": 0})
     sent = failing.send("dead.runs_long", str(begun))
     for number in (1, 2):
-        worker = failing.start(processes=1)
-        wait_until(partial(_has_begun, begun, number), within_s=30, what="it runs")
-        worker.signal(signal.SIGQUIT)
-        wait_until(partial(_has_left, worker), within_s=30, what="it leaves")
-        failing.workers.remove(worker)
-        worker.stop()
+        _take_and_leave(failing, begun, number, signal.SIGQUIT)
     failing.start(processes=1)
     wait_until(partial(_has_begun, begun, 3), within_s=30, what="it runs again")
     assert sent not in {one.id for one in failing.dead_letters()}
@@ -406,12 +411,7 @@ def test_what_a_task_keeps_in_its_worker_does_not_count(
     failing = opened(server, **SOON | {"visibility_timeout": 60})
     sent = failing.send("dead.kept", str(here))
     for number in (1, 2):
-        worker = failing.start(processes=1)
-        wait_until(partial(_has_begun, here, number), within_s=30, what="it is kept")
-        worker.signal(signal.SIGTERM)
-        wait_until(partial(_has_left, worker), within_s=30, what="it leaves")
-        failing.workers.remove(worker)
-        worker.stop()
+        _take_and_leave(failing, here, number, signal.SIGTERM)
     failing.start(processes=1)
     wait_until(partial(_has_begun, here, 3), within_s=30, what="it is kept again")
     assert sent not in {one.id for one in failing.dead_letters()}
