@@ -2007,3 +2007,19 @@ def test_an_unreadable_setting_is_one_clear_error(changes: dict[str, object], sa
 @pytest.mark.parametrize("routes", ["no.such", {"shop.*": {"queue": "x"}}, [lambda *arguments: arguments[1][0]]])
 def test_a_router_that_fails_is_no_error(routes: object) -> None:
     assert facts(redis(task_routes=routes)).tasks
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("shop.base.services.quotas.*", ""),
+        ("shop.base.services.datasync.clean_up", ""),
+        ("shop.base.services.datasink.*", "; meant: shop.base.services.datasync.*"),
+        ("shop.base.services.datasync.sync_duee", "; meant: shop.base.services.datasync.sync_due"),
+    ],
+)
+def test_a_route_resembles_what_differs_by_a_slip(key: str, said: str) -> None:
+    """Names of public projects share long packages, so that each resembles each as a whole."""
+    report = judge(facts(redis(task_routes={key: "long"}), task=DEEP))
+    messages = [one.finding.message for one in report.findings if one.rule.id == "RPT524"]
+    assert [f"{key!r} matches no task{said}"] == messages
