@@ -54,7 +54,7 @@ class Group:
     commands: tuple[Command, ...]
     needs: tuple[tuple[str, ...], ...] = ()
     beside: tuple[Command, ...] = ()
-    lane: str = "servers"
+    lane: str = "first"
     is_apart: bool = False
 
 
@@ -102,7 +102,7 @@ def _of(
     name: str,
     about: str,
     *needs: str,
-    lane: str = "servers",
+    lane: str = "first",
     beside: Sequence[str] = (),
     before: Sequence[Command] = (),
 ) -> Group:
@@ -117,7 +117,7 @@ def _of(
 def _unit_on(name: str, *, is_apart: bool = False) -> Group:
     """Return the group of unit tests in the environment of another release of Celery."""
     about = f"unit tests on Celery {_MINORS[name]}"
-    return Group(name, about, (_unit(_python_of(name)),), _environment(name), (), _COMPUTING, is_apart)
+    return Group(name, about, (_unit(_python_of(name)),), _environment(name), (), _SECOND, is_apart)
 
 
 def _environment(name: str) -> tuple[tuple[str, ...], ...]:
@@ -130,15 +130,15 @@ def _promises_on(minor: str) -> Group:
     release = f"celery-{minor}"
     commands = (_pytest("promises", _with_promises(), _python_of(release)),)
     needs = (*_environment(release), ("scripts/setup", "postgresql"))
-    return Group(f"promises-{minor}", f"each promise on Celery {minor}", commands, needs, (), _WAITING, is_apart=True)
+    return Group(f"promises-{minor}", f"each promise on Celery {minor}", commands, needs, (), _SECOND, is_apart=True)
 
 
 def _python_of(name: str) -> str:
     return f".tools/{name}/bin/python"
 
 
-#: Lanes beside that of servers: what mostly waits, as Celery's own tests do, and what needs a processor.
-_WAITING, _COMPUTING = "waiting", "computing"
+#: Lanes beside the first. A group is in the one where it makes the three about as long.
+_SECOND, _THIRD = "second", "third"
 
 _UNIT = _unit(PYTHON)
 _SUITE = (("scripts/celery_tests",),)
@@ -186,54 +186,54 @@ _COVERAGE = ("--cov", "--cov-report=")
 CAMPAIGN = (
     Group("site", "the docs site: every page in its place, no broken link", (
         _run("mkdocs", "build", "--strict"),
-    ), lane=_WAITING),
+    ), lane=_SECOND),
     _of(
         "doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql",
-        lane=_COMPUTING, beside=("application-4.4", "application-5.2"),
+        lane=_THIRD, beside=("application-4.4", "application-5.2"),
     ),
     _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
     _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
-    _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus", lane=_WAITING),
+    _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus", lane=_SECOND),
     _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb"),
     _of(
         "workers", "what workers do when a broker fails, dead letters, claims, probes", "postgresql",
         beside=("celery-5.4", "celery-5.5", "celery-5.6"),
     ),
     _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
-    _of("mariadb", "the stores on MariaDB", "mariadb", lane=_WAITING),
-    _of("valkey", "the stores on Valkey, where one is installed", lane=_WAITING),
-    _of("pages", "every command of every page, typed", "postgresql"),
-    _of("browser", "pages in a headless Chromium", "browser", lane=_WAITING),
+    _of("mariadb", "the stores on MariaDB", "mariadb", lane=_SECOND),
+    _of("valkey", "the stores on Valkey, where one is installed", lane=_SECOND),
+    _of("pages", "every command of every page, typed", "postgresql", lane=_SECOND),
+    _of("browser", "pages in a headless Chromium", "browser", lane=_SECOND),
     # an engine without layers builds for minutes, for which a test has no time
     _of(
-        "compose", "the compose files, where a Docker engine answers", lane=_COMPUTING,
+        "compose", "the compose files, where a Docker engine answers", lane=_THIRD,
         before=(_run("scripts/images"),),
     ),
-    _of("wheel", "sdist and wheel, tried in an empty environment", lane=_WAITING),
+    _of("wheel", "sdist and wheel, tried in an empty environment", lane=_SECOND),
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,
-    ), _SUITE, lane=_WAITING),
+    ), _SUITE, lane=_SECOND),
     Group("mutants", "planted defects, each of which must turn tests red", (
         _run(PYTHON, "-m", "mutants"),
-    ), lane=_WAITING),
+    ), lane=_SECOND),
     Group("storms", "the long experiments at a small size", (
         _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
-    ), (("scripts/setup", "postgresql"),), lane=_COMPUTING),
+    ), (("scripts/setup", "postgresql"),), lane=_THIRD),
     _unit_on("celery-5.4", is_apart=True),
-    _unit_on("celery-5.5"),
+    _unit_on("celery-5.5", is_apart=True),
     _unit_on("celery-5.6"),
     _promises_on("5.4"),
     _promises_on("5.5"),
     _promises_on("5.6"),
     Group(
         "oldest", "whole projects, and Celery's own tests, on the oldest allowed libraries",
-        (_projects("oldest"),), _environment("oldest"), lane=_COMPUTING,
+        (_projects("oldest"),), _environment("oldest"), lane=_THIRD,
     ),
     Group(
         "newest", "unit tests, with the floor of their coverage, and the same as on the oldest, on the newest",
-        (_unit(_python_of("newest"), *_COVERAGE), _projects("newest")), _environment("newest"), lane=_COMPUTING,
+        (_unit(_python_of("newest"), *_COVERAGE), _projects("newest")), _environment("newest"), lane=_THIRD,
     ),
 )  # fmt: skip
 
