@@ -53,6 +53,7 @@
     ├── RolloutNotFound           exit 1   there is no record of a rollout with this name
     ├── RolloutConflict           exit 5   a rollout was changed meanwhile, or exists already
     ├── RolloutRefused            exit 4   a rollout cannot begin: the target lacks something
+    ├── RolloutAborted            exit 10  a rollout ended with all work on its source again
     ├── AlreadyControlled         exit 5   another controller leads the rollout
     ├── ScopeConflict             exit 5   a scope has an active job already
     ├── JobNotFound               exit 1   the job does not exist, or belongs to another tenant
@@ -65,8 +66,8 @@
     └── Interrupted               exit 130 the user asked to stop
 
 Exit codes of the command: 0 success, 1 failure, 2 usage or settings, 3 broker unreachable, 4 check failed, 5 conflict,
-6 application not found, 7 application fails on import, 8 access refused, 9 TLS failed, 130 interrupted, 141 output pipe
-closed.
+6 application not found, 7 application fails on import, 8 access refused, 9 TLS failed, 10 rollout aborted,
+130 interrupted, 141 output pipe closed.
 
 A name says what happened; it has no `Error` suffix.
 """
@@ -434,6 +435,12 @@ class RolloutRefused(RepotError):
     """A rollout cannot begin: the target lacks something."""
 
     exit_code = 4
+
+
+class RolloutAborted(RepotError):
+    """A rollout ended with all work on its source again."""
+
+    exit_code = 10
 
 
 class AlreadyControlled(RepotError):

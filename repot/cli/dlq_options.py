@@ -44,8 +44,9 @@ def queue_options(command: F) -> F:
         click.option(
             "--broker",
             default="",
-            metavar="source|URL",
-            help="Another broker: `source` is that of WORKER_MOVE_FROM, or of a rollout; @FILE reads it from a file.",
+            metavar="source|target|URL",
+            help="Another broker: `source` and `target` are those of a move (WORKER_MOVE_FROM, WORKER_MOVE_TO) or of a "
+            "rollout; @FILE reads it from a file.",
         ),
         click.option(
             "--dead-queue",
@@ -112,12 +113,15 @@ def open_queues(given: dict[str, Any], *, all_found: bool = True) -> Iterator[tu
 def _opened(
     broker: str, management_url: str, settings: WorkerSettings, names: dict[str, str], others: Others | None
 ) -> AbstractContextManager[list[DlqHandle]]:
-    from repot.deadletter.query import open_dlqs, open_dlqs_at, source_of
+    from repot.deadletter.query import open_dlqs, open_dlqs_at, source_of, target_of
     from repot.migrate.addresses import parse
 
     if not broker:
         return open_dlqs(settings, names, _app(settings), others)
-    url = source_of(settings) if broker == "source" else parse(broker, "--broker")
+    sides = {"source": source_of, "target": target_of}
+    url = sides[broker](settings) if broker in sides else parse(broker, "--broker")
+    if broker in sides and settings.management_url and settings.broker_url.shares_management(url):
+        management_url = management_url or settings.management_url.reveal()
     return open_dlqs_at(url, management_url, settings, names, others)
 
 

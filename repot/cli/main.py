@@ -103,8 +103,8 @@ _TRACEBACK = click.option("--traceback", is_flag=True, help="Show Python's trace
     modules=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 success, 1 failure, 2 usage or settings, 3 broker unreachable, 4 check failed, 5 conflict, "
-    "6 application not found, 7 application fails on import, 8 access refused, 9 TLS failed, 130 interrupted, "
-    "141 output pipe closed. Data goes to standard output, messages to standard error.",
+    "6 application not found, 7 application fails on import, 8 access refused, 9 TLS failed, 10 rollout aborted, "
+    "130 interrupted, 141 output pipe closed. Data goes to standard output, messages to standard error.",
 )
 @click.version_option(package_name="repot", prog_name="repot")
 @_TRACEBACK

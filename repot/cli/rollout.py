@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.rollout_options import plan_of, plan_options
+from repot.cli.rollout_options import change_options, changed_by, differences, plan_of, plan_options, stated
 from repot.cli.rollout_page import report, serve
 from repot.sanitize import sanitize
 from repot.worker.holder import user
@@ -48,7 +48,8 @@ def plan(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - c
     """Show what a rollout would do, and what it lacks; exit with 4 if it cannot begin. Nothing is changed."""
     settings = _settings()
     found, led = plan_of(given, settings)
-    _show_plan(name, found, led, settings, as_json=as_json)
+    goes_on = _say_plan_that_goes_on(name, stated(given), settings)
+    _show_plan(name, goes_on or found, led, settings, as_json=as_json)
 
 
 @rollout.command()
@@ -59,13 +60,15 @@ def plan(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - c
 def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     """Begin a rollout and lead it to its end; show the plan without --execute.
 
-    A second start under the same name goes on where the first one was. Ctrl-C ends this
-    controller and changes nothing: the weights stay, and another start goes on.
+    A second start under the same name goes on where the first one was, by the plan of the first:
+    `repot rollout change` changes that. Ctrl-C ends this controller and changes nothing: the
+    weights stay, and another start goes on. Ends with 10 if the rollout was aborted.
     """
     settings = _settings()
     found, led = plan_of(given, settings)
+    goes_on = _say_plan_that_goes_on(name, stated(given), settings)
     if not execute:
-        _show_plan(name, found, led, settings, as_json=as_json)
+        _show_plan(name, goes_on or found, led, settings, as_json=as_json)
         click.echo("nothing was changed; add --execute", err=True)
         return
     from repot.rollout.entry_checks import refusals
@@ -73,7 +76,7 @@ def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # 
     _refuse(refusals(settings))
     _say_queues(led)
     with _opened(name, settings) as opened:
-        if opened.records.read(name) is None:
+        if goes_on is None:
             # one that goes on keeps to the queues of its plan
             _refuse(led.obstacles)
         opened.begin(found, user())
@@ -114,10 +117,35 @@ def history(*, name: str, as_json: bool) -> None:
 
 @rollout.command()
 @_NAME
+@change_options
 @_WHY
-def promote(*, name: str, why: str) -> None:
+def change(*, name: str, why: str, **given: Any) -> None:  # noqa: ANN401
+    """Change the plan of a rollout that goes on: what is stated, and nothing else.
+
+    Its controller follows with its next look, and the history has both values.
+    """
+    settings, changed = _settings(), stated(given)
+    if not changed:
+        message = "state what to change, as in `repot rollout change NAME --drain move`"
+        raise click.UsageError(message)
+    with _opened(name, settings) as opened:
+        opened.record()
+        before = opened.store.plan()
+        after = changed_by(before, changed, settings)
+        differing = ", ".join(differences(before, after))
+        if not differing:
+            click.echo("the plan is so already", err=True)
+            return
+        _say(opened.change_plan(lambda now: changed_by(now, changed, settings), user(), _because(differing, why)))
+
+
+@rollout.command()
+@_NAME
+@click.option("--force", is_flag=True, help="Begin the first step although the target lacks something.")
+@_WHY
+def promote(*, name: str, force: bool, why: str) -> None:
     """Go on to the next step now; after an abort, begin again."""
-    _act(name, "promote", why)
+    _act(name, "promote", why, force=force)
 
 
 @rollout.command()
@@ -164,11 +192,26 @@ def finish(*, name: str, why: str) -> None:
     _act(name, "finish", why)
 
 
-def _act(name: str, act: str, why: str) -> None:
+def _act(name: str, act: str, why: str, *, force: bool = False) -> None:
     from repot.rollout import acts
 
     with _opened(name, _settings()) as opened:
-        _say(acts.act(opened, act, user(), why))
+        _say(acts.act(opened, act, user(), why, force=force))
+
+
+def _because(change: str, why: str) -> str:
+    return f"{change}: {why}" if why else change
+
+
+def _say_plan_that_goes_on(name: str, given: dict[str, Any], settings: WorkerSettings) -> Plan | None:
+    """Return the plan of a rollout that exists, and say what of the command's does not count; None for a new one."""
+    with _opened(name, settings) as opened:
+        if opened.records.read(name) is None:
+            return None
+        plan: Plan = opened.store.plan()
+    for one in differences(plan, changed_by(plan, given, settings)):
+        click.echo(f"note: the plan stays as it is ({one}); `repot rollout change {name}` changes it", err=True)
+    return plan
 
 
 def _settings() -> WorkerSettings:
@@ -252,6 +295,7 @@ def _depth(queue: str, counts: tuple[int, int, int]) -> str:
 def _lead(opened: Any, *, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
     from threading import Event
 
+    from repot.errors import RolloutAborted
     from repot.rollout.phases import Phase
     from repot.waiting import stop_on_signal
 
@@ -274,9 +318,11 @@ def _lead(opened: Any, *, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
         click.echo(json.dumps(record.as_dict()))
     else:
         click.echo(sanitize(_line(record.as_dict())))
+    if record.phase == Phase.ABORTED:
+        message = f"the rollout {opened.name!r} was aborted, and all work goes to {record.source}"
+        hint = f"`repot rollout history {opened.name}` says why; `repot rollout promote` begins again."
+        raise RolloutAborted(message, hint=hint)
     if record.phase == Phase.DONE:
-        if left := opened.dead_letters_left():
-            click.echo(sanitize(left), err=True)
         click.echo(
             f"set WORKER_BROKER_URL to {record.target} for good, and unset WORKER_ROLLOUT, WORKER_ROLLOUT_TARGET and "
             "WORKER_ROLLOUT_SIDE",

@@ -1,16 +1,19 @@
-"""The options of `repot rollout plan` and `start`."""
+"""The options of `repot rollout plan`, `start` and `change`."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from repot.cli.durations import seconds
+from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from repot.config import WorkerSettings
     from repot.rollout.phases import Plan
@@ -43,89 +46,164 @@ def _comparisons(_: click.Context, __: click.Parameter, queries: tuple[str, ...]
     return queries
 
 
+#: What may change while a rollout goes on.
+_CHANGEABLE = (
+    click.option("--steps", callback=_steps, default="1,5,25,50,100", show_default=True, help="Percentages."),
+    click.option("--bake", callback=seconds, default="5m", show_default=True, help="Watch a step so long."),
+    click.option(
+        "--patience",
+        callback=seconds,
+        default="1h",
+        show_default=True,
+        help="A step without enough samples pauses after this time.",
+    ),
+    click.option("--manual/--no-manual", help="Each step waits for `repot rollout promote`."),
+    click.option(
+        "--synthetic",
+        callback=_lengths,
+        default="1s",
+        show_default=True,
+        help="Lengths of synthetic tasks, as in 1s,10m,70m: each goes through every queue of both sides, and "
+        "each id must run. Empty: none.",
+    ),
+    click.option(
+        "--kill/--no-kill",
+        "kills",
+        help="Send synthetic tasks that kill their process as well, one a minute for each queue.",
+    ),
+    click.option(
+        "--lost-after",
+        callback=seconds,
+        help="A synthetic task that is overdue for so long is lost.  [default: the time of a redelivery]",
+    ),
+    click.option(
+        "--drain",
+        type=click.Choice(["finish", "move"]),
+        default="finish",
+        show_default=True,
+        help="What waits on the side that is to become empty, after an abort the target: its workers finish "
+        "it, or it is moved to the other side as by `repot move`.",
+    ),
+    click.option(
+        "--quiet",
+        callback=seconds,
+        help="The side that is to become empty is so when its workers have received nothing for this time.  "
+        "[default: ten times the pause between its tasks, from 10s to 5m]",
+    ),
+    click.option("--samples", type=click.IntRange(1), default=50, show_default=True, help="Runs that each side needs."),
+    click.option(
+        "--tolerance",
+        type=click.FloatRange(0, 1),
+        default=0.02,
+        show_default=True,
+        help="Difference of two shares, of failed runs for example, that does not matter.",
+    ),
+    click.option(
+        "--slowdown",
+        type=click.FloatRange(1),
+        default=1.5,
+        show_default=True,
+        help="Factor of the source's 95th percentile that does not matter.",
+    ),
+    click.option(
+        "--cost-limit",
+        type=click.FloatRange(0),
+        help="What repeated runs on the target may cost in a step, in the unit of `repot_cost`.  [default: no limit]",
+    ),
+    click.option(
+        "--query",
+        "queries",
+        callback=_comparisons,
+        multiple=True,
+        metavar="PROMQL",
+        help="A comparison that the Prometheus at WORKER_PROMETHEUS_URL answers, as in "
+        "'rate(errors_total[1m]) < bool 0.05': the rollout is aborted when it is not so. May be repeated.",
+    ),
+)
+_QUEUES = click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    help="This queue and no others; may be repeated.  [default: all of the deployment]",
+)
+
+#: Parameter of a command -> field of the plan.
+_FIELDS = {
+    "steps": "steps",
+    "bake": "bake_s",
+    "patience": "patience_s",
+    "manual": "manual",
+    "synthetic": "synthetic",
+    "kills": "kills",
+    "lost_after": "lost_after_s",
+    "quiet": "quiet_s",
+    "queries": "queries",
+}
+_CRITERIA = ("samples", "tolerance", "slowdown", "cost_limit")
+_DRAIN = "drain"
+#: Where the option is not named after its parameter.
+_FLAGS = {"kills": "--kill", "queries": "--query"}
+
+
 def plan_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a plan to a command."""
-    for option in reversed(
-        (
-            click.option("--steps", callback=_steps, default="1,5,25,50,100", show_default=True, help="Percentages."),
-            click.option("--bake", callback=seconds, default="5m", show_default=True, help="Watch a step so long."),
-            click.option(
-                "--patience",
-                callback=seconds,
-                default="1h",
-                show_default=True,
-                help="A step without enough samples pauses after this time.",
-            ),
-            click.option("--manual", is_flag=True, help="Each step waits for `repot rollout promote`."),
-            click.option(
-                "--queue",
-                "queues",
-                multiple=True,
-                help="This queue and no others; may be repeated.  [default: all of the deployment]",
-            ),
-            click.option(
-                "--synthetic",
-                callback=_lengths,
-                default="1s",
-                show_default=True,
-                help="Lengths of synthetic tasks, as in 1s,10m,70m: each goes through every queue of both sides, and "
-                "each id must run. Empty: none.",
-            ),
-            click.option(
-                "--kill",
-                "kills",
-                is_flag=True,
-                help="Send synthetic tasks that kill their process as well, one a minute for each queue.",
-            ),
-            click.option(
-                "--lost-after",
-                callback=seconds,
-                help="A synthetic task that is overdue for so long is lost.  [default: the time of a redelivery]",
-            ),
-            click.option(
-                "--drain",
-                type=click.Choice(["finish", "move"]),
-                default="finish",
-                show_default=True,
-                help="What waits on the side that is to become empty, after an abort the target: its workers finish "
-                "it, or it is moved to the other side as by `repot move`.",
-            ),
-            click.option(
-                "--samples", type=click.IntRange(1), default=50, show_default=True, help="Runs that each side needs."
-            ),
-            click.option(
-                "--tolerance",
-                type=click.FloatRange(0, 1),
-                default=0.02,
-                show_default=True,
-                help="Difference of two shares, of failed runs for example, that does not matter.",
-            ),
-            click.option(
-                "--slowdown",
-                type=click.FloatRange(1),
-                default=1.5,
-                show_default=True,
-                help="Factor of the source's 95th percentile that does not matter.",
-            ),
-            click.option(
-                "--cost-limit",
-                type=click.FloatRange(0),
-                help="What repeated runs on the target may cost in a step, in the unit of `repot_cost`.  "
-                "[default: no limit]",
-            ),
-            click.option(
-                "--query",
-                "queries",
-                callback=_comparisons,
-                multiple=True,
-                metavar="PROMQL",
-                help="A comparison that the Prometheus at WORKER_PROMETHEUS_URL answers, as in "
-                "'rate(errors_total[1m]) < bool 0.05': the rollout is aborted when it is not so. May be repeated.",
-            ),
-        )
-    ):
+    return change_options(_QUEUES(command))
+
+
+def change_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a plan that may change while a rollout goes on."""
+    for option in reversed(_CHANGEABLE):
         command = option(command)
     return command
+
+
+def stated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a command's parameters that its user has stated."""
+    context = click.get_current_context()
+    return {
+        name: value
+        for name, value in given.items()
+        if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, None)
+    }
+
+
+def changed_by(plan: Plan, given: Mapping[str, Any], settings: WorkerSettings) -> Plan:
+    """Return a plan with what is given of a command's parameters.
+
+    Raises:
+        ConfigInvalid: an option needs a setting that is missing.
+    """
+    if given.get("queries") and not settings.prometheus_url:
+        message = "--query needs a Prometheus: WORKER_PROMETHEUS_URL is not set"
+        raise ConfigInvalid(message, hint="Set it to its address, as in http://prometheus:9090.")
+    fields = {field: given[name] for name, field in _FIELDS.items() if name in given}
+    if _DRAIN in given:
+        fields["moves"] = given[_DRAIN] == "move"
+    criteria = replace(plan.criteria, **{name: given[name] for name in _CRITERIA if name in given})
+    return replace(plan, criteria=criteria, **fields)
+
+
+def differences(before: Plan, after: Plan) -> list[str]:
+    """Return the options in which two plans differ, with both values."""
+    old, new = _texts(before), _texts(after)
+    return [f"{option} {old[option]} -> {new[option]}" for option in old if old[option] != new[option]]
+
+
+def _texts(plan: Plan) -> dict[str, str]:
+    found = {name: getattr(plan, field) for name, field in _FIELDS.items()}
+    found |= {name: getattr(plan.criteria, name) for name in _CRITERIA}
+    found |= {"steps": [f"{step:.0%}" for step in plan.steps], _DRAIN: "move" if plan.moves else "finish"}
+    return {_FLAGS.get(name, f"--{name.replace('_', '-')}"): _text(value) for name, value in found.items()}
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - a field of a plan
+    if isinstance(value, list | tuple):
+        return ",".join(_text(one) for one in value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "default"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def plan_of(given: dict[str, Any], settings: WorkerSettings) -> tuple[Plan, LedQueues]:
@@ -134,28 +212,7 @@ def plan_of(given: dict[str, Any], settings: WorkerSettings) -> tuple[Plan, LedQ
     Raises:
         ConfigInvalid: an option needs a setting that is missing.
     """
-    from repot.errors import ConfigInvalid
-    from repot.rollout.judge import Criteria
     from repot.rollout.phases import Plan
     from repot.rollout.queues import with_queues
 
-    criteria = Criteria(
-        given["samples"], tolerance=given["tolerance"], slowdown=given["slowdown"], cost_limit=given["cost_limit"]
-    )
-    if given["queries"] and not settings.prometheus_url:
-        message = "--query needs a Prometheus: WORKER_PROMETHEUS_URL is not set"
-        raise ConfigInvalid(message, hint="Set it to its address, as in http://prometheus:9090.")
-    plan = Plan(
-        given["steps"],
-        given["bake"],
-        given["patience"],
-        given["manual"],
-        given["queues"],
-        given["synthetic"],
-        given["kills"],
-        given["lost_after"],
-        given["drain"] == "move",
-        criteria,
-        given["queries"],
-    )
-    return with_queues(plan, given["queues"], settings)
+    return with_queues(changed_by(Plan(), given, settings), given["queues"], settings)

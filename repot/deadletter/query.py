@@ -106,6 +106,19 @@ def source_of(settings: WorkerSettings) -> BrokerUrl:
     return found
 
 
+def target_of(settings: WorkerSettings) -> BrokerUrl:
+    """Return the broker that a move or a rollout leads to.
+
+    Raises:
+        ConfigInvalid: the settings name neither.
+    """
+    found = settings.move_to or settings.rollout_target
+    if found is None:
+        message = "which broker is the target is unknown"
+        raise ConfigInvalid(message, hint="Name it: --broker URL, or WORKER_MOVE_TO.")
+    return found
+
+
 @contextmanager
 def open_dlqs_at(
     url: BrokerUrl,

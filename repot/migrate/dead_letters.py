@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from repot.deadletter.reason import Reason
     from repot.migrate.translate import Translated
 
-_HINT = "`repot dlq list --broker source` reads them, and `repot move start --dlq` carries them"
+#: By side.
+_CARRY = {
+    "source": "`repot move start --dlq` carries them",
+    "target": "`repot move start --dlq` from there brings them back",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,8 @@ def dead_queues(queues: Mapping[str, str], dead_letters_of: Callable[[str], str]
     return {dead: goal for dead, goal in pairs if dead and goal}
 
 
-def staying(broker: Broker, queues: Iterable[str]) -> str:
-    """Return a sentence about dead letters that stay on a broker; empty if there are none.
+def staying(broker: Broker, queues: Iterable[str], side: str = "source") -> str:
+    """Return a sentence about dead letters that stay on a side's broker; empty if there are none.
 
     What cannot be counted is said to be unknown.
     """
@@ -59,9 +63,10 @@ def staying(broker: Broker, queues: Iterable[str]) -> str:
         try:
             depth = broker.depth(queue)
         except (BrokerUnreachable, FactUnknown) as error:
-            unknown.append(f"whether dead letters stay in {queue!r} on the source is unknown: {error.message}")
+            unknown.append(f"whether dead letters stay in {queue!r} on the {side} is unknown: {error.message}")
             continue
         counts[queue] = depth.ready + depth.unacked
     parts = [f"{queue} {count}" for queue, count in counts.items() if count]
-    texts = [f"{sum(counts.values())} dead letters stay on the source ({', '.join(parts)}): {_HINT}"] if parts else []
+    hint = f"`repot dlq list --broker {side}` reads them, and {_CARRY[side]}"
+    texts = [f"{sum(counts.values())} dead letters stay on the {side} ({', '.join(parts)}): {hint}"] if parts else []
     return "; ".join([*texts, *unknown])

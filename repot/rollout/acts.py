@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repot.errors import RolloutConflict
+from repot.errors import RolloutConflict, RolloutRefused
 from repot.rollout import phases
 from repot.rollout.phases import Phase
 from repot.routing.record import Change
@@ -22,6 +22,9 @@ ACTS: dict[str, tuple[Phase, ...]] = {
     "finish": (Phase.CANARY, Phase.PAUSED),
 }
 
+#: Where `promote` leads to the first step.
+_BEFORE_STEPS = (Phase.PREPARE, Phase.ABORTED)
+
 _USUAL = {
     "promote": "promoted",
     "pause": "paused",
@@ -31,11 +34,14 @@ _USUAL = {
 }
 
 
-def act(rollout: Rollout, name: str, who: str, why: str = "", *, generation: int | None = None) -> RolloutRecord:
+def act(
+    rollout: Rollout, name: str, who: str, why: str = "", *, generation: int | None = None, force: bool = False
+) -> RolloutRecord:
     """Change a rollout as a person asks, and return its record; `generation` is the state that the person saw.
 
     Raises:
         RolloutNotFound: it does not exist.
+        RolloutRefused: the first step would send work to a target that lacks something, and it is not `force`d.
         RolloutConflict: the act means nothing in its phase, or it is not in the state any more that the person saw.
     """
 
@@ -49,6 +55,9 @@ def act(rollout: Rollout, name: str, who: str, why: str = "", *, generation: int
         return _change(rollout, record, name, who, why or _USUAL[name])
 
     record = rollout.record()
+    if name == "promote" and record.phase in _BEFORE_STEPS and not force and (lacks := rollout.obstacles()):
+        message = "\n".join(["the first step cannot begin:", *lacks])
+        raise RolloutRefused(message, hint=f"`repot rollout promote {rollout.name} --force` begins nevertheless.")
     if name == "promote" and record.phase == Phase.ABORTED:
         # refused before anything is forgotten
         decide(record)

@@ -86,10 +86,14 @@ class Carrying:
             self._thread = Thread(target=self._move, args=(side,), name="repot-rollout-move", daemon=True)
             self._thread.start()
 
+    @property
+    def total(self) -> int:
+        """Return how many messages this process has moved."""
+        return sum(self.moved.values())
+
     def said(self) -> str:
         """Return what was moved, and why it ended early."""
-        total = sum(self.moved.values())
-        return f"{total} moved to the other side" + (f"; {self.error}" if self.error else "")
+        return f"{self.total} moved to the other side" + (f"; {self.error}" if self.error else "")
 
     def close(self) -> None:
         """End after the window in progress; what it holds is in the journal."""

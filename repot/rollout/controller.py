@@ -31,11 +31,14 @@ INTERVAL_S, LEASE_S = 1.0, 15.0
 class Controller:
     """Leads one rollout."""
 
-    def __init__(self, rollout: Rollout, plan: Plan, owner: str) -> None:
-        """Lead a rollout by its plan; `owner` names this process."""
-        self._rollout, self._plan, self._owner = rollout, plan, owner
-        self._watch = rollout.watch(plan)
-        self._recorder = Recorder(rollout.observations, rollout.tally, self._watch.sides)
+    def __init__(self, rollout: Rollout, owner: str) -> None:
+        """Lead a rollout by its plan; `owner` names this process.
+
+        Raises:
+            RolloutNotFound: there is no plan.
+        """
+        self._rollout, self._owner = rollout, owner
+        self._follow(rollout.store.plan())
 
     def run(self, stop: Event, show: Callable[[RolloutRecord, Observed], None] = lambda *_: None) -> RolloutRecord:
         """Lead until the rollout is over, or `stop`; return the last record. `show` is called after each look.
@@ -64,6 +67,9 @@ class Controller:
     def _step(
         self, record: RolloutRecord, token: int, show: Callable[[RolloutRecord, Observed], None]
     ) -> RolloutRecord:
+        if (plan := self._rollout.store.plan()) != self._plan:
+            self._watch.close()
+            self._follow(plan)
         seen = self._watch.look(record, self._begun(record))
         show(record, seen)
         self._recorder.record(record, seen)
@@ -80,6 +86,10 @@ class Controller:
             "%s at %g: %s", changed.phase, changed.weights.default, changed.why, extra={"action": "rollout_changed"}
         )
         return changed
+
+    def _follow(self, plan: Plan) -> None:
+        self._plan, self._watch = plan, self._rollout.watch(plan)
+        self._recorder = Recorder(self._rollout.observations, self._rollout.tally, self._watch.sides)
 
     def _begun(self, record: RolloutRecord) -> RolloutRecord:
         """Return the state in which the weights became what they are: a pause is no new step."""

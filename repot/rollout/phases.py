@@ -58,7 +58,7 @@ class Plan:
     Attributes:
         steps: shares of the work that the target gets, one after the other; the last one is 1.
         bake_s: for how long a step is watched before the next one begins.
-        patience_s: how long an inconclusive step waits before it asks a person.
+        patience_s: how long an inconclusive step waits, since it began or was resumed, before it asks a person.
         manual: each step waits for `promote`.
         queues: that both brokers have.
         synthetic: lengths of synthetic tasks in seconds, each sent through every queue of both sides again and again.
@@ -71,6 +71,8 @@ class Plan:
         whole: the source is empty only when no other queue of it holds messages either; else `queues` were named on
             purpose, and the others stay.
         options: the application's transport options that name keys on Redis.
+        quiet_s: a side counts as empty when its workers have received nothing for so long; None for a time that fits
+            how often they did.
     """
 
     steps: tuple[float, ...] = (0.01, 0.05, 0.25, 0.5, 1.0)
@@ -86,6 +88,7 @@ class Plan:
     queries: tuple[str, ...] = ()
     whole: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    quiet_s: float | None = None
 
     def after(self, weight: float) -> float | None:
         """Return the step after a weight; None after the last one."""
@@ -120,6 +123,7 @@ class Observed:
 
     Attributes:
         step_age_s: since the weights are as they are.
+        state_age_s: since the last change, which may be the end of a pause.
         judgement: on the step; None where nothing is compared.
         obstacles: what the target lacks before a canary may begin.
         faults: what ends a canary without a comparison, such as a target that does not answer.
@@ -129,6 +133,7 @@ class Observed:
     """
 
     step_age_s: float = 0.0
+    state_age_s: float = 0.0
     judgement: Judgement | None = None
     obstacles: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
@@ -190,7 +195,8 @@ def _after_look(record: RolloutRecord, plan: Plan, seen: Observed) -> Change | N
     if record.phase == Phase.PAUSED or seen.judgement is None:
         return None
     if seen.judgement.verdict is Verdict.INCONCLUSIVE:
-        if seen.step_age_s < plan.patience_s:
+        # a person who resumes gives the step this time once more
+        if seen.state_age_s < plan.patience_s:
             return None
         why = "; ".join(one.reason for one in seen.judgement.findings if one.verdict is Verdict.INCONCLUSIVE)
         return Change(CONTROLLER, f"a person must decide: {why}", phase=Phase.PAUSED)

@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repot.config.redelivery import redelivered_within_s
-from repot.errors import BrokerUnreachable, ConfigInvalid, RolloutConflict, RolloutNotFound
+from repot.errors import ConfigInvalid, RolloutConflict, RolloutNotFound
 from repot.migrate.addresses import Address
-from repot.migrate.dead_letters import staying
 from repot.rollout.carrying import Carrying
 from repot.rollout.controller import Controller
+from repot.rollout.emptying import Emptying
 from repot.rollout.moves import MovesWatch
 from repot.rollout.observations import Observations
 from repot.rollout.phases import Phase
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: A task whose worker died waits besides for its guard's lease, and for so many seconds of pauses and looks.
 _SLACK_S = 60.0
+#: A controller looks each second, and some looks ask all workers.
+_SEEN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,21 @@ class Rollout:
             raise RolloutConflict(message, hint="Give this rollout another name.")
         return found
 
+    def change_plan(self, decide: Callable[[Plan], Plan], who: str, why: str) -> RolloutRecord:
+        """Change the plan as `decide` says, with an entry in the history; the controller follows with its next look.
+
+        Raises:
+            RolloutNotFound: it does not exist.
+            RolloutConflict: the rollout is done, or the record changed again and again.
+        """
+        record = self.record()
+        if record.phase == Phase.DONE:
+            message = f"the rollout {self.name!r} is done: {record.why}"
+            raise RolloutConflict(message, hint="A new one has a plan of its own, under another name.")
+        # the plan first: a controller that reads the record reads the plan after it
+        self.store.put_plan(decide(self.store.plan()))
+        return self.change(lambda _: Change(who, why))
+
     def change(self, decide: Callable[[RolloutRecord], Change]) -> RolloutRecord:
         """Change the record as `decide` says, by what it is now.
 
@@ -131,15 +148,17 @@ class Rollout:
         with closing(self.watch(self.store.plan())) as watch:
             return {side: one.depths() for side, one in watch.sides.items()}
 
-    def dead_letters_left(self) -> str:
-        """Return a sentence about dead letters that stay on the source; empty for none."""
-        plan = self.store.plan()
-        address = self._addresses(plan)[Side.SOURCE]
-        try:
-            with closing(address.open(self.settings)) as broker:
-                return staying(broker, map(self.settings.dead_letters_of, plan.queues))
-        except BrokerUnreachable as error:
-            return f"whether dead letters stay on the source is unknown: {error.message}"
+    def obstacles(self) -> list[str]:
+        """Return what the target lacks before a canary may begin, by a look now and the controller's last one.
+
+        Raises:
+            RolloutNotFound: it does not exist.
+        """
+        record, look = self.record(), self.observations.last()
+        is_new = look and look.generation == record.generation and self.tally.now() - look.at < _SEEN_S
+        seen = look.obstacles if look and is_new else ()
+        with closing(self.watch(self.store.plan())) as watch:
+            return list(dict.fromkeys([*watch.obstacles(), *seen]))
 
     def watch(self, plan: Plan) -> Watch:
         """Return what looks at both sides; it connects when it looks."""
@@ -157,7 +176,11 @@ class Rollout:
         synthetic = Synthetic(plan, self.synthetic, sides, lost_after_s)
         carrying = Carrying(self.name, self.settings, addresses, plan.queues)
         prometheus = PrometheusCriteria(self.settings.prometheus_url, plan.queries)
-        return Watch(plan, self.tally, self.store, sides, synthetic, carrying, prometheus)
+        emptying = Emptying(plan, self.tally, self.store, sides, carrying, self._began_at)
+        return Watch(plan, self.tally, self.store, sides, synthetic, carrying, prometheus, emptying)
+
+    def _began_at(self) -> float:
+        return self.records.history(self.name)[0].updated_at
 
     def moves(self, plan: Plan, names: Iterable[str] = ()) -> MovesWatch:
         """Return what looks at the moves between the two brokers: the rollout's own, and those of these names."""
@@ -198,7 +221,7 @@ class Rollout:
         Raises:
             RolloutNotFound: there is no plan.
         """
-        return Controller(self, self.store.plan(), this_process(f"the rollout {self.name!r}"))
+        return Controller(self, this_process(f"the rollout {self.name!r}"))
 
 
 @contextmanager

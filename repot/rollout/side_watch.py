@@ -12,6 +12,7 @@ from repot.brokers.facts import Unknown
 from repot.brokers.in_hand import AsksWorkers
 from repot.brokers.moving import MoveTarget
 from repot.errors import BrokerUnreachable, DepthUnknown, FactUnknown, ManagementUnreachable, RepotError
+from repot.migrate.dead_letters import staying
 from repot.queues import find_queues
 from repot.routing.choice import Side
 
@@ -55,6 +56,8 @@ class SideWatch:
     #: What could not be read then.
     unsure: tuple[str, ...] = ()
     has_waiting: bool = False
+    #: How many messages its queues held then; None if that is unknown.
+    held: int | None = None
 
     def close(self) -> None:
         """Close the connection."""
@@ -89,6 +92,7 @@ class SideWatch:
         depths = self.depths()
         self.left = tuple(self._left(depths))
         self.has_waiting = any(ready or delayed for ready, _, delayed in (depths or {}).values())
+        self.held = None if depths is None else sum(map(sum, depths.values()))
         self.beside = ()
         if not self.left and self.side is Side.SOURCE and self.settings is not None:
             self.beside = tuple(self._beside(self.settings))
@@ -99,6 +103,21 @@ class SideWatch:
         assert self._broker is not None
         self._empty_since = self._empty_since or monotonic()
         return monotonic() - self._empty_since > max(_EMPTY_S, self._broker.depth_lag_s)
+
+    @property
+    def lag_s(self) -> float:
+        """Return for how long the broker's counts may be behind, in seconds."""
+        return self._broker.depth_lag_s if self._broker else 0.0
+
+    def dead_letters(self) -> str:
+        """Return a sentence about the dead letters that stay on this side; empty for none."""
+        if self.settings is None:
+            return ""
+        try:
+            self._broker = self._broker or self.connect()
+        except BrokerUnreachable as error:
+            return f"whether dead letters stay on the {self.side} is unknown: {error.message}"
+        return staying(self._broker, map(self.settings.dead_letters_of, self.queues), self.side)
 
     def _left(self, depths: dict[str, tuple[int, int, int]] | None) -> Iterator[str]:
         if depths is None:

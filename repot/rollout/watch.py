@@ -11,12 +11,12 @@ from repot.rollout.phases import Observed, Phase
 from repot.rollout.samples import running_of, sample_of, tasks_in
 from repot.routing.choice import Side
 from repot.worker.status_file import WorkerPhase
-from repot.worker.task_outcomes import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from repot.rollout.carrying import Carrying
+    from repot.rollout.emptying import Emptying
     from repot.rollout.judge import Finding
     from repot.rollout.phases import Plan
     from repot.rollout.prometheus import PrometheusCriteria
@@ -42,6 +42,7 @@ class Watch:
     synthetic: Synthetic
     carrying: Carrying
     prometheus: PrometheusCriteria
+    emptying: Emptying
     #: When a worker of the target has read each queue the last time, or else this was looked at first.
     _read_at: dict[str, float] = field(default_factory=dict)
     #: When all workers of the target have answered the last time.
@@ -69,36 +70,16 @@ class Watch:
             case Phase.CANARY | Phase.PAUSED:
                 tasks = self.synthetic.send(now, Side)
                 found = self.synthetic.findings(tasks, now, begun.updated_at)
-                return self._compare(begun, age_s, tuple(found))
+                return replace(self._compare(begun, age_s, tuple(found)), state_age_s=now - record.updated_at)
             case _:
                 self.synthetic.stop()
         match Phase(record.phase):
             case Phase.DRAIN:
-                return self._emptying(age_s, Side.SOURCE)
+                return self.emptying.look(record, Side.SOURCE)
             case Phase.ABORT:
-                return self._emptying(age_s, Side.TARGET)
+                return self.emptying.look(record, Side.TARGET)
             case _:
                 return Observed(age_s)
-
-    def _emptying(self, age_s: float, side: Side) -> Observed:
-        """See whether a side is empty; with `moves`, carry what waits there to the other one."""
-        watched = self.sides[side]
-        is_empty = watched.is_empty()
-        counts = self.tally.counts(side)
-        found = sample_of(counts, tasks_in(counts))
-        account = f"{found.sent} messages sent there, {found.finished} tasks finished there"
-        # a task that waits for another run, or is retried, is one message more
-        if again := found.count(TaskOutcome.RETRIED, TaskOutcome.WAITED):
-            account = f"{account}, {again} sent again"
-        # the broker may go once nothing is left there, also in queues that it does not lead
-        account = "; ".join((account, *watched.beside, *(f"unknown: {one}" for one in watched.unsure)))
-        if not self.plan.moves:
-            return Observed(age_s, is_empty=is_empty, left=watched.left, account=account)
-        if watched.has_waiting:
-            self.carrying.go_on(side)
-        is_empty = is_empty and not self.carrying.is_at_work
-        account = f"{account}, {self.carrying.said()}"
-        return Observed(age_s, is_empty=is_empty, left=(*watched.left, account), account=account)
 
     def obstacles(self) -> list[str]:
         """Return what the target lacks before a canary may begin.
@@ -167,7 +148,9 @@ class Watch:
             *hung(workers[Side.TARGET], workers[Side.SOURCE], counts[Side.SOURCE], criteria),
         )
         judged = judge(*self._samples(begun, counts, workers), criteria)
-        return Observed(age_s, Judgement((*judged.findings, *found, *self.prometheus.findings())), faults=faults)
+        return Observed(
+            age_s, judgement=Judgement((*judged.findings, *found, *self.prometheus.findings())), faults=faults
+        )
 
     def _samples(
         self,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from threading import Event, Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from celery import chain, chord, group
+from celery import Celery, chain, chord, group
 
 from repot.rollout.judge import Criteria
 from repot.rollout.phases import Phase, Plan
@@ -93,6 +95,7 @@ def test_a_healthy_rollout_goes_through_and_every_task_runs_once(rollout: Rollou
         ended, counts = lead(rollout, plan_of(rollout, synthetic=(0.5, 3600.0), kills=True), lambda *_: None)
     lines = rollout.await_ran(labels)
     assert Phase.DONE == ended.phase, [one.why for one in rollout.records.history(rollout.settings.rollout)]
+    assert "no producer of this rollout" not in ended.why
     assert {} == doubled(lines)
     assert sorted(labels) == sorted(line["label"] for line in lines)
     # after the last step every root begins on the target
@@ -126,6 +129,31 @@ def test_a_rollout_leads_from_one_release_of_celery_to_another(redis: Server, ra
         assert all(counts[side][f"outcome:succeeded:{TASKS}.step"] > 0 for side in Side)
     finally:
         rollout.stop()
+
+
+@pytest.mark.promise("redis to rabbitmq")
+@pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
+def test_a_rollout_is_not_done_between_two_messages_of_a_producer_that_does_not_follow(rollout: Rollout) -> None:
+    """The source's queues are empty for longer between them than counts lag."""
+    rollout.start_workers()
+    stranger = Celery("stranger", broker=rollout.addresses[Side.SOURCE], set_as_current=False)
+    sent: list[str] = []
+    sent_at = [monotonic()]
+
+    def show(record: RolloutRecord, _: Observed) -> None:
+        if record.phase == Phase.DRAIN and len(sent) < 4 and monotonic() - sent_at[0] > 6:
+            sent.append(f"stranger-{len(sent)}")
+            stranger.send_task(f"{TASKS}.note", [sent[-1]], queue=rollout.queue)
+            sent_at[0] = monotonic()
+
+    with sending(rollout.producer(), send_canvas) as labels:
+        ended, _ = lead(rollout, plan_of(rollout, quiet_s=9.0), show)
+    ran = rollout.await_ran([*labels, *sent])
+    assert Phase.DONE == ended.phase
+    assert {Side.SOURCE} == {line["side"] for line in ran if line["label"] in sent}
+    assert 4 == len(sent)
+    # what the queues held at first may have been any of them
+    assert re.search("the source received [1-4] tasks after the change that no producer of this rollout", ended.why)
 
 
 def send_failing(app: Any, base: str) -> list[str]:

@@ -31,7 +31,7 @@ from repot.testbed import redis_server
 from repot.waiting import wait_until
 from support import forked
 from support.databases import with_tables
-from support.moves import consume, task
+from support.moves import consume, declare, task
 from support.reports import HEALTHY, Reports, between, environment, plan_of
 
 if TYPE_CHECKING:
@@ -90,14 +90,28 @@ def test_a_healthy_rollout_takes_every_step_and_ends_when_the_source_is_empty(
     assert ALL_STEPS == states(rollout)
 
 
-def test_dead_letters_that_stay_on_the_source_are_named(rollout: Rollout, redis: Server) -> None:
-    """Nothing of the target looks at them."""
+@pytest.mark.parametrize(
+    ("phase", "side", "way"),
+    [
+        (Phase.DRAIN, Side.SOURCE, "`repot move start --dlq` carries them"),
+        (Phase.ABORT, Side.TARGET, "`repot move start --dlq` from there brings them back"),
+    ],
+)
+def test_dead_letters_that_stay_on_a_side_are_in_the_last_entry_of_the_history(
+    rollout: Rollout, settings: ExplicitSettings, rabbitmq: Server, phase: Phase, side: Side, way: str
+) -> None:
+    """Nothing looks at them there."""
     rollout.begin(plan_of(rollout), "ann")
-    assert "" == rollout.dead_letters_left()
     queue = rollout.settings.dead_letters_of(rollout.settings.queue_names[0])
-    with closing(redis.open()) as broker:
-        broker.publish(queue, [task(0), task(1)])
-    assert f"2 dead letters stay on the source ({queue} 2): " in rollout.dead_letters_left()
+    declare(rabbitmq, queue)
+    with closing(rollout.watch(plan_of(rollout)).sides[side].connect()) as broker:
+        assert all(one.is_confirmed for one in broker.publish(queue, [task(0), task(1)]))
+    rollout.change(lambda _: Change("ann", "enough", phase=phase))
+    ended = rollout.controller().run(Event())
+    said = f"2 dead letters stay on the {side} ({queue} 2): `repot dlq list --broker {side}` reads them, and {way}"
+    assert said in ended.why
+    listed = CliRunner().invoke(main, ["dlq", "stats", "--broker", str(side)], env=environment(settings))
+    assert queue in listed.output
 
 
 @pytest.mark.promise
@@ -350,17 +364,28 @@ def test_an_operator_leads_by_hand(rollout: Rollout, settings: ExplicitSettings,
         assert code == result.exit_code, result.output
         return result.output
 
-    assert "canary at 50%" in said("promote", name, "--why", "the target looks good")
+    assert "no worker of the target reports that it reads" in said("promote", name, code=4)
+    assert "prepare" == rollout.record().phase
+    assert "canary at 50%" in said("promote", name, "--force", "--why", "the target looks good")
     assert "paused at 50%" in said("pause", name)
     assert "canary at 50%" in said("resume", name)
     assert "canary at 100%" in said("promote", name)
     assert "abort at 0%" in said("abort", name, "--why", "wrong day")
     assert "is in the phase 'abort'" in said("promote", name, code=5)
-    rollout.controller().run(Event())
-    assert "canary at 50%" in said("promote", name)
+    assert "state what to change" in said("change", name, code=2)
+    assert "--quiet 0 -> 3, --drain finish -> move: too slow" in said(
+        "change", name, "--drain", "move", "--quiet", "3s", "--why", "too slow"
+    )
+    assert "the plan is so already" in said("change", name, "--quiet", "3s")
+    assert rollout.store.plan().moves
+    # it goes on by its plan, and its end is no success
+    resumed = said("resume", name, "--execute", code=10)
+    assert "was aborted, and all work goes to" in resumed
+    assert "no worker of the target reports that it reads" in said("promote", name, code=4)
+    assert "canary at 50%" in said("promote", name, "--force")
     assert "drain at 100%" in said("finish", name)
     lines = json.loads(said("history", name, "--json"))
-    assert ["prepare", "canary", "paused", "canary", "canary", "abort", "aborted", "canary", "drain"] == [
+    assert ["prepare", "canary", "paused", "canary", "canary", "abort", "abort", "aborted", "canary", "drain"] == [
         one["phase"] for one in lines
     ]
     assert "the target looks good" == lines[1]["why"]
@@ -390,7 +415,7 @@ def test_no_password_is_kept_or_shown(settings: ExplicitSettings, redis: Server,
 def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, reports: Reports) -> None:
     """Each start goes on where the last one was killed; to see the source empty for seconds, the last one must live."""
     chance = random.Random(11)  # noqa: S311 - instants
-    words = ["--steps", "50,100", "--bake", "2s", "--samples", "50", "--synthetic", "", "--execute"]
+    words = ["--steps", "50,100", "--bake", "2s", "--samples", "50", "--synthetic", "", "--quiet", "0s", "--execute"]
     # other tests have queues on the same brokers
     words += ["--queue", rollout.settings.queue_names[0]]
     command = [sys.executable, "-m", "repot", "rollout", "start", rollout.name, *words]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -87,8 +87,18 @@ def between(source: Server, target: Server, store: Server | PrivateDatabase) -> 
 
 
 def plan_of(rollout: Rollout, **changes: Any) -> Plan:
-    fields = {"steps": (0.5, 1.0), "bake_s": 0.5, "patience_s": 60.0, "criteria": Criteria(samples=50), **changes}
-    return Plan(queues=rollout.settings.queue_names, **fields)
+    return replace(
+        Plan(
+            steps=(0.5, 1.0),
+            bake_s=0.5,
+            patience_s=60.0,
+            criteria=Criteria(samples=50),
+            queues=rollout.settings.queue_names,
+            # what is reported here goes on in a drain
+            quiet_s=0.0,
+        ),
+        **changes,
+    )
 
 
 def environment(settings: WorkerSettings) -> dict[str, str]:

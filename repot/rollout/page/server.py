@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import StreamingResponse
 
-from repot.errors import RepotError, RolloutConflict
+from repot.errors import RepotError, RolloutConflict, RolloutRefused
 from repot.healthcheck.serve import listen, server_config
 from repot.healthcheck.sidecar import CachedCall
 from repot.rollout.acts import ACTS, act
@@ -103,8 +103,8 @@ class Page:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(None, lambda: self._act(given))
-        except RolloutConflict as conflict:
-            return _json(409, {"error": conflict.message})
+        except (RolloutConflict, RolloutRefused) as refusal:
+            return _json(409, {"error": refusal.message})
         except RepotError as error:
             return _json(503, {"error": error.message})
         return _json(200, {"done": given["act"]})

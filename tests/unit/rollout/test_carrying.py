@@ -13,10 +13,7 @@ from repot.errors import BrokerUnreachable
 from repot.migrate.addresses import Address
 from repot.rollout import carrying as carrying_module
 from repot.rollout.carrying import Carrying
-from repot.rollout.phases import Phase, Plan
-from repot.rollout.watch import Watch
-from repot.routing.choice import Side, Weights
-from repot.routing.record import RolloutRecord
+from repot.routing.choice import Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,56 +110,6 @@ def test_a_move_that_ends_early_says_why_and_another_one_may_begin(move: Move) -
     found.go_on(Side.SOURCE)
     _ended(found, move)
     assert "10 moved to the other side" == found.said()
-
-
-class Emptying:
-    """A side that is to become empty, as its broker shows it."""
-
-    beside: tuple[str, ...] = ()
-    unsure: tuple[str, ...] = ()
-
-    left: tuple[str, ...] = ()
-
-    def __init__(self) -> None:
-        self.empty: bool | None = True
-        self.has_waiting = False
-
-    def is_empty(self) -> bool | None:
-        return self.empty
-
-
-class Nothing:
-    """Counts, synthetic tasks and comparisons of a rollout in which nothing runs."""
-
-    def now(self) -> float:
-        return 1000.0
-
-    def counts(self, _side: Side) -> dict[str, int]:
-        return {}
-
-    def stop(self) -> None:
-        """Nothing runs."""
-
-
-@pytest.mark.parametrize("phase", [Phase.DRAIN, Phase.ABORT])
-def test_a_side_is_not_empty_while_a_move_is_at_work(move: Move, phase: Phase) -> None:
-    """What it holds is on neither side."""
-    side = Side.SOURCE if phase is Phase.DRAIN else Side.TARGET
-    found, sides, nothing = carrying(), {one: Emptying() for one in Side}, Nothing()
-    watch = Watch(Plan(queues=QUEUES, moves=True), nothing, nothing, sides, nothing, found, nothing)  # type: ignore[arg-type]
-    record = RolloutRecord("friday", "a", "b", phase, 1, Weights(), gather=True, who="ann", why="", updated_at=900)
-    sides[side].empty, sides[side].has_waiting = False, True
-    assert watch.look(record, record).is_empty is False
-    assert [found.order(side)] == move.orders
-    sides[side].empty, sides[side].has_waiting = True, False
-    assert watch.look(record, record).is_empty is False
-    _ended(found, move)
-    seen = watch.look(record, record)
-    assert seen.is_empty is True
-    assert "0 messages sent there, 0 tasks finished there, 5 moved to the other side" == seen.account
-    assert 1 == len(move.orders)
-    sides[side].empty = None
-    assert not watch.look(record, record).is_empty
 
 
 def test_closing_waits_for_the_window_in_progress(move: Move) -> None:

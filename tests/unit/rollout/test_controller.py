@@ -65,6 +65,7 @@ class Led:
     lease_store: DatabaseRolloutStore
     name: str = NAME
     before_reading: Callable[[], object] = lambda: None
+    plans: list[Plan] = field(default_factory=list)
     seen: Look = field(default_factory=lambda: Look(lambda _: Observed(obstacles=("not yet",))))
 
     def __post_init__(self) -> None:
@@ -80,7 +81,8 @@ class Led:
         assert found is not None
         return found
 
-    def watch(self, _plan: Plan) -> Look:
+    def watch(self, plan: Plan) -> Look:
+        self.plans.append(plan)
         return self.seen
 
     def until(self) -> int:
@@ -88,7 +90,7 @@ class Led:
         return int(self.lease_store.fields(f"{PREFIX}:rollout:{{{NAME}}}:controller")["until"])
 
     def control(self, stop: Event) -> RolloutRecord:
-        return Controller(self, PLAN, "first").run(stop)  # type: ignore[arg-type]
+        return Controller(self, "first").run(stop)  # type: ignore[arg-type]
 
     def history(self) -> list[str]:
         return [one.why for one in self.records.history(NAME)]
@@ -100,6 +102,7 @@ def led(sqlite: FileDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[Led]:
     monkeypatch.setattr(controller_module, "INTERVAL_S", 0.01)
     with closing(DatabaseRolloutStore(ExplicitSettings(lease_store=with_tables(sqlite).url))) as store:
         found = Led(store)
+        found.store.put_plan(PLAN)
         found.records.create(NAME, "redis://a", "amqp://b", Change("ann", "begun", phase=Phase.PREPARE))
         yield found
 
@@ -143,7 +146,7 @@ def test_a_second_controller_is_refused_and_the_first_one_s_lease_ends_with_it(l
 
     def see(_: RolloutRecord) -> Observed:
         with pytest.raises(AlreadyControlled):
-            Controller(led, PLAN, "second").run(Event())  # type: ignore[arg-type]
+            Controller(led, "second").run(Event())  # type: ignore[arg-type]
         stop.set()
         return Observed(obstacles=("not yet",))
 
@@ -191,3 +194,17 @@ def test_a_store_that_is_away_ends_nothing(led: Led) -> None:
 
     led.seen.see = see
     assert Phase.ABORTED == led.control(Event()).phase
+
+
+def test_a_plan_that_is_changed_is_followed_with_the_next_look(led: Led) -> None:
+    changed, stop = Plan(steps=(0.3, 1.0), queues=("orders",)), Event()
+
+    def see(record: RolloutRecord) -> Observed:
+        led.store.put_plan(changed)
+        if record.phase == Phase.CANARY:
+            stop.set()
+        return Observed(obstacles=() if len(led.seen.begun) == 2 else ("not yet",))
+
+    led.seen.see = see
+    assert 0.3 == led.control(stop).weights.default
+    assert [PLAN, changed] == led.plans

@@ -72,8 +72,10 @@ def test_an_aborted_rollout_ends_when_the_target_is_empty() -> None:
 
 def test_a_starved_step_waits_then_asks_a_person_and_never_passes() -> None:
     now = record(Phase.CANARY, 0.01)
-    assert next_change(now, PLAN, Observed(step_age_s=599, judgement=STARVED)) is None
-    change = next_change(now, PLAN, Observed(step_age_s=600, judgement=STARVED))
+    assert next_change(now, PLAN, Observed(step_age_s=599, state_age_s=599, judgement=STARVED)) is None
+    # a person has resumed it
+    assert next_change(now, PLAN, Observed(step_age_s=9999, state_age_s=3, judgement=STARVED)) is None
+    change = next_change(now, PLAN, Observed(step_age_s=600, state_age_s=600, judgement=STARVED))
     assert change is not None
     assert (Phase.PAUSED, None) == (change.phase, change.weights)
     assert "a person must decide: the target finished 3 of 50 runs" == change.why
