@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from base64 import b64decode
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event, Thread
@@ -315,6 +315,27 @@ def test_an_act_that_says_nothing_clear_is_refused(served: Served, rollout: Roll
     before = rollout.record()
     assert 422 == served.ask("POST", "/api/act", asked(rollout, **changes), **allowed(served))[0]
     assert before == rollout.record()
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused(served: Served) -> None:
+    assert 422 == served.ask("POST", "/api/act", "[" * 9_000, **allowed(served))[0]
+
+
+def test_open_pages_are_bounded_and_do_not_stop_the_others(served: Served) -> None:
+    def opened(stack: ExitStack) -> int:
+        connection = stack.enter_context(closing(HTTPConnection("127.0.0.1", served.port, timeout=60)))
+        connection.request("GET", "/api/events")
+        answer = connection.getresponse()
+        return answer.status if answer.status != 200 or answer.readline() else 0
+
+    with ExitStack() as stack:
+        # a browser may have the page open
+        statuses = [opened(stack) for _ in range(104)]
+        assert {200, 503} == {*statuses}
+        assert statuses.index(503) >= 96
+        assert 200 == served.ask("GET", "/api/state")[0]
+    with ExitStack() as again:
+        wait_until(lambda: opened(again) == 200, within_s=60, what="a page may be opened again")
 
 
 @pytest.mark.promise

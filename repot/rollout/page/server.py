@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -39,6 +39,8 @@ _EVERY_S, _SHARED_S = 1.0, 0.8
 #: Names and reasons of people.
 _LONGEST_TEXT = 500
 _MOST_BYTES = 10_000
+#: Open pages; each gets a state every second.
+_MOST_STREAMS = 100
 
 _HEADERS = {
     "content-security-policy": LIVE_POLICY,
@@ -61,6 +63,7 @@ class Page:
         self._looked = CachedCall(self._look, _SHARED_S)
         self._series = CachedCall(rollout.observations.series, _SHARED_S)
         self.stopping = asyncio.Event()
+        self._streams = 0
 
     async def document(self, _: Request) -> Response:
         """Answer with the document."""
@@ -90,6 +93,8 @@ class Page:
 
     async def events(self, _: Request) -> Response:
         """Answer with a state each second, until the client or the server goes."""
+        if self._streams >= _MOST_STREAMS:
+            return _json(503, {"error": f"{_MOST_STREAMS} pages follow this rollout already"})
         return StreamingResponse(self._events(), media_type="text/event-stream", headers=_HEADERS)
 
     async def act(self, request: Request) -> Response:
@@ -116,15 +121,20 @@ class Page:
         self._looked.close(self._close_watch)
 
     async def _events(self) -> AsyncIterator[str]:
-        while not self.stopping.is_set():
-            try:
-                yield f"event: state\ndata: {json.dumps(await self._looked.get())}\n\n"
-            except RepotError as error:
-                yield f"event: failure\ndata: {json.dumps(error.message)}\n\n"
-            try:
-                await asyncio.wait_for(self.stopping.wait(), _EVERY_S)
-            except TimeoutError:
-                continue
+        self._streams += 1
+        try:
+            while not self.stopping.is_set():
+                yield await self._event()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.stopping.wait(), _EVERY_S)
+        finally:
+            self._streams -= 1
+
+    async def _event(self) -> str:
+        try:
+            return f"event: state\ndata: {json.dumps(await self._looked.get())}\n\n"
+        except RepotError as error:
+            return f"event: failure\ndata: {json.dumps(error.message)}\n\n"
 
     def _look(self) -> dict[str, Any]:
         """Look at the store and the brokers; in a thread of its own, as a broker's connection belongs to one."""
@@ -176,7 +186,7 @@ async def _given(request: Request) -> dict[str, Any] | str:
     body = await request.body()
     try:
         found = json.loads(body) if len(body) <= _MOST_BYTES else None
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or str(found.get("act")) not in ACTS or not isinstance(found.get("generation"), int):
         return f"an act is one of {', '.join(ACTS)}, with the generation that was seen"
