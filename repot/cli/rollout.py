@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _EXECUTE = click.option("--execute", is_flag=True, help="Do it; without it, only show what would be done.")
+_ABORT_IS_NO_ERROR = click.option(
+    "--abort-is-no-error", is_flag=True, help="Exit with 0 after an abort, for what starts a failed program again."
+)
 _WHY = click.option("--why", default="", help="The reason, for the history.")
 _NAME = click.argument("name")
 
@@ -55,9 +58,10 @@ def plan(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - c
 @rollout.command()
 @_NAME
 @plan_options
+@_ABORT_IS_NO_ERROR
 @_EXECUTE
 @_JSON
-def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+def start(*, name: str, abort_is_no_error: bool, execute: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     """Begin a rollout and lead it to its end; show the plan without --execute.
 
     A second start under the same name goes on where the first one was, by the plan of the first:
@@ -80,7 +84,7 @@ def start(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  # 
             # one that goes on keeps to the queues of its plan
             _refuse(led.obstacles)
         opened.begin(found, user())
-        _lead(opened, as_json=as_json)
+        _lead(opened, abort_is_no_error=abort_is_no_error, as_json=as_json)
 
 
 @rollout.command()
@@ -159,9 +163,10 @@ def pause(*, name: str, why: str) -> None:
 @rollout.command()
 @_NAME
 @_WHY
+@_ABORT_IS_NO_ERROR
 @_EXECUTE
 @_JSON
-def resume(*, name: str, why: str, execute: bool, as_json: bool) -> None:
+def resume(*, name: str, why: str, abort_is_no_error: bool, execute: bool, as_json: bool) -> None:
     """End a pause; with --execute, lead the rollout from here: its controller may have died."""
     from repot.rollout.phases import Phase
 
@@ -169,7 +174,7 @@ def resume(*, name: str, why: str, execute: bool, as_json: bool) -> None:
         if not execute or opened.record().phase == Phase.PAUSED:
             _act(name, "resume", why)
         if execute:
-            _lead(opened, as_json=as_json)
+            _lead(opened, abort_is_no_error=abort_is_no_error, as_json=as_json)
 
 
 @rollout.command()
@@ -292,7 +297,7 @@ def _depth(queue: str, counts: tuple[int, int, int]) -> str:
     return "{}: {} ready, {} in hand, {} delayed".format(queue, *counts)
 
 
-def _lead(opened: Any, *, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
+def _lead(opened: Any, *, abort_is_no_error: bool, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
     from threading import Event
 
     from repot.errors import RolloutAborted
@@ -318,7 +323,7 @@ def _lead(opened: Any, *, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
         click.echo(json.dumps(record.as_dict()))
     else:
         click.echo(sanitize(_line(record.as_dict())))
-    if record.phase == Phase.ABORTED:
+    if record.phase == Phase.ABORTED and not abort_is_no_error:
         message = f"the rollout {opened.name!r} was aborted, and all work goes to {record.source}"
         hint = f"`repot rollout history {opened.name}` says why; `repot rollout promote` begins again."
         raise RolloutAborted(message, hint=hint)

@@ -14,7 +14,7 @@ import yaml
 from dotenv import dotenv_values
 
 from repot.config import load
-from repot.errors import ConfigInvalid
+from repot.errors import ConfigInvalid, RolloutAborted
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
@@ -195,7 +195,10 @@ def test_a_rollout_s_secret_that_was_not_filled_in_stops_a_process(monkeypatch: 
 def test_one_controller_leads() -> None:
     found = manifests()["Job rollout"]["spec"]
     assert (1, 1) == (found.get("parallelism", 1), found.get("completions", 1))
-    assert "OnFailure" == found["template"]["spec"]["restartPolicy"]
+    assert "Never" == found["template"]["spec"]["restartPolicy"]
+    # an abort is no failure that another Pod could repair
+    (rule,) = found["podFailurePolicy"]["rules"]
+    assert ("FailJob", [RolloutAborted.exit_code]) == (rule["action"], rule["onExitCodes"]["values"])
 
 
 def test_the_manifests_of_a_rollout_are_those_that_init_writes() -> None:
