@@ -173,6 +173,10 @@ class WorkerStatus:
         """Return the text of the file."""
         return json.dumps(asdict(self))
 
+    def without_counts(self) -> WorkerStatus:
+        """Return what the probes need, which takes little room however many tasks there are."""
+        return replace(self, counts={}, histograms={}, costs={}, pool=replace(self.pool, running={}))
+
 
 def default_dir() -> Path:
     """Return the directory of status files without WORKER_STATUS_DIR: one for each user and application."""
@@ -234,44 +238,3 @@ def nodes(directory: Path) -> list[str]:
     """Return the names of the workers with a status file in `directory`, those that have stopped included."""
     found = (path.name.removesuffix(_SUFFIX) for path in directory.glob(f"[!.]*{_SUFFIX}"))
     return sorted(re.sub("%(00|2e|2f)", lambda escaped: chr(int(escaped[1], 16)), name) for name in found)
-
-
-def write(path: Path, text: str, writer: int) -> None:
-    """Replace a status file in one step; readers never see a part of it. On a full disk, overwrite it in place.
-
-    `writer` tells writers apart that run at the same time.
-
-    Raises:
-        OSError: it cannot be written, or its directory belongs to another user.
-    """
-    beside = path.with_name(f".{path.name}.{writer}")
-    try:
-        _make_private_dir(path.parent)
-        beside.write_text(text)
-        beside.replace(path)
-    except OSError:
-        if not _overwrite(path, text):
-            raise
-
-
-def _overwrite(path: Path, text: str) -> bool:
-    """Overwrite the existing file, which takes no room on a full disk; return whether that worked."""
-    try:
-        with path.open("r+b") as file:
-            file.write(text.encode())
-            file.truncate()
-    except OSError:
-        return False
-    return True
-
-
-def _make_private_dir(directory: Path) -> None:
-    """Make a directory that only this user can write to.
-
-    Raises:
-        OSError: it belongs to another user, who could claim that a dead worker lives.
-    """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if directory.stat().st_uid not in (os.getuid(), 0):
-        message = "the directory belongs to another user"
-        raise PermissionError(message)

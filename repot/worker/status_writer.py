@@ -28,6 +28,7 @@ from repot.worker.receivers import Receivers
 from repot.worker.reconnection import use_worker_connections
 from repot.worker.status_fields import link_of, pool_of, wait_s
 from repot.worker.status_file import Link, ShutdownKind, WorkerPhase, WorkerStatus
+from repot.worker.status_place import StatusPlace
 from repot.worker.task_outcomes import OTHER
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class StatusWriter:
     def __init__(self, worker: Any, settings: WorkerSettings) -> None:  # noqa: ANN401 - WorkController
         """Begin with the worker's start, and write once."""
         self._worker = worker
-        self._path = status_file.path_of(settings.status_dir or status_file.default_dir(), worker.hostname)
+        directory = settings.status_dir or status_file.default_dir()
+        self._place = StatusPlace(status_file.path_of(directory, worker.hostname))
         self._url = settings.read_url
         self._peers: frozenset[tuple[str, int]] = frozenset()
         self.receivers = Receivers()
@@ -62,8 +64,8 @@ class StatusWriter:
         self._last_faults: dict[str, Any] = {}
         # signals interrupt the thread that writes, and a pool's threads write as well
         self._lock = RLock()
-        self._changes = self._writing = 0
-        self._complained = False
+        self._changes = 0
+        self._complaints: set[str] = set()
         self._process = this_process()
         now = monotonic()
         # changed in place, field by field: a signal's handler may run between any two of them
@@ -89,7 +91,7 @@ class StatusWriter:
             # a handler that interrupted the write may be the last to change something for long
             while written != self._changes:
                 written = self._changes
-                self._replace_file(self._status().to_json())
+                self._replace_file(self._status())
 
     def update(self, **fields: Any) -> None:  # noqa: ANN401 - fields of WorkerStatus
         """Change fields, and write at once."""
@@ -245,6 +247,7 @@ class StatusWriter:
     def leave(self) -> None:
         """Write a last time, and follow the worker no more."""
         self.update(phase=WorkerPhase.STOPPED)
+        self._place.discard_room()
         self.receivers.disconnect()
 
     def _begin_soft_shutdown(self) -> None:
@@ -263,19 +266,25 @@ class StatusWriter:
         self.receivers.connect(signals.task_prerun, write)
         self.receivers.connect(signals.task_postrun, write)
 
-    def _replace_file(self, text: str) -> None:
-        self._writing += 1
+    def _replace_file(self, status: WorkerStatus) -> None:
+        """Write a status, and where there is no room for all of it what the probes need."""
         try:
-            status_file.write(self._path, text, self._writing)
+            self._place.write(status.to_json())
         except OSError as error:
-            if not self._complained:
-                log.warning(
-                    "the worker's status file %s cannot be written: %s; probes will report the worker as dead "
-                    "(set WORKER_STATUS_DIR)",
-                    self._path,
-                    error,
-                    extra={"action": "status_unwritable"},
-                )
-            self._complained = True
-        finally:
-            self._writing -= 1
+            try:
+                self._place.write(status.without_counts().to_json())
+            except OSError:
+                self._complain("probes will report the worker as dead (set WORKER_STATUS_DIR)", error)
+            else:
+                self._complain("it is kept without the counts of tasks, so metrics lack them (make room there)", error)
+
+    def _complain(self, consequence: str, error: OSError) -> None:
+        if consequence not in self._complaints:
+            self._complaints.add(consequence)
+            log.warning(
+                "the worker's status file %s cannot be written: %s; %s",
+                self._place.path,
+                error,
+                consequence,
+                extra={"action": "status_unwritable"},
+            )

@@ -30,6 +30,8 @@ from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.status_file import PAST_LIMIT_S, WorkerPhase, path_of
 from support import forked
+from support.full_disk import small_disk
+from support.many_app import NAMES
 from support.servers import DISTINCT
 from support.shop import APPS
 from support.sidecars import SIDECAR, ProbedWorker, patient_worker
@@ -563,6 +565,37 @@ def test_the_metrics_are_right_with_prefork_children(counted: ProbedWorker) -> N
     wait_until(
         lambda: probed.metric("repot_queue_unknown", queue=queue) == 0, within_s=20, what="it is counted", poll_s=0.3
     )
+
+
+def test_a_full_disk_takes_the_counts_and_leaves_the_worker_alive(
+    redis: Server, toxiproxy: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status file outgrows its room while another program has all of the disk; what probes need is there."""
+    monkeypatch.setenv("PYTHONPATH", APPS)
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        patient_worker(
+            redis, redis, toxiproxy, tmp_path, app="support.many_app", status_dir=disk.path / "status"
+        ) as probed,
+    ):
+        probed.send(NAMES[0])
+        wait_until(lambda: NAMES[0] in probed.status.counts, within_s=20, what="the first task is counted")
+        disk.fill()
+        with probed.watched() as lives:
+            for name in NAMES:
+                probed.send(name)
+            wait_until(
+                lambda: "kept without the counts of tasks" in probed.worker.log_tail(1000),
+                within_s=40,
+                what="there is no room for all counts",
+            )
+            probed.stays("/live", (200, "running"))
+            assert {} == probed.status.counts
+            found = _probe(probed, "probe", "--live")
+            assert 0 == found.returncode, found.stderr
+            disk.empty()
+            wait_until(lambda: len(probed.status.counts) == len(NAMES), within_s=40, what="all are counted again")
+        assert {200} == {one.status for one in lives}
 
 
 def test_counts_follow_a_pool_that_is_made_larger(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:

@@ -172,6 +172,18 @@ def test_no_probe_of_kubernetes_restarts_a_worker_for_its_broker(name: str) -> N
     assert int(str(longest)) < pod(name)["terminationGracePeriodSeconds"]
 
 
+@EVERY_WORKER
+def test_the_status_file_has_a_volume_that_tasks_do_not_fill(name: str) -> None:
+    (container,) = pod(name)["containers"]
+    directory = {one["name"]: one.get("value") for one in container["env"]}["WORKER_STATUS_DIR"]
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    volume = mounts[str(Path(directory).parent)]
+    assert 1 == list(mounts.values()).count(volume)
+    assert {"medium": "Memory"}.items() <= {one["name"]: one for one in pod(name)["volumes"]}[volume][
+        "emptyDir"
+    ].items()
+
+
 def test_the_sides_of_a_rollout_differ_in_their_side_alone() -> None:
     """And in what the source's workers read only if it is there."""
     source, target = (pod(name) for name in WORKERS)
