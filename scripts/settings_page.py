@@ -23,6 +23,11 @@ Two variables of Celery deployments are read as well: `CELERY_QUEUE_NAMES`, the 
 `WORKER_QUEUE_NAMES` is not set; and `CELERY_WORKER_AUTOSCALE`, the pair behind `--autoscale`, which is an error if
 RabbitMQ's quorum queues cannot follow it.
 
+An option of `celery worker` takes precedence over a setting, as in Celery: `-c`, `-P`, `-Q`, `-O`,
+`--prefetch-multiplier`, the limits. What is an error of a variable is one of its option also, and ends the worker at
+its start: `--autoscale` with two different numbers on quorum queues, `-Q` with a queue and its dead-letter queue,
+`--soft-time-limit` not below `--time-limit`.
+
 """
 
 HEALTHCHECK = """

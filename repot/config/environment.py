@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from repot.config.healthcheck import HealthcheckSettings
 from repot.config.probe import status_timeout_problem
 from repot.config.renamed import RENAMED, renamed
-from repot.config.settings import PREFIX, EnvironmentSettings, WorkerSettings, variable
+from repot.config.settings import PREFIX, EnvironmentSettings, WorkerSettings, autoscale_problems, variable
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def load() -> WorkerSettings:
     """
 
     def contradictions(settings: WorkerSettings) -> list[str]:
-        return [*_two_addresses(settings), *_autoscale_problems(settings)]
+        return [*_two_addresses(settings), *autoscale_problems(settings, os.environ.get(_AUTOSCALE, ""), _AUTOSCALE)]
 
     given = {field: os.environ[name] for name, field in _OF_CELERY.items() if name == source(field)}
     if os.environ.get(_QUEUE_NAMES) and not _is_set("queue_names"):
@@ -173,19 +173,6 @@ def _two_addresses(settings: WorkerSettings) -> Iterator[str]:
                 f"{name} is {theirs}{by}, but {variable(field)} is {ours}, and an application may read either; "
                 "state the address in one of them, or the same in both"
             )
-
-
-def _autoscale_problems(settings: WorkerSettings) -> list[str]:
-    """Return the problem if autoscale is used with quorum queues, which cannot change the prefetch with the pool."""
-    text = os.environ.get(_AUTOSCALE, "")
-    most, _, fewest = (part.strip() for part in text.partition(","))
-    if not text or not settings.read_url.is_rabbitmq or settings.queue_type != "quorum" or most == fewest:
-        return []
-    because = "the prefetch of quorum queues cannot grow with the pool"
-    instead = (
-        f"write {most},{most} for a pool of one size, or set WORKER_QUEUE_TYPE=classic before the queues are declared"
-    )
-    return [f"{_AUTOSCALE} is {text!r}, but {because}; {instead}"]
 
 
 def unknown_variables() -> list[str]:

@@ -7,7 +7,7 @@ hours. A new setting is one `Field` here; `make docs` writes it into `docs/setti
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     BeforeValidator,
@@ -24,6 +24,9 @@ from repot.config.backends import require_backend
 from repot.config.probe import DEFAULT_SOCKET_TIMEOUT_S
 from repot.config.urls import DATABASE_SCHEMES, STORE_SCHEMES, BrokerUrl, ServiceUrl, is_redis
 from repot.upstream import capabilities
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: The prefix of every variable.
 PREFIX = "WORKER_"
@@ -482,9 +485,10 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
     found += _address_problems(settings)
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         found.append("WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together; set both or neither")
-    hard, soft = settings.task_time_limit, settings.task_soft_time_limit
-    if hard and soft and soft >= hard:
-        found.append("WORKER_TASK_SOFT_TIME_LIMIT is not below WORKER_TASK_TIME_LIMIT, so it would have no effect")
+    found += soft_limit_problems(
+        ("WORKER_TASK_SOFT_TIME_LIMIT", settings.task_soft_time_limit),
+        ("WORKER_TASK_TIME_LIMIT", settings.task_time_limit),
+    )
     found += _problems_of_releases(settings)
     found += _queue_name_problems(settings)
     found += _rollout_problems(settings)
@@ -575,17 +579,45 @@ def same_broker_problem(url: BrokerUrl) -> str:
     )
 
 
+def autoscale_problems(settings: WorkerSettings, pair: str, stated_in: str) -> list[str]:
+    """Return the problem if a pool is to grow on quorum queues, whose prefetch does not change with it.
+
+    `pair` is the maximum and the minimum of processes, as for `celery worker --autoscale`; empty without autoscale.
+    """
+    most, _, fewest = (part.strip() for part in pair.partition(","))
+    if not pair or not settings.read_url.is_rabbitmq or settings.queue_type != "quorum" or most == fewest:
+        return []
+    because = "the prefetch of quorum queues cannot grow with the pool"
+    instead = (
+        f"write {most},{most} for a pool of one size, or set WORKER_QUEUE_TYPE=classic before the queues are declared"
+    )
+    return [f"{stated_in} is {pair!r}, but {because}; {instead}"]
+
+
+def dead_letter_problems(settings: WorkerSettings, names: Iterable[str], stated_in: str) -> list[str]:
+    """Return the problem of each queue that is consumed together with its dead-letter queue."""
+    names = tuple(names)
+    return [
+        f"WORKER_DEAD_LETTER_QUEUE is {settings.dead_letter_queue!r}, which for {name!r} is a queue that "
+        f"{stated_in} consumes; dead letters would run again at once"
+        for name in names
+        if settings.dead_letters_of(name) in names
+    ]
+
+
+def soft_limit_problems(soft: tuple[str, float | None], hard: tuple[str, float | None]) -> list[str]:
+    """Return the problem if a soft time limit is not below the hard one; each is what states it, and its seconds."""
+    if not soft[1] or not hard[1] or soft[1] < hard[1]:
+        return []
+    return [f"{soft[0]} is not below {hard[0]}, so it would have no effect"]
+
+
 def _queue_name_problems(settings: WorkerSettings) -> list[str]:
     names = settings.queue_names
     found = []
     if len(set(names)) < len(names):
         found.append("WORKER_QUEUE_NAMES names a queue twice")
-    found += [
-        f"WORKER_DEAD_LETTER_QUEUE is {settings.dead_letter_queue!r}, which for {name!r} is a queue that "
-        "WORKER_QUEUE_NAMES consumes; dead letters would run again at once"
-        for name in names
-        if settings.dead_letters_of(name) in names
-    ]
+    found += dead_letter_problems(settings, names, "WORKER_QUEUE_NAMES")
     for name in names:
         if any(part in ("*", "#") for part in name.split(".")):
             found.append(f"WORKER_QUEUE_NAMES: {name!r} holds a wildcard of topic exchanges; use other characters")

@@ -111,8 +111,25 @@ def _exit_on_config_error(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Cele
     """End a worker whose configuration is invalid."""
     error = config_error_of(sender.app)
     if error is not None:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - before Celery sets up its log
-        sys.exit(error.exit_code)
+        _exit_on(error)
+
+
+def _check_command_line(instance: Any, options: dict[str, Any], **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """End a worker whose command line contradicts the settings; senders do not import the check."""
+    settings = configured_with(instance.app)
+    if settings is None:
+        return
+    from repot.worker.command_line import check_command_line
+
+    try:
+        check_command_line(settings, instance.app.conf, options)
+    except ConfigInvalid as error:
+        _exit_on(error)
+
+
+def _exit_on(error: ConfigInvalid) -> None:
+    print(f"error: {error}", file=sys.stderr)  # noqa: T201 - before Celery sets up its log
+    sys.exit(error.exit_code)
 
 
 def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> WorkerSettings:
@@ -129,6 +146,7 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
         _install_rollout(app, settings, given, role)
     signals.before_task_publish.connect(_register_expiry, dispatch_uid="repot-expiry")
     if role is Role.WORKER:
+        signals.celeryd_init.connect(_check_command_line, dispatch_uid="repot-command-line")
         signals.worker_init.connect(_start_status_writer, dispatch_uid="repot-status")
         signals.worker_ready.connect(_log_settings, dispatch_uid="repot-first-lines")
         signals.task_prerun.connect(_record_begin, dispatch_uid="repot-begin")

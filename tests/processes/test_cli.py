@@ -89,6 +89,16 @@ def test_a_refused_variable_is_one_message_of_celerys_command(
     assert PLANTED not in found.stdout + found.stderr
 
 
+@pytest.mark.parametrize("text", [CONFIGURED, LATER], ids=["", "later"])
+def test_a_refused_option_is_one_message_of_celerys_command(text: str, tmp_path: Path) -> None:
+    found = beside(text, (*BY_WORKER, "--autoscale=8,2"), tmp_path, WORKER_BROKER_URL="amqp://localhost:1//")
+    assert 2 == found.returncode
+    assert "\nerror: " in f"\n{found.stderr}"
+    assert "--autoscale is '8,2'" in found.stderr
+    assert "write 8,8 for a pool of one size" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
 def test_findings_of_the_doctor_are_the_exit_code_of_celerys_command(tmp_path: Path) -> None:
     found = beside(CONFIGURED, BY_CELERY, tmp_path, WORKER_BROKER_URL="amqp://", WORKER_PUBLISHER_CONFIRMS="0")
     assert 4 == found.returncode, found.stderr

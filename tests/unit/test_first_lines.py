@@ -63,6 +63,13 @@ def test_they_say_what_is_in_effect_and_where_it_is_from(
     repot.configure(app)
     settings: WorkerSettings | None = configured_with(app)
     assert settings is not None
-    lines = first_lines(app, settings)
+    lines = first_lines(app, settings, app.conf.worker_prefetch_multiplier, settings.queue_names)
     assert [True] * 3 == [text in line for text, line in zip(said, lines, strict=True)], lines
     assert PLANTED not in "".join(lines)
+
+
+def test_options_of_the_command_line_replace_the_settings() -> None:
+    app = Celery("shop", set_as_current=False)
+    settings = repot.configure(app)
+    _, handling, _ = first_lines(app, settings, 7, ["orders"])
+    assert "7 reserved for each process; dead letters go to orders.dead" in handling
