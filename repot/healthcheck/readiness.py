@@ -114,6 +114,17 @@ def _not_pingable(found: WorkerStatus) -> ProbeResult | None:
     return ProbeResult(ok=True, state=WorkerState.READY, reason=reason)
 
 
+def _refused_probe(found: WorkerStatus, error: str) -> ProbeResult:
+    """Judge a worker whose broker refuses a new login: open connections stay open, and it takes tasks on its own."""
+    broker, contact_at = found.link.url, found.link.last_contact_at
+    refused = f"{broker} refused the probe: {error}; it would refuse a new connection of {found.node} as well"
+    if contact_at is None or monotonic() - contact_at > SILENT_S:
+        return _no(WorkerState.BROKER_REFUSED, refused)
+    contact = f"on its open connection, on which data came {monotonic() - contact_at:.0f} s ago"
+    reason = f"{found.node} consumes {contact}; {refused}"
+    return ProbeResult(ok=True, state=WorkerState.READY, reason=reason)
+
+
 def readiness_from_ping(found: WorkerStatus, ping: PingResult) -> ProbeResult:
     """Judge the worker by the outcome of a ping."""
     broker = found.link.url
@@ -121,11 +132,7 @@ def readiness_from_ping(found: WorkerStatus, ping: PingResult) -> ProbeResult:
         case PingOutcome.UNREACHABLE:
             return _no(WorkerState.BROKER_UNREACHABLE, f"{broker} cannot be reached: {ping.error}")
         case PingOutcome.REFUSED:
-            # open connections stay open, and the worker works on those
-            reason = (
-                f"{broker} refused the probe: {ping.error}; it would refuse a new connection of {found.node} as well"
-            )
-            return _no(WorkerState.BROKER_REFUSED, reason)
+            return _refused_probe(found, ping.error)
         case PingOutcome.BLOCKED:
             # the worker goes on; a restart would only take its tasks from it
             reason = f"{broker} accepts no messages (memory or disk alarm); {found.node} is alive and goes on"

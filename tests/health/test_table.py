@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,12 @@ import psutil
 import pytest
 from redis import Redis
 
+from repot.config import child_environment
 from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.testbed import executables, rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.status_file import path_of
+from support import forked
 from support.installed import require
 from support.rabbitmqctl import disk_alarm, rabbitmqctl
 from support.sidecars import STATUS_TIMEOUT_S, ProbedWorker, patient_worker
@@ -203,13 +206,14 @@ def test_password_rotated_and_back(
     with ProbedWorker(server, redis, toxiproxy, tmp_path, user=f"{name}:old", **waits) as probed:
         probed.await_ready()
         pid = probed.status.process.pid
-        probed.send("repot.run", STATUS_TIMEOUT_S)
+        probed.send("repot.run", 5 * STATUS_TIMEOUT_S)
         wait_until(lambda: probed.status.pool.active, within_s=20, what="the task runs")
+        user.may_log_in("new")
+        # connections that are open stay so; a probe that makes another is refused
+        client = PingClient(probed.settings, probed.status.link, timeout_s=15)
+        assert PingOutcome.REFUSED is client.ping(probed.status.node).outcome
+        _says_one_thing(probed)
         with probed.watched() as lives:
-            user.may_log_in("new")
-            # connections that are open stay so; a probe that makes another is refused
-            client = PingClient(probed.settings, probed.status.link, timeout_s=15)
-            assert PingOutcome.REFUSED is client.ping(probed.status.node).outcome
             with probed.proxy.closed():
                 wait_until(lambda: probed.status.phase == "connecting", within_s=20, what="the link is lost")
             wait_until(lambda: probed.status.link.refusal, within_s=20, what="the worker is refused")
@@ -219,6 +223,18 @@ def test_password_rotated_and_back(
             probed.await_ready()
         assert {200} == {one.status for one in lives}
         assert (pid, "") == (probed.status.process.pid, probed.status.link.refusal)
+
+
+def _says_one_thing(probed: ProbedWorker) -> None:
+    """One answer: of a sidecar whose connection is open, of one that logs in, and of the command."""
+    assert (200, "ready") == probed.get("/ready").short
+    with probed.another_sidecar():
+        probed.await_state("/ready", (200, "ready"))
+        assert "would refuse a new connection" in probed.get("/ready").body["reason"]
+    command = [sys.executable, "-m", "repot", "healthcheck", "probe", "--ready"]
+    variables = child_environment(probed.settings) | probed.sidecar_variables
+    found = forked.run(command, env=variables, capture_output=True, text=True, check=False, timeout=60)
+    assert 0 == found.returncode, found.stderr
 
 
 class _RedisUser:

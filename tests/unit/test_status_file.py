@@ -210,6 +210,23 @@ def test_readiness_from_a_ping(outcome: PingOutcome, expected: tuple[bool, str])
     assert expected == (answer.ok, answer.state)
 
 
+@pytest.mark.parametrize(
+    ("last_contact_at", "expected"),
+    [
+        (monotonic() + 1000, (True, "ready")),
+        (monotonic() - SILENT_S - 1, (False, "broker_refused")),
+        (None, (False, "broker_refused")),
+    ],
+)
+def test_a_worker_whose_broker_refuses_the_probe_is_judged_by_its_open_connection(
+    last_contact_at: float | None, expected: tuple[bool, str]
+) -> None:
+    found = _status(link=replace(LINK, last_contact_at=last_contact_at))
+    answer = readiness_from_ping(found, PingResult(PingOutcome.REFUSED, 0.1, "ACCESS_REFUSED"))
+    assert expected == (answer.ok, answer.state)
+    assert "ACCESS_REFUSED; it would refuse a new connection of w@h as well" in answer.reason
+
+
 def test_a_stall_takes_two_probes_with_nothing_received_between() -> None:
     now = monotonic()
     watch = StallDetector(stall_s=60)
