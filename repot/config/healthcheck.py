@@ -10,6 +10,9 @@ from pydantic_settings import SettingsConfigDict
 from repot.config.probe import DEFAULT_STATUS_TIMEOUT_S
 from repot.config.settings import EnvironmentSettings, OptionalBroker, empty_is_none
 
+#: With 48 series for a task, 4,800 for a worker.
+DEFAULT_METRICS_TASKS = 100
+
 #: The prefix of every variable.
 HEALTHCHECK_PREFIX = "HEALTHCHECK_"
 
@@ -51,6 +54,13 @@ class HealthcheckSettings(EnvironmentSettings):
         60,
         description="A worker with a free process that receives no task for this long while tasks wait in its queues "
         "counts as stalled.",
+    )
+
+    metrics_tasks: int = Field(
+        DEFAULT_METRICS_TASKS,
+        ge=0,
+        description="Metrics have series of their own for so many tasks, those that the worker received first; the "
+        "others count together as (other). A task has 48 series.",
     )
 
     other_broker_url: OptionalBroker = Field(

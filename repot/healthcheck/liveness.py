@@ -65,7 +65,7 @@ def liveness(found: WorkerStatus | ProbeResult, timeout_s: float) -> ProbeResult
     if age_s > timeout_s:
         what = "is stopped by a signal" if is_held else "hangs"
         reason = f"{found.node} {what}: its status file is {age_s:.0f} s old, {timeout_s:g} are allowed"
-        return _no(WorkerState.FROZEN, reason)
+        return _no(WorkerState.FROZEN, reason + ("" if is_held else _held_by_a_task(found)))
     reason = f"{found.node} wrote its status file {age_s:.1f} s ago"
     return ProbeResult(ok=True, state=WorkerState(found.phase), reason=reason)
 
@@ -82,6 +82,18 @@ def _blocked(found: WorkerStatus, name: str, runtime_s: float) -> ProbeResult:
         return _no(WorkerState.POOL_STUCK, reason)
     reason = f"{running} and cannot write its status file meanwhile (solo pool)"
     return ProbeResult(ok=True, state=WorkerState.BUSY, reason=reason)
+
+
+def _held_by_a_task(found: WorkerStatus) -> str:
+    """Return what else may hold the event loop, where tasks run in it; empty for other pools.
+
+    The file does not name a task that began after it was written and has made no pause since.
+    """
+    if not found.pool.shares_the_loop:
+        return ""
+    cause = f"its {found.pool.kind} pool runs tasks in the event loop, and one that computes without a pause holds it"
+    instead = "give such tasks a pool of processes (-P prefork), or raise HEALTHCHECK_STATUS_TIMEOUT above their time"
+    return f"; {cause}: {instead}"
 
 
 def _why_gone(found: WorkerStatus, age_s: float) -> str:

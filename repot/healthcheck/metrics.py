@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from repot.config.healthcheck import DEFAULT_METRICS_TASKS
 from repot.healthcheck.broker_metrics import broker_metrics, queue_metrics
-from repot.healthcheck.worker_metrics import worker_metrics
+from repot.healthcheck.worker_metrics import within, worker_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 class Metrics:
     """The sidecar's metrics, in a registry of their own."""
 
-    def __init__(self, rollout: str = "", side: str = "") -> None:
-        """Begin without probes; the worker is on a side of a rollout, if one is named."""
+    def __init__(self, rollout: str = "", side: str = "", *, most_tasks: int = DEFAULT_METRICS_TASKS) -> None:
+        """Begin without probes; the worker is on a side of a rollout, if one is named.
+
+        So many tasks have series of their own, those that were seen first; the others share theirs.
+        """
         self._registry = CollectorRegistry()
         self._durations = Histogram(
             "repot_probe_duration_seconds",
@@ -38,7 +42,7 @@ class Metrics:
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
         )
         self._pings = Counter("repot_pings", "Pings to the worker, by outcome.", ["outcome"], registry=self._registry)
-        self._collector = _SnapshotCollector(rollout, side)
+        self._collector = _SnapshotCollector(rollout, side, most_tasks)
         self._registry.register(self._collector)
 
     def observe_probe(self, probe: str, took_s: float) -> None:
@@ -64,15 +68,15 @@ class _SnapshotCollector(Collector):
     counts: tuple[QueueCount, ...] = ()
     totals: tuple[BrokerTotal, ...] = ()
 
-    def __init__(self, rollout: str, side: str) -> None:
-        self._rollout, self._side = rollout, side
+    def __init__(self, rollout: str, side: str, most_tasks: int) -> None:
+        self._rollout, self._side, self._most_tasks = rollout, side, most_tasks
 
     def collect(self) -> Iterator[Metric]:
         if self.snapshot is None:
             return
         yield from _probe_results(self.snapshot)
         if self.snapshot.status is not None:
-            yield from worker_metrics(self.snapshot.status)
+            yield from worker_metrics(within(self.snapshot.status, self._most_tasks))
             if self._rollout:
                 info = GaugeMetricFamily(
                     "repot_worker_rollout_info", "1: the worker is on this side.", labels=["node", "rollout", "side"]

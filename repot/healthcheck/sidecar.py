@@ -80,7 +80,7 @@ class Sidecar:
     def __init__(self, worker: WorkerSettings, health: HealthcheckSettings) -> None:
         """Probe the worker with the settings `worker`."""
         self._health = health
-        self._metrics = Metrics(worker.rollout, worker.rollout_side)
+        self._metrics = Metrics(worker.rollout, worker.rollout_side, most_tasks=health.metrics_tasks)
         self._probe = WorkerProbe(worker, health, self._metrics.observe_ping)
         self._counter = QueueCounter(worker, health.ping_timeout, health.other_broker_url)
         self._liveness = CachedCall(self._timed("live", self._probe.check_liveness), health.cache)

@@ -5,8 +5,8 @@ A metric is one row of `GAUGES`, `TASK_COUNTERS` or `TASK_HISTOGRAMS`; docs/heal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, islice, repeat
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
@@ -121,6 +121,42 @@ TASK_HISTOGRAMS = {
         "From sending, or from the ETA, to delivery, by task; without redeliveries.",
     ),
 }
+
+
+def within(found: WorkerStatus, most_tasks: int) -> WorkerStatus:
+    """Return a status with the counts of so many tasks, those that were seen first; `OTHER` has the sums of the others.
+
+    A task that has series of its own keeps them as long as its worker runs: the file names tasks in that order.
+    """
+    names = dict.fromkeys(chain(found.counts, *found.histograms.values(), found.costs))
+    shown = frozenset(islice(names, most_tasks))
+    if len(shown) == len(names):
+        return found
+    return replace(
+        found,
+        counts=_by_name(found.counts, shown),
+        costs=_by_name(found.costs, shown),
+        histograms={kind: _by_place(tasks, shown) for kind, tasks in found.histograms.items()},
+    )
+
+
+def _by_name(tasks: dict[str, dict[str, int]], shown: frozenset[str]) -> dict[str, dict[str, int]]:
+    """Add up what is not shown, name by name."""
+    found: dict[str, dict[str, int]] = {}
+    for task, numbers in tasks.items():
+        sums = found.setdefault(task if task in shown else OTHER, {})
+        for name, number in numbers.items():
+            sums[name] = sums.get(name, 0) + number
+    return found
+
+
+def _by_place(tasks: dict[str, list[float]], shown: frozenset[str]) -> dict[str, list[float]]:
+    """Add up what is not shown, place by place."""
+    found: dict[str, list[float]] = {}
+    for task, numbers in tasks.items():
+        name = task if task in shown else OTHER
+        found[name] = [one + other for one, other in zip(found.get(name, repeat(0.0)), numbers, strict=False)]
+    return found
 
 
 def worker_metrics(found: WorkerStatus) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from repot.healthcheck.ping import PingClient, PingOutcome, PingResult
 from repot.healthcheck.probe_result import ProbeResult, WorkerState
 from repot.healthcheck.readiness import StallDetector, readiness_from_ping, readiness_from_status, stalled
 from repot.waiting import wait_until
+from repot.worker import tcp_info
 from repot.worker.status_file import WorkerStatus
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class WorkerProbe:
         if seen.status is None:
             return replace(seen, ready=seen.live)
         ready = (
-            readiness_from_status(seen.status, seen.live, self._health.stall)
+            self._cut_off(seen.status, seen.live)
+            or readiness_from_status(seen.status, seen.live, self._health.stall)
             or self._misconfigured(seen.status)
             or self._ping(seen.status)
         )
@@ -86,6 +88,19 @@ class WorkerProbe:
         """Close the connection."""
         if self._client:
             self._client.close()
+
+    def _cut_off(self, found: WorkerStatus, live: ProbeResult) -> ProbeResult | None:
+        """Return the result if the broker has closed the connection of a worker that cannot notice it in its task."""
+        if (
+            live.state is not WorkerState.BUSY
+            or tcp_info.is_connected(found.process.pid, tcp_info.addresses(self._worker.read_url)) is not False
+        ):
+            return None
+        reason = (
+            f"{live.reason}; {found.link.url} has closed its connection meanwhile, and may deliver the task to another "
+            "worker (a pool of processes keeps the connection: -P prefork)"
+        )
+        return ProbeResult(ok=False, state=WorkerState.BROKER_UNREACHABLE, reason=reason)
 
     def _misconfigured(self, found: WorkerStatus) -> ProbeResult | None:
         """Return the result if the worker consumes from another broker than these settings name."""

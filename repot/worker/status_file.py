@@ -30,8 +30,14 @@ PAST_LIMIT_S = 30
 
 _SUFFIX = ".json"
 
+#: The fields of a status that grow with the number of tasks.
+BY_TASK = ("counts", "histograms", "costs")
+
 #: The pool that runs its tasks in the thread of the event loop.
 SOLO = "solo"
+
+#: The pools that run their tasks in greenlets of the event loop.
+GREEN = ("gevent", "eventlet")
 
 
 class WorkerPhase(StrEnum):
@@ -98,6 +104,11 @@ class Pool:
         """Whether a task runs so long past its hard limit that the worker no longer kills it."""
         deadline_at = self.next_deadline.deadline_at if self.next_deadline else None
         return deadline_at is not None and monotonic() - deadline_at > PAST_LIMIT_S
+
+    @property
+    def shares_the_loop(self) -> bool:
+        """Whether its tasks run in the worker's event loop, and let it go on while they wait for something."""
+        return self.kind in GREEN
 
     @property
     def blocks_the_loop(self) -> bool:
@@ -169,9 +180,12 @@ class WorkerStatus:
     #: By task, as `repot.worker.task_counters.TaskCounters.costs` returns them: in millionths.
     costs: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """Return the text of the file."""
-        return json.dumps(asdict(self))
+    def to_json(self, by_task: str = "") -> str:
+        """Return the text of the file; `by_task` is the text of the fields in `BY_TASK`, where it is known already."""
+        by_task = by_task or json.dumps({name: getattr(self, name) for name in BY_TASK})
+        fields = asdict(replace(self, counts={}, histograms={}, costs={}))
+        others = json.dumps({name: value for name, value in fields.items() if name not in BY_TASK})
+        return f"{others[:-1]}, {by_task[1:]}"
 
     def without_counts(self) -> WorkerStatus:
         """Return what the probes need, which takes little room however many tasks there are."""

@@ -8,6 +8,7 @@ look like a dead worker.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from repot.worker.process_identity import this_process
 from repot.worker.receivers import Receivers
 from repot.worker.reconnection import use_worker_connections
 from repot.worker.status_fields import link_of, pool_of, wait_s
-from repot.worker.status_file import Link, ShutdownKind, WorkerPhase, WorkerStatus
+from repot.worker.status_file import BY_TASK, Link, ShutdownKind, WorkerPhase, WorkerStatus
 from repot.worker.status_place import StatusPlace
 from repot.worker.task_outcomes import OTHER
 
@@ -62,6 +63,9 @@ class StatusWriter:
         self._counters = task_counters.count_tasks(worker.app, self.receivers)
         self._pool_watch = PoolWatch(RunningTasks.of_this_process(self.receivers))
         self._last_faults: dict[str, Any] = {}
+        self._counted: dict[str, Any] = {name: {} for name in BY_TASK}
+        self._counted_text = json.dumps(self._counted)
+        self._counted_changes = 0
         # signals interrupt the thread that writes, and a pool's threads write as well
         self._lock = RLock()
         self._changes = 0
@@ -108,18 +112,28 @@ class StatusWriter:
     def _status(self) -> WorkerStatus:
         # `celery control autoscale` and `pool_grow` change one of them
         processes = max(getattr(self._worker, "max_concurrency", None) or 0, worker_state.pool_size(self._worker))
-        counts = self._counters.totals(processes)
+        self._count(processes)
         return WorkerStatus(
             node=self._worker.hostname,
             process=self._process,
             written_at=monotonic(),
-            pool=replace(pool_of(self._worker), **self._pool_faults(processes, counts)),
+            pool=replace(pool_of(self._worker), **self._pool_faults(processes, self._counted["counts"])),
             counts_deduplicated=can_see_skipped(),
-            counts=counts,
-            histograms=self._counters.histograms(processes),
-            costs=self._counters.costs(processes),
+            **self._counted,
             **self._fields,
         )
+
+    def _count(self, processes: int) -> None:
+        """Take over what is counted by task, if that has changed: with many tasks it is most of the file."""
+        changes = self._counters.changes(processes)
+        if changes != self._counted_changes:
+            self._counted = {
+                "counts": self._counters.totals(processes),
+                "histograms": self._counters.histograms(processes),
+                "costs": self._counters.costs(processes),
+            }
+            self._counted_text = json.dumps(self._counted)
+            self._counted_changes = changes
 
     def count_error(self, error: BaseException) -> None:
         """Count a lost connection, or a failed attempt, by the kind of error."""
@@ -269,7 +283,7 @@ class StatusWriter:
     def _replace_file(self, status: WorkerStatus) -> None:
         """Write a status, and where there is no room for all of it what the probes need."""
         try:
-            self._place.write(status.to_json())
+            self._place.write(status.to_json(self._counted_text))
         except OSError as error:
             try:
                 self._place.write(status.without_counts().to_json())

@@ -65,6 +65,8 @@ class TaskCounters:
         self._cells = memoryview(mmap.mmap(-1, _ROWS * self._width * _CELL_BYTES)).cast("Q")
         self._sums = [0] * self._width
         self._seen: dict[int, list[int]] = {}
+        #: The names, in the order in which they were first seen to have counts.
+        self._order: dict[str, None] = {}
         self.in_child()
 
     def in_child(self) -> None:
@@ -109,14 +111,19 @@ class TaskCounters:
             cells[begin + len(bounds) + 1] += microseconds
             cells[self._row_begins] += 1
 
+    def changes(self, processes: int) -> int:
+        """Return a number that grows with each count: while it stays, so does everything that is counted."""
+        return self._added_up(processes)[0]
+
     def totals(self, processes: int) -> dict[str, dict[str, int]]:
-        """Return the sums of all rows, by task and outcome; without tasks that were never seen."""
+        """Return the sums of all rows, by task and outcome, in the order in which tasks were first seen here."""
         sums = self._added_up(processes)
         found: dict[str, dict[str, int]] = {}
         for (name, outcome), column in self._column.items():
             if sums[column]:
                 found.setdefault(name, dict.fromkeys(_OUTCOMES, 0))[outcome] = sums[column]
-        return found
+        self._order.update(dict.fromkeys(found))
+        return {name: found[name] for name in self._order}
 
     def costs(self, processes: int) -> dict[str, dict[str, int]]:
         """Return the sums of costs in millionths, by task and `CostKind`; without tasks that have cost nothing."""

@@ -1,4 +1,4 @@
-"""Read from the kernel when a broker last sent something; works for every broker."""
+"""Read from the kernel when a broker last sent something, and whether a connection is open; works for every broker."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ _DESCRIPTORS = Path("/proc/self/fd")
 #: `tcpi_last_data_recv` in `struct tcp_info` (linux/tcp.h): milliseconds since data came.
 _LAST_DATA = struct.Struct("=I")
 _LAST_DATA_AT = 52
+
+#: Columns of proc(5)'s tables of sockets, and their state of a connection that both sides keep.
+_REMOTE, _STATE, _INODE = 2, 3, 9
+_ESTABLISHED = "01"
+_IPV4_BYTES = 4
 
 
 def addresses(url: BrokerUrl) -> frozenset[tuple[str, int]]:
@@ -42,6 +47,38 @@ def last_contact_at(peers: Iterable[tuple[str, int]]) -> float | None:
         return None
     silences = [silence for one in descriptors if (silence := _silence_s(one, wanted)) is not None]
     return monotonic() - min(silences) if silences else None
+
+
+def is_connected(pid: int, peers: Iterable[tuple[str, int]]) -> bool | None:
+    """Return whether a process has an open connection to one of the peers; None if the system does not tell.
+
+    A connection that the other side has closed is not open, though the process may not have noticed: it blocks.
+    """
+    wanted = frozenset(peers)
+    try:
+        ends = [_end(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        tables = [Path(f"/proc/{pid}/net/{table}").read_text() for table in ("tcp", "tcp6")]
+    except OSError:
+        return None
+    sockets = {end[len("socket:[") : -1] for end in ends if end.startswith("socket:[")}
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return any(row[_STATE] == _ESTABLISHED and row[_INODE] in sockets and _peer(row[_REMOTE]) in wanted for row in rows)
+
+
+def _end(descriptor: Path) -> str:
+    """Return what a descriptor leads to; empty for one that was closed meanwhile."""
+    try:
+        return str(descriptor.readlink())
+    except OSError:
+        return ""
+
+
+def _peer(text: str) -> tuple[str, int]:
+    """Return the address that proc(5)'s tables of sockets write in hexadecimal words of the machine's byte order."""
+    host, _, port = text.partition(":")
+    packed = b"".join(struct.pack("=I", int(host[at : at + 8], 16)) for at in range(0, len(host), 8))
+    family = socket.AF_INET if len(packed) == _IPV4_BYTES else socket.AF_INET6
+    return socket.inet_ntop(family, packed), int(port, 16)
 
 
 def _silence_s(descriptor: int, peers: frozenset[tuple[str, int]]) -> float | None:

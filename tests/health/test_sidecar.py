@@ -24,6 +24,7 @@ from redis import Redis
 
 from repot.brokers.rabbitmq.management import ManagementApi
 from repot.config import child_environment
+from repot.config.healthcheck import DEFAULT_METRICS_TASKS
 from repot.healthcheck.liveness import liveness
 from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.testbed import rabbitmq_server, redis_server
@@ -443,6 +444,22 @@ def test_other_pools_answer_in_mid_task(
         assert {(200, "running")} == {one.short for one in lives}
 
 
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_a_task_that_computes_in_the_event_loop_looks_frozen(
+    redis: Server, toxiproxy: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str
+) -> None:
+    """Nothing from outside tells it from a loop that hangs; the answer says what it may be and what to set."""
+    monkeypatch.setenv("PYTHONPATH", APPS)
+    until = tmp_path / "until"
+    options = ("--pool", pool)
+    with patient_worker(redis, redis, toxiproxy, tmp_path, app="support.pool_app", options=options) as probed:
+        probed.send("pool.compute", str(until))
+        probed.await_state("/live", (503, "frozen"))
+        assert f"its {pool} pool runs tasks in the event loop" in probed.get("/live").body["reason"]
+        until.touch()
+        probed.await_ready()
+
+
 def test_a_solo_worker_in_its_task_is_busy(server: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """It cannot write its status file meanwhile, announces that, and is alive."""
     hold = tmp_path / "hold"
@@ -462,6 +479,23 @@ def test_a_solo_worker_in_its_task_is_busy(server: Server, redis: Server, toxipr
                 lambda: probed.status.counts.get("repot.run", {}).get("succeeded"), within_s=30, what="the task ended"
             )
         assert {200} == {one.status for one in lives}
+        probed.await_ready()
+
+
+def test_a_solo_worker_that_its_broker_has_left_is_not_ready(
+    server: Server, redis: Server, toxiproxy: Server, tmp_path: Path
+) -> None:
+    """In mid-task it cannot notice; the system tells, and its task may run twice. It is no reason to restart it."""
+    hold = tmp_path / "hold"
+    with ProbedWorker(server, redis, toxiproxy, tmp_path, options=("--pool", "solo"), heartbeat=60) as probed:
+        probed.await_ready()
+        probed.send("repot.run", 0, str(hold))
+        probed.await_state("/ready", (200, "busy"))
+        with probed.proxy.closed():
+            probed.await_state("/ready", (503, "broker_unreachable"))
+            assert "has closed its connection meanwhile" in probed.get("/ready").body["reason"]
+            assert (200, "busy") == probed.get("/live").short
+            hold.touch()
         probed.await_ready()
 
 
@@ -595,6 +629,13 @@ def test_a_full_disk_takes_the_counts_and_leaves_the_worker_alive(
             assert 0 == found.returncode, found.stderr
             disk.empty()
             wait_until(lambda: len(probed.status.counts) == len(NAMES), within_s=40, what="all are counted again")
+            wait_until(
+                lambda: (
+                    probed.metric("repot_tasks_received_total", task="(other)") == len(NAMES) - DEFAULT_METRICS_TASKS
+                ),
+                within_s=20,
+                what="those that came last share their series",
+            )
         assert {200} == {one.status for one in lives}
 
 

@@ -42,6 +42,13 @@ def stop_in_result(size: int) -> None:
     raise RuntimeError("x" * size)
 
 
+@app.task(name="pool.compute")
+def compute(until: str) -> None:
+    """Compute until this file is there, without a pause that gives others a turn."""
+    while not os.path.exists(until):  # noqa: PTH110 - quick
+        pass
+
+
 #: While this file is there, beside the journal, each process of the pool ends as it starts.
 DYING = "dying"
 

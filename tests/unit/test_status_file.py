@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -37,6 +38,7 @@ from repot.worker.status_file import (
 )
 from repot.worker.task_counters import TaskCounters
 from repot.worker.task_outcomes import OTHER, TaskDuration, TaskOutcome
+from repot.worker.tcp_info import is_connected
 
 LINK = Link("redis://h/0", "redis://h/0", "celery", {"visibility_timeout": 5}, queues=("q",))
 
@@ -65,6 +67,11 @@ def test_a_status_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = _status()
     path_of(tmp_path, found.node).write_text(found.to_json())
     assert found == read(path_of(tmp_path, found.node))
+    by_task = '{"counts": {"shop.mail": {"received": 2}}, "histograms": {}, "costs": {}}'
+    path_of(tmp_path, found.node).write_text(found.to_json(by_task))
+    assert replace(found, counts={"shop.mail": {"received": 2}}) == read(path_of(tmp_path, found.node))
+    few = replace(found, pool=replace(found.pool, running={"shop.mail": [1]})).without_counts()
+    assert ({}, {}, found.link) == (few.counts, few.pool.running, few.link)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +159,30 @@ def test_a_blocked_solo_worker_is_busy_until_its_limit_is_long_over() -> None:
         found = liveness(_status(pool=pool, written_at=now - 500), 60)
         assert expected == found.state
         assert found.ok is (expected == "busy")
+
+
+@pytest.mark.parametrize("kind", ["gevent", "eventlet", "prefork"])
+def test_a_frozen_loop_that_runs_tasks_says_what_may_hold_it_and_what_to_set(kind: str) -> None:
+    found = liveness(_status(pool=Pool(kind, 2), written_at=monotonic() - 95), 90)
+    assert (False, "frozen") == (found.ok, found.state)
+    said = (f"its {kind} pool runs tasks in the event loop", "raise HEALTHCHECK_STATUS_TIMEOUT", "-P prefork")
+    assert [kind != "prefork"] * 3 == [text in found.reason for text in said]
+
+
+def test_the_kernel_tells_whether_a_connection_is_open() -> None:
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.create_server((host, 0), family=family) as listening:
+            peer = listening.getsockname()[:2]
+            assert not is_connected(os.getpid(), [peer])
+            with socket.create_connection(peer) as connection:
+                accepted = listening.accept()[0]
+                assert is_connected(os.getpid(), [peer])
+                assert not is_connected(os.getpid(), [(host, 1)])
+                accepted.close()
+                assert b"" == connection.recv(1)
+                # closed by the other side, not by this one
+                assert not is_connected(os.getpid(), [peer])
+    assert is_connected(2**22 + 1, [peer]) is None
 
 
 @pytest.mark.parametrize(
@@ -321,6 +352,17 @@ def test_counts_survive_the_process_that_made_them() -> None:
     assert 3 == found[OTHER]["failed"]
 
 
+def test_counted_tasks_keep_their_order_and_what_is_counted_its_number() -> None:
+    """So what has series of its own keeps them, and an idle worker need not count again."""
+    counts = TaskCounters(["a", "b", "c"])
+    assert 0 == counts.changes(1)
+    for name, order in (("c", ["c"]), ("a", ["c", "a"]), ("b", ["c", "a", "b"])):
+        before = counts.changes(1)
+        counts.add(name, "received")
+        assert before < counts.changes(1) == counts.changes(1)
+        assert order == list(counts.totals(1))
+
+
 def test_durations_of_all_processes_are_counted_in_buckets() -> None:
     counts = TaskCounters(["shop.render", "shop.mail"])
     for _ in range(2):
@@ -352,6 +394,38 @@ def test_every_outcome_and_every_event_of_a_guard_is_a_metric() -> None:
     assert {event.value for event in GuardEvent} == {outcome.value for outcome in task_outcomes.GUARD_OUTCOMES}
     assert set(TaskOutcome) == set(TASK_COUNTERS)
     assert set(TaskDuration) == set(task_outcomes.BUCKETS_S) == set(TASK_HISTOGRAMS)
+
+
+@pytest.mark.parametrize(("most", "shown"), [(3, {"a", "b", "c"}), (2, {"a", "c", OTHER}), (0, {OTHER})])
+def test_further_tasks_share_their_series(most: int, shown: set[str]) -> None:
+    """Those that were seen first have their own; nothing is lost from a sum."""
+    status = _status(
+        counts={name: {"received": number, "failed": 1} for number, name in enumerate(("c", "a", "b"), start=1)},
+        histograms={"queue_wait": {"a": [1.0] * 11, "b": [2.0] * 11}, "runtime": {}},
+        costs={"b": {"spent": 5_000_000}},
+    )
+    seen = Snapshot(monotonic(), status, ProbeResult(ok=True, state=WorkerState.RUNNING, reason=""))
+    text = Metrics(most_tasks=most).render(seen, ()).decode()
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+
+    def values(name: str) -> dict[str, float]:
+        return {one.labels["task"]: one.value for one in samples if one.name == name}
+
+    assert shown == set(values("repot_tasks_received_total"))
+    assert 6 == sum(values("repot_tasks_received_total").values())
+    assert 3 == sum(values("repot_tasks_failed_total").values())
+    assert 30 == sum(values("repot_task_queue_wait_seconds_count").values())
+    assert 3 == sum(values("repot_task_queue_wait_seconds_sum").values())
+    assert {"b" if "b" in shown else OTHER: 5} == values("repot_task_cost_total")
+
+
+def test_a_task_has_as_many_series_as_the_page_says() -> None:
+    # of a histogram: one more bucket, the count and the sum
+    histograms = sum(len(bounds) + 3 for bounds in task_outcomes.BUCKETS_S.values())
+    page = " ".join((Path(__file__).parents[2] / "docs" / "healthcheck.md").read_text().split())
+    counters = len(TASK_COUNTERS)
+    found = f"A task has {counters + histograms} series: {counters} of counters and {histograms} of the two histograms"
+    assert found in page
 
 
 def test_every_metric_is_documented() -> None:
