@@ -19,7 +19,7 @@ from repot.worker import process_identity, status_file
 from repot.worker.status_file import WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 #: A worker of another container is not counted as living once its status file is older.
@@ -29,15 +29,18 @@ STALE_S = 60
 def find_status(directory: Path | None, node: str) -> WorkerStatus | ProbeResult:
     """Return the status of the named worker, or of the only one here; a negative result if no worker is here."""
     place = directory or status_file.default_dir()
+    named = full_node_name(node) if node else ""
+    found = _meant(_statuses(place, named))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        return _no(WorkerState.AMBIGUOUS, _several(found, place))
     # if no status file can be read, any of them explains why
-    names = [full_node_name(node)] if node else _living_or_last(place) or status_file.nodes(place)[:1]
+    names = [named] if named else status_file.nodes(place)[:1]
     if not names:
         others = [] if directory else status_file.other_status_dirs(place)
         elsewhere = f"; workers with other settings have theirs in {', '.join(map(str, others))}" if others else ""
         return _no(WorkerState.NO_WORKER, f"no worker has written a status file to {place} yet{elsewhere}")
-    if len(names) > 1:
-        reason = f"several workers have a status file in {place}: {', '.join(names)}; name one in HEALTHCHECK_NODE"
-        return _no(WorkerState.AMBIGUOUS, reason)
     try:
         return status_file.read(status_file.path_of(place, names[0]))
     except FileNotFoundError:
@@ -130,11 +133,37 @@ def living_in(directory: Path | None) -> list[WorkerStatus]:
     return [found for found in _statuses(directory or status_file.default_dir()) if _may_live(found)]
 
 
-def _living_or_last(directory: Path) -> list[str]:
-    """Return the living workers of a directory; if there are none, the last one that wrote."""
-    statuses = sorted(_statuses(directory), key=lambda found: found.written_at)
-    living = sorted(found.node for found in statuses if _may_live(found))
-    return living or [found.node for found in statuses[-1:]]
+def _meant(statuses: Iterable[WorkerStatus]) -> list[WorkerStatus]:
+    """Return the living workers, and if there are none the last one that wrote.
+
+    Of one name, a worker that stops makes way for another; one that was killed does not, as it may be the one that is
+    meant.
+    """
+    by_age = sorted(statuses, key=lambda found: found.written_at)
+    living = [found for found in by_age if _may_live(found)]
+    names = {found.node for found in living if found.phase is not WorkerPhase.STOPPING}
+    left = [found for found in living if found.phase is not WorkerPhase.STOPPING or found.node not in names]
+    killed = [found for found in by_age if found.node in names and found not in living and _was_killed(found)]
+    return [*left, *killed] or by_age[-1:]
+
+
+def _was_killed(found: WorkerStatus) -> bool:
+    """Return whether a worker that lives no more has not ended by itself, since this machine's last start."""
+    return found.phase is not WorkerPhase.STOPPED and found.process.boot_id == process_identity.boot_id()
+
+
+def _several(found: Iterable[WorkerStatus], place: Path) -> str:
+    """Return why one of several workers must be named, or what to do if they have one name."""
+    pids: dict[str, list[str]] = {}
+    for one in found:
+        pids.setdefault(one.node, []).append(f"{one.process.pid}{'' if _may_live(one) else ', which is gone'}")
+    for node, processes in pids.items():
+        if len(processes) > 1:
+            return (
+                f"several processes of the name {node} have a status file in {place}: {'; '.join(processes)}; "
+                "give each worker a name of its own (celery worker -n), or its WORKER_STATUS_DIR"
+            )
+    return f"several workers have a status file in {place}: {', '.join(sorted(pids))}; name one in HEALTHCHECK_NODE"
 
 
 def _may_live(found: WorkerStatus) -> bool:
@@ -144,10 +173,14 @@ def _may_live(found: WorkerStatus) -> bool:
     return not _why_gone(found, age_s) and (is_here or age_s < STALE_S)
 
 
-def _statuses(directory: Path) -> Iterator[WorkerStatus]:
-    for node in status_file.nodes(directory):
+def _statuses(directory: Path, named: str = "") -> Iterator[WorkerStatus]:
+    """Yield what the workers of a directory, or those of one name, have written, where it can be read."""
+    paths = status_file.paths_of(directory, named) if named else status_file.paths(directory)
+    for path in paths:
         with suppress(FileNotFoundError, StatusFileUnreadable):
-            yield status_file.read(status_file.path_of(directory, node))
+            found = status_file.read(path)
+            if named in ("", found.node):
+                yield found
 
 
 def full_node_name(node: str) -> str:

@@ -31,13 +31,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def report_to_rollout(worker: Any, settings: WorkerSettings) -> Callable[[], None]:  # noqa: ANN401 - WorkController
-    """Report what a worker counts, until what is returned is called."""
-    directory = settings.status_dir or status_file.default_dir()
+def report_to_rollout(
+    worker: Any,  # noqa: ANN401 - WorkController
+    settings: WorkerSettings,
+    path: Path,
+) -> Callable[[], None]:
+    """Report what a worker counts in its status file at `path`, until what is returned is called."""
     store = open_rollout_store(quick(settings))
     revoked = RevokedWatch(worker, store, settings)
     revoked.load()
-    reporter = WorkerReporter(settings, store, status_file.path_of(directory, worker.hostname), revoked)
+    reporter = WorkerReporter(settings, store, path, revoked)
     reporter.start()
     return reporter.stop
 

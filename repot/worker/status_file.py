@@ -8,6 +8,7 @@ containers included; fields that end in `_s` are durations in seconds.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -203,10 +204,17 @@ def other_status_dirs(mine: Path) -> list[Path]:
     return sorted(directory for directory in found if directory != mine and nodes(directory))
 
 
-def path_of(directory: Path, node: str) -> Path:
-    """Return the path of a worker's status file."""
+def path_of(directory: Path, node: str, number: int = 1) -> Path:
+    """Return the path of a worker's status file; `number` tells processes apart that have one name at the same time."""
     # a node name becomes one segment of the path, and not a hidden one
-    return directory / (re.sub(r"^\.|[/\x00]", lambda found: f"%{ord(found[0]):02x}", node) + _SUFFIX)
+    stem = re.sub(r"^\.|[/\x00]", lambda found: f"%{ord(found[0]):02x}", node)
+    return directory / f"{stem}{f'+{number}' if number > 1 else ''}{_SUFFIX}"
+
+
+def paths_of(directory: Path, node: str) -> list[Path]:
+    """Return where the processes of one name may have their status files; another name may look like one of these."""
+    first = path_of(directory, node)
+    return [first, *sorted(directory.glob(f"{glob.escape(first.stem)}+*{_SUFFIX}"))]
 
 
 def read(path: Path) -> WorkerStatus:
@@ -248,7 +256,12 @@ def _reject_constant(constant: str) -> None:
     raise ValueError(message)
 
 
+def paths(directory: Path) -> list[Path]:
+    """Return the status files of a directory."""
+    return sorted(directory.glob(f"[!.]*{_SUFFIX}"))
+
+
 def nodes(directory: Path) -> list[str]:
     """Return the names of the workers with a status file in `directory`, those that have stopped included."""
-    found = (path.name.removesuffix(_SUFFIX) for path in directory.glob(f"[!.]*{_SUFFIX}"))
+    found = (path.name.removesuffix(_SUFFIX) for path in paths(directory))
     return sorted(re.sub("%(00|2e|2f)", lambda escaped: chr(int(escaped[1], 16)), name) for name in found)

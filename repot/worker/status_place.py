@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING
+
+from repot.worker.status_file import path_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +29,33 @@ class StatusPlace:
         """Write nothing yet."""
         self.path = path
         self._writing = 0
+        self._lock: int | None = None
+
+    @classmethod
+    def claim(cls, directory: Path, node: str) -> StatusPlace:
+        """Return the first place of a worker's name that no other process holds; this one holds it until it ends.
+
+        The kernel returns the lock of a process that is killed, and children do not inherit it.
+        """
+        return next(place for number in count(1) if (place := cls(path_of(directory, node, number))).take())
+
+    def take(self) -> bool:
+        """Return whether no other process holds the place, and hold it then; where there are no locks it is free."""
+        try:
+            _make_private_dir(self.path.parent)
+            self._lock = os.open(self._beside("lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            return True
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            os.close(self._lock)
+            self._lock = None
+            return False
+        except OSError:
+            # a file system without locks
+            return True
+        return True
 
     def write(self, text: str) -> None:
         """Replace the content; a signal's handler may do so in the middle of another call.
@@ -44,10 +75,13 @@ class StatusPlace:
         finally:
             self._writing -= 1
 
-    def discard_room(self) -> None:
-        """Delete the second file: the worker ends."""
+    def leave(self) -> None:
+        """Delete the second file, and let another process have the place: the worker ends."""
         with suppress(OSError):
             self._beside("1").unlink()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _change_names(self, beside: Path, text: str) -> None:
         last = self._beside("last")

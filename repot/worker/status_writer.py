@@ -34,6 +34,7 @@ from repot.worker.task_outcomes import OTHER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from repot.config import WorkerSettings
 
@@ -56,7 +57,17 @@ class StatusWriter:
         """Begin with the worker's start, and write once."""
         self._worker = worker
         directory = settings.status_dir or status_file.default_dir()
-        self._place = StatusPlace(status_file.path_of(directory, worker.hostname))
+        self._place = StatusPlace.claim(directory, worker.hostname)
+        if self._place.path != status_file.path_of(directory, worker.hostname):
+            log.warning(
+                "another process writes the status of a worker named %s in %s, so this one writes to %s and probes "
+                "cannot tell which is meant; give each worker a name of its own (celery worker -n), or its "
+                "WORKER_STATUS_DIR",
+                worker.hostname,
+                directory,
+                self._place.path.name,
+                extra={"action": "status_shared"},
+            )
         self._url = settings.read_url
         self._peers: frozenset[tuple[str, int]] = frozenset()
         self.receivers = Receivers()
@@ -85,6 +96,11 @@ class StatusWriter:
         self._connect_signals()
         use_worker_connections(worker.app, self)
         self.write()
+
+    @property
+    def path(self) -> Path:
+        """Return where the status file is."""
+        return self._place.path
 
     def write(self) -> None:
         """Write the status file."""
@@ -261,7 +277,7 @@ class StatusWriter:
     def leave(self) -> None:
         """Write a last time, and follow the worker no more."""
         self.update(phase=WorkerPhase.STOPPED)
-        self._place.discard_room()
+        self._place.leave()
         self.receivers.disconnect()
 
     def _begin_soft_shutdown(self) -> None:

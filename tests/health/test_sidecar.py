@@ -403,6 +403,33 @@ def test_two_workers_in_a_directory_must_be_told_apart(redis: Server, toxiproxy:
                 assert f"celery@{each.name}" == each.get("/health").body["details"]["node"]
 
 
+def test_two_deployments_of_one_name_do_not_answer_for_each_other(
+    redis: Server, toxiproxy: Server, tmp_path: Path
+) -> None:
+    """Neither while both live, nor for the one that was killed; when it is back and the other has left, all is well."""
+    (tmp_path / "other").mkdir()
+    with ExitStack() as stack:
+        servers = ((redis, tmp_path), (stack.enter_context(redis_server()), tmp_path / "other"))
+        one, other = (
+            ProbedWorker(server, redis, toxiproxy, directory, status_dir=tmp_path / "status")
+            for server, directory in servers
+        )
+        other.name = one.name
+        stack.enter_context(one)
+        one.await_ready()
+        stack.enter_context(other)
+        for probed in (one, other):
+            probed.await_state("/live", (503, "ambiguous"))
+        assert "several processes of the name" in one.get("/live").body["reason"]
+        one.worker.signal(signal.SIGKILL)
+        wait_until(lambda: one.worker.exit_code is not None, within_s=20, what="it is gone")
+        one.await_state("/live", (503, "ambiguous"))
+        other.leave()
+        one.await_state("/live", (503, "gone"))
+        with one.start_worker():
+            one.await_state("/live", (200, "running"))
+
+
 def test_a_bridge_is_judged_by_its_status(redis: Server, rabbitmq: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """Its answers to a ping go to the broker it writes to."""
     probed = ProbedWorker(redis, redis, toxiproxy, tmp_path)

@@ -297,6 +297,37 @@ def test_the_only_living_worker_is_taken_and_two_are_ambiguous(tmp_path: Path) -
     assert "b@h, c@h" in both.reason
 
 
+_GONE = replace(this_process(), start_ticks="1")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({}, {}, "ambiguous"),
+        # it may be the one that is meant
+        ({"process": _GONE}, {}, "ambiguous"),
+        ({}, {"process": _GONE}, "ambiguous"),
+        ({"process": _GONE}, {"process": _GONE}, "gone"),
+        # it has ended by itself, makes way, or is from before the machine's last start
+        ({"process": _GONE, "phase": WorkerPhase.STOPPED}, {}, "running"),
+        ({"phase": WorkerPhase.STOPPING}, {}, "running"),
+        ({"process": replace(_GONE, boot_id="another")}, {}, "running"),
+    ],
+)
+def test_two_processes_of_one_name_do_not_answer_for_each_other(
+    tmp_path: Path, first: dict[str, object], second: dict[str, object], expected: str
+) -> None:
+    for number, changes in enumerate((first, second), start=1):
+        path_of(tmp_path, "w@h", number).write_text(_status(**changes).to_json())
+    path_of(tmp_path, "w@h+2+more").write_text(_status(node="w@h+2+more").to_json())
+    answer = liveness(find_status(tmp_path, "w@h"), 60)
+    assert expected == answer.state
+    assert answer.ok is (expected == "running")
+    if expected == "ambiguous":
+        assert "several processes of the name w@h have a status file" in answer.reason
+        assert "celery worker -n" in answer.reason
+
+
 def test_the_status_file_of_a_killed_container_does_not_count(tmp_path: Path) -> None:
     """In a directory that containers share, one that was killed cannot be told from a living one but by its age."""
     other = replace(this_process(), pid_namespace="pid:[1]")

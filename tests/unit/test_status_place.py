@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,7 +41,7 @@ def test_the_content_is_replaced_and_nothing_but_it_is_shown(tmp_path: Path) -> 
         place.write(_content(pages, number))
         assert _content(pages, number) == place.path.read_text().rstrip()
         assert ["w@h.json"] == [found.name for found in tmp_path.iterdir() if not found.name.startswith(".")]
-    place.discard_room()
+    place.leave()
     assert ["w@h.json"] == [found.name for found in tmp_path.iterdir()]
 
 
@@ -64,6 +65,31 @@ def test_on_a_full_disk_it_grows_into_its_room_and_keeps_its_last_content(tmp_pa
         disk.empty()
         place.write(_content(10, 21))
         assert _content(10, 21) == place.path.read_text().rstrip()
+
+
+def test_a_place_belongs_to_one_process_until_it_ends(tmp_path: Path) -> None:
+    """However it ends, and though its own children live on."""
+    reader, writer = os.pipe()
+    owner = os.fork()
+    if not owner:
+        StatusPlace.claim(tmp_path, "w@h")
+        # a child of the owner's, which holds the descriptors
+        if not os.fork():
+            os.write(writer, str(os.getpid()).encode())
+            signal.pause()
+        signal.pause()
+    child = int(os.read(reader, 16))
+    try:
+        assert "w@h+2.json" == StatusPlace.claim(tmp_path, "w@h").path.name
+        assert "other@h.json" == StatusPlace.claim(tmp_path, "other@h").path.name
+        os.kill(owner, signal.SIGKILL)
+        os.waitpid(owner, 0)
+        third = StatusPlace.claim(tmp_path, "w@h")
+        assert "w@h.json" == third.path.name
+        third.leave()
+        assert "w@h.json" == StatusPlace.claim(tmp_path, "w@h").path.name
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_content_that_cannot_be_written_leaves_the_last_one(tmp_path: Path) -> None:
