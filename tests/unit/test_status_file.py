@@ -242,16 +242,17 @@ def test_readiness_from_a_ping(outcome: PingOutcome, expected: tuple[bool, str])
 
 
 @pytest.mark.parametrize(
-    ("last_contact_at", "expected"),
+    ("silent_s", "expected"),
     [
-        (monotonic() + 1000, (True, "ready")),
-        (monotonic() - SILENT_S - 1, (False, "broker_refused")),
+        (SILENT_S - 30, (True, "ready")),
+        (SILENT_S + 1, (False, "broker_refused")),
         (None, (False, "broker_refused")),
     ],
 )
 def test_a_worker_whose_broker_refuses_the_probe_is_judged_by_its_open_connection(
-    last_contact_at: float | None, expected: tuple[bool, str]
+    silent_s: float | None, expected: tuple[bool, str]
 ) -> None:
+    last_contact_at = None if silent_s is None else monotonic() - silent_s
     found = _status(link=replace(LINK, last_contact_at=last_contact_at))
     answer = readiness_from_ping(found, PingResult(PingOutcome.REFUSED, 0.1, "ACCESS_REFUSED"))
     assert expected == (answer.ok, answer.state)
