@@ -6,6 +6,7 @@ here have hooks in the place of private methods.
 
 from __future__ import annotations
 
+from os import getpid
 from typing import TYPE_CHECKING, Any
 
 from celery.app.amqp import AMQP, Queues
@@ -57,6 +58,12 @@ POINTS = (
         Failure.LOUD,
         _SENDING,
         contains=("def send_task_message(producer, name, message,", "producer.publish("),
+    ),
+    Point(
+        "celery.app.amqp:AMQP._event_dispatcher",
+        Failure.SILENT,
+        "A forked process waits for ever with its first event about a task.",
+        contains=("return self.app.events.Dispatcher(enabled=False)",),
     ),
 )
 
@@ -117,7 +124,18 @@ class HookedAMQP(AMQP):  # type: ignore[misc]
         return self.make_router(self.routes, queues or self.queues, create, app=self.app)
 
     def _create_task_sender(self) -> Callable[..., Any]:
-        return self.wrap_sender(super()._create_task_sender())  # type: ignore[misc]
+        make = super()._create_task_sender  # type: ignore[misc]
+        senders: dict[int, Callable[..., Any]] = {}
+
+        def send(*arguments: Any, **options: Any) -> Any:
+            pid = getpid()
+            if pid not in senders:
+                # another thread of the parent may have had the lock of what sends events about tasks
+                vars(self).pop("_event_dispatcher", None)
+                senders[pid] = make()
+            return senders[pid](*arguments, **options)
+
+        return self.wrap_sender(send)
 
 
 def use_amqp(app: Celery, kind: type[HookedAMQP]) -> None:

@@ -6,6 +6,7 @@ the pools itself after a fork (`Celery._after_fork` in `celery/app/base.py`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from repot.upstream.point import Failure, Point
@@ -38,7 +39,8 @@ def forget_servers(app: Celery) -> None:
     if "amqp" in vars(app):
         internals.amqp._producer_pool = None
     internals._backend_cache = None
-    vars(internals._local).pop("backend", None)
+    with suppress(AttributeError):
+        del internals._local.backend
 
 
 def forget_amqp(app: Celery) -> None:

@@ -24,6 +24,7 @@ from repot.upstream.app_state import state_of
 from repot.upstream.collector import is_own
 from repot.upstream.control_queues import supply_kinds
 from repot.upstream.current_app import resolve
+from repot.upstream.inherited import leave_inherited
 from repot.upstream.redis_connections import name_errors_of_results
 from repot.upstream.retry_state import keep_final_results
 from repot.upstream.tasks import bound_before, options_by_configuration
@@ -136,6 +137,7 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     let_changes_win()
     ignore_variables(app)
     supply_kinds()
+    leave_inherited(app)
     _remove_rollout(app)
     given = settings or load()
     settings = _derive(app, given, role)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
+from os import getpid
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +39,16 @@ class _Window:
         self.app = app
         self.confirming = confirming
         self._thread: int | None = get_ident()
+        self._process = getpid()
 
     def is_for(self, app: Celery) -> bool:
         """Return whether the caller is inside the block; a context may be copied to another thread, or outlive it."""
-        return self.app is app and self._thread == get_ident()
+        return self.app is app and self._thread == get_ident() and not self.is_inherited
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that began the block, which waits for its confirms."""
+        return self._process != getpid()
 
     def end(self) -> None:
         """Accept no more messages."""
@@ -108,7 +115,8 @@ def _collected(app: Celery, confirming: ConfirmingChannel) -> Iterator[None]:
     finally:
         _current.reset(token)
         window.end()
-        _finish(window)
+        if not window.is_inherited:
+            _finish(window)
 
 
 def _finish(window: _Window) -> None:

@@ -197,7 +197,7 @@ CAMPAIGN = (
     _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb"),
     _of(
         "workers", "what workers do when a broker fails, dead letters, claims, probes", "postgresql",
-        beside=("celery-5.4", "celery-5.5", "celery-5.6"),
+        beside=("celery-5.4", "celery-5.5", "celery-5.6", "web-servers"),
     ),
     _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
     _of("mariadb", "the stores on MariaDB", "mariadb", lane=_SECOND),

@@ -343,7 +343,6 @@ print(codes)
 @pytest.mark.parametrize("weight", [0.5, 1.0])
 def test_forked_processes_send_by_connections_of_their_own(to_rabbitmq: Rollout, weight: float) -> None:
     """As gunicorn with `preload_app`; the parent's connections go on."""
-    # Celery's own pool does not survive os.fork, so the source gets nothing at weight 1
     to_rabbitmq.begin(weight)
     environment = child_environment(to_rabbitmq.settings) | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = forked.run(

@@ -7,6 +7,7 @@ a wrong name. (kombu makes 127.0.0.1 of `localhost` by itself.)
 from __future__ import annotations
 
 import json
+import os
 import socket
 from contextlib import closing, contextmanager, suppress
 from ssl import SSLCertVerificationError
@@ -22,7 +23,7 @@ from kombu.exceptions import OperationalError
 
 import repot
 from repot.cli.main import main
-from repot.config import BrokerUrl, ExplicitSettings, celery_config
+from repot.config import BrokerUrl, ExplicitSettings, Role, celery_config
 from repot.errors import StoreUnreachable, TlsFailed
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.migrate.addresses import Address
@@ -138,6 +139,28 @@ def connected(url: str, **settings: Any) -> Iterator[None]:
 def test_the_right_server_is_trusted(url_at: Callable[[str], str], certificate: Path) -> None:
     with connected(url_at(RIGHT), tls_ca_certs=certificate / "ca.pem"):
         pass
+
+
+@pytest.mark.parametrize("end", ["collect", "release"])
+def test_the_end_of_a_forked_process_leaves_the_connection_of_its_parent_open(
+    rabbitmq_port: int, certificate: Path, end: str
+) -> None:
+    """Without what ends TLS on the one socket."""
+    app = Celery("tls", set_as_current=False)
+    url = f"amqps://guest:guest@{RIGHT}:{rabbitmq_port}//"
+    repot.configure(app, ExplicitSettings(broker_url=url, tls_ca_certs=certificate / "ca.pem"), Role.CLIENT)
+    with app.connection_for_write() as connection:
+        channel: Any = connection.default_channel
+        if not (child := os.fork()):
+            try:
+                getattr(connection, end)()
+                own: Any = connection.default_channel
+                own.queue_declare("tls", durable=True)
+            finally:
+                os._exit(0 if connection.connected else 1)
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        # by the channel that it had
+        channel.queue_declare("tls", durable=True)
 
 
 @pytest.mark.promise
