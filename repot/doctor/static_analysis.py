@@ -31,6 +31,9 @@ _SENDING = frozenset({"apply_async", "retry", "send_task", "set", "signature", "
 #: Those of them whose names only Celery uses.
 _CELERYS_OWN = frozenset({"apply_async", "send_task", "subtask"})
 
+#: Calls that send a task at once.
+_SENDING_NOW = _CELERYS_OWN - {"subtask"} | {"delay"}
+
 #: Arguments of Celery's constructor that name a setting differently.
 _CONSTRUCTOR = {"broker": "broker_url", "backend": "result_backend"}
 
@@ -45,6 +48,9 @@ _OPERATIONS = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
 }
+
+#: Conditions of a block that does not run when its module is imported.
+_NOT_AT_IMPORT = frozenset({"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"})
 
 #: Methods that return the time of the call.
 _NOW = frozenset({"now", "utcnow", "today"})
@@ -95,6 +101,7 @@ class SourceFacts:
         keys: where a name is written.
         reads: names that some code reads from an object: `settings.NAME`, `getattr(settings, "NAME")`, `conf["NAME"]`.
         rejects: where a Reject is raised; `chords`: where a chord is made; `revokes`: where a task is revoked.
+        import_sends: where a task is sent while the application's modules are imported.
         extents: file and first line of a function, or of its class -> its first and last line.
         early_sends: tasks that are sent in an open transaction.
         writes: rows that tasks write outside `self.transaction()`.
@@ -107,6 +114,7 @@ class SourceFacts:
     reads: frozenset[str] = frozenset()
     rejects: tuple[Location, ...] = ()
     chords: tuple[Location, ...] = ()
+    import_sends: tuple[Location, ...] = ()
     misuses: tuple[Misuse, ...] = ()
     revokes: tuple[Location, ...] = ()
     extents: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -123,6 +131,7 @@ class _Found:
     reads: set[str] = field(default_factory=set)
     rejects: list[Location] = field(default_factory=list)
     chords: list[Location] = field(default_factory=list)
+    import_sends: list[Location] = field(default_factory=list)
     misuses: list[Misuse] = field(default_factory=list)
     revokes: list[Location] = field(default_factory=list)
     extents: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -143,8 +152,8 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         shown = shorten(path, root)
         names = {name: Symbol.read(one) for name, one in module["names"].items()}
         tasks = {line: name for (file, line), name in task_names.items() if file == module["path"] and module["loaded"]}
-        # a module that the application does not import cannot configure it
-        into = found if module["loaded"] else replace(found, keys={}, extents={})
+        # a module that the application does not import cannot configure it, and may be a script
+        into = found if module["loaded"] else replace(found, keys={}, extents={}, import_sends=[])
         try:
             complete &= _read_module(into, path, shown, names, tasks, per_request=document["atomic_requests"])
         except (SyntaxError, ValueError):
@@ -160,6 +169,7 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         reads=frozenset(found.reads),
         rejects=tuple(found.rejects),
         chords=tuple(found.chords),
+        import_sends=tuple(found.import_sends),
         misuses=tuple(found.misuses),
         revokes=tuple(found.revokes),
         extents=found.extents,
@@ -206,6 +216,8 @@ class _Reader(ast.NodeVisitor):
         #: Of the function; found when a value is first asked for.
         self._locals: dict[str, ast.expr] | None = None
         self._assigned: set[str] = set()
+        #: Whether the code runs when the module is imported.
+        self._at_import = True
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         outer, self._class = self._class, (first_line(node), node.end_lineno or node.lineno)
@@ -220,8 +232,23 @@ class _Reader(ast.NodeVisitor):
         self._self = node.args.args[0].arg if node.args.args else ""
         self._class = None
         self._function, self._locals = node, None
-        self.generic_visit(node)
+        self._visit_later(node)
         self._task, self._self, self._class, self._function, self._locals = outer
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._visit_later(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        if ast.unparse(node.test) in _NOT_AT_IMPORT:
+            self._visit_later(node)
+        else:
+            self.generic_visit(node)
+
+    def _visit_later(self, node: ast.AST) -> None:
+        """Visit what does not run when the module is imported."""
+        outer, self._at_import = self._at_import, False
+        self.generic_visit(node)
+        self._at_import = outer
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         outer = self._caught
@@ -270,9 +297,17 @@ class _Reader(ast.NodeVisitor):
             self._celerys(called, node)
         if called == "revoke" and isinstance(node.func, ast.Attribute) and _last_name(node.func.value) == "control":
             self._found.revokes.append(self._location(node))
-        if called in _SENDING and isinstance(node.func, ast.Attribute):
-            self._sending(called, node, node.func.value)
+        if isinstance(node.func, ast.Attribute):
+            if called in _SENDING:
+                self._sending(called, node, node.func.value)
+            if self._at_import and called in _SENDING_NOW:
+                self._sending_now(called, node, node.func.value)
         self.generic_visit(node)
+
+    def _sending_now(self, called: str, node: ast.Call, receiver: ast.expr) -> None:
+        # other objects have a method `delay`
+        if called in _CELERYS_OWN or self._is_task(receiver):
+            self._found.import_sends.append(self._location(node))
 
     def _celerys(self, called: str, node: ast.Call) -> None:
         """Note a Reject that deletes its message, or a chord, if the name is Celery's."""

@@ -757,6 +757,26 @@ def store_elsewhere(facts: Facts) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "RPT128",
+    "A module sends a task when it is imported",
+    WARNING,
+    fix="""
+    @worker_ready.connect  # of celery.signals: once for each worker; or in a command of a deployment, once
+    def warm_up(**_): refresh.delay()
+    """,
+    evidence=("docs/deploy.md: Producers that fork", "tests/servers/test_forked_producers.py"),
+)
+def sent_at_import(facts: Facts) -> Iterator[Finding]:
+    """Each process that imports the module sends the task: every worker, beat, web process, test and `repot doctor`.
+
+    A web server that loads the application before it forks has a connection to the broker then. Without repot its
+    children share it: on RabbitMQ messages are sent twice, get lost, or `delay` hangs.
+    """
+    for location in facts.source.import_sends:
+        yield Finding("a task is sent when the module is imported", location=location)
+
+
 def _guarded_writes(facts: Facts) -> Iterator[tuple[TaskFacts, DatabaseWrite]]:
     """Yield the guarded tasks that write rows outside `self.transaction()`, with the first such call."""
     for task in facts.tasks:

@@ -1749,6 +1749,12 @@ CASES = [
         "session.add commits to a database",
     ),
     Case(
+        "RPT128",
+        lambda: facts(rabbitmq(), source=SourceFacts(import_sends=(Location("shop/tasks.py", 3),))),
+        on_rabbitmq,
+        "a task is sent when the module is imported",
+    ),
+    Case(
         "RPT220",
         lambda: on_redis(source=SourceFacts(early_sends=(SENT_EARLY,))),
         lambda: on_redis(source=sends()),

@@ -178,6 +178,30 @@ def test_a_chord_is_celerys(project: Callable[[str], Facts], lines: str, found: 
 
 
 @pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("bill.delay()", 1),
+        ("bill.apply_async((1,))", 1),
+        ("app.send_task('other')", 1),
+        ("bill.si(1).delay()", 1),
+        ("if app:\n    bill.delay()", 1),
+        ("SENT = [bill.delay(one) for one in (1, 2)]", 1),
+        ("class Shop:\n    first = bill.delay()", 1),
+        ("bill.s()", 0),
+        ("if __name__ == '__main__':\n    bill.delay()", 0),
+        ("def order():\n    bill.delay()", 0),
+        ("later = lambda: bill.delay()", 0),
+        ("class Shop:\n    def order(self):\n        bill.delay()", 0),
+        ("class Timer:\n    def delay(self): ...\nTimer().delay()", 0),
+    ],
+)
+def test_a_send_when_a_module_is_imported(project: Callable[[str], Facts], lines: str, found: int) -> None:
+    # for the doctor imports it as well
+    text = f"app.send_task = lambda *_, **__: None\n@app.task(shared=False)\ndef bill(*orders): ...\n{lines}\n"
+    assert found == len(project(text).source.import_sends)
+
+
+@pytest.mark.parametrize(
     ("call", "found"),
     [
         ("raise self.retry(error, countdown=10)", 1),
