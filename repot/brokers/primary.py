@@ -13,15 +13,22 @@ results may do so on a replica.
 
 from __future__ import annotations
 
+import logging
+from functools import cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from repot.config.urls import REDIS_SCHEMES
 from repot.upstream.redis_connections import CheckedConnection, check_broker_connections, check_result_connections
+from repot.upstream.redis_start import is_unknown
 
 if TYPE_CHECKING:
     from repot.config import BrokerUrl, ServiceUrl
+
+
+log = logging.getLogger(__name__)
 
 
 class WritesRefused(redis.ConnectionError):
@@ -85,6 +92,74 @@ class _OfPrimary(_OfWritable):
         if (greeting.get(b"role") or greeting.get("role")) in (b"replica", "replica"):
             self._leave("it is a replica")
 
+    def on_refused(self, error: redis.ResponseError) -> None:
+        """Name a command that is not known, and leave a server that takes no writes.
+
+        Raises:
+            WritesRefused: it is such a server.
+        """
+        if is_unknown(error) and not self._may_be_refused:
+            _say_unknown(self._server, self.asked)
+        super().on_refused(error)
+
+    def on_closed(self, asked: str) -> None:
+        """Name the command that the server, or a proxy, answers by closing each connection."""
+        if asked and not self._may_be_refused:
+            _CLOSINGS.note(self._server, asked)
+
+    @property
+    def _may_be_refused(self) -> bool:
+        return self.is_trial or self.asked.startswith(("CLIENT ", "HELLO"))
+
+    @property
+    def _server(self) -> str:
+        return f"{getattr(self, 'host', '')}:{getattr(self, 'port', '')}"
+
     def _is_away(self, error: redis.ResponseError) -> bool:
         # a broker that is full or cannot save is the same server after each new connection
         return _is_demoted(error)
+
+
+_NEXT_STEP = "A worker needs it: use another address of the server, or another service"
+
+
+@cache
+def _say_unknown(server: str, asked: str) -> None:
+    log.error(
+        "%s does not know %s: the server, or a proxy before it. %s",
+        server,
+        asked,
+        _NEXT_STEP,
+        extra={"action": "command_refused"},
+    )
+
+
+class _Closings:
+    """Counts connections that were closed in answer to the same command."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._last: tuple[str, str] | None = None
+        self._since = 0.0
+        self._times = 0
+
+    def note(self, server: str, asked: str) -> None:
+        """Note one more; say it once for each server and command."""
+        if (server, asked) != self._last or monotonic() - self._since > _CLOSED_WITHIN_S:
+            self._last, self._since, self._times = (server, asked), monotonic(), 0
+        self._times += 1
+        if self._times == _CLOSED_TIMES:
+            log.error(
+                "%s closed %d connections in answer to %s. If the server is up, it or a proxy before it does not know "
+                "that. %s",
+                server,
+                self._times,
+                asked,
+                _NEXT_STEP,
+                extra={"action": "command_refused"},
+            )
+
+
+#: Connections that are closed in answer to one command, one after the other, within so many seconds, tell of a refusal.
+_CLOSED_TIMES, _CLOSED_WITHIN_S = 4, 60.0
+_CLOSINGS = _Closings()

@@ -15,6 +15,7 @@ import redis
 from redis.connection import AbstractConnection
 
 from repot.upstream.point import Failure, Point
+from repot.upstream.redis_start import command_name, was_closed
 from repot.upstream.wrapping import wrap_once
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ POINTS = (
         Failure.SILENT,
         _BROKER,
         contains=("if isinstance(response, ResponseError):",),
+    ),
+    Point(
+        "redis.connection:AbstractConnection.pack_commands",
+        Failure.LOUD,
+        "A command that a proxy answers by closing the connection is not named.",
+        "(self, commands)",
     ),
     Point(
         "redis.connection:AbstractConnection.on_connect_check_health",
@@ -100,12 +107,42 @@ class CheckedConnection:
     #: The greeting of the link that is being made, where redis-py does not keep it.
     _greeting: dict[Any, Any] | None = None
 
+    def on_closed(self, asked: str) -> None:
+        """Hook: the other side has closed the connection, which was asked for this last; empty if for nothing."""
+
+    #: A refusal is no error: it is only tried what the server knows.
+    is_trial = False
+
+    #: The commands that were sent last.
+    _asked: tuple[tuple[Any, ...], ...] = ()
+
+    @property
+    def asked(self) -> str:
+        """Return the names of the commands that were sent last."""
+        names = dict.fromkeys(command_name(one) for one in self._asked)
+        return f"one of {', '.join(names)}" if len(names) > 1 else "".join(names)
+
+    def send_command(self, *arguments: Any, **options: Any) -> None:
+        """Send a command."""
+        # which may send and read a PING before
+        super().send_command(*arguments, **options)  # type: ignore[misc]
+        self._asked = (arguments,)
+
+    def pack_commands(self, commands: Any) -> Any:
+        """Pack the commands of a pipeline."""
+        self._asked = tuple(commands)
+        return super().pack_commands(self._asked)  # type: ignore[misc]
+
     def read_response(self, *arguments: Any, **options: Any) -> Any:
         """Read an answer."""
         try:
             found = super().read_response(*arguments, **options)  # type: ignore[misc]
         except redis.ResponseError as error:
             self.on_refused(error)
+            raise
+        except redis.ConnectionError as error:
+            if was_closed(error):
+                self.on_closed(self.asked)
             raise
         if self._greeting is not None and isinstance(found, dict):
             self._greeting = found

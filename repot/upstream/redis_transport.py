@@ -23,6 +23,7 @@ from redis.connection import DefaultParser
 from redis.exceptions import ConnectionError, ResponseError  # noqa: A004 - redis-py's
 
 from repot.upstream.point import Failure, Point
+from repot.upstream.redis_start import LEFT_OUT, LESS, leave_out, may_be_refusal, server_of, was_closed, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -257,8 +258,8 @@ class ClaimingChannel:
     _source: Source | None = None
     _has_decided = False
     _asked_at = 0.0
-    #: 2 for a server or proxy that does not know HELLO; None for the usual one.
-    _protocol: int | None = None
+    #: What its connections do not send at their start.
+    _left_out: frozenset[str] = frozenset()
 
     #: In CLIENT LIST; kombu before 5.6 does not read the option.
     client_name: str | None = None
@@ -302,30 +303,50 @@ class ClaimingChannel:
         params = super()._connparams(asynchronous)  # type: ignore[misc]
         if not _NAMES_CONNECTIONS:
             params["client_name"] = self.client_name
-        if self._protocol:
-            params["protocol"] = self._protocol
-        elif asynchronous and self.wants_notices:
+        if asynchronous and self.wants_notices:
             # in which Redis sends notices; the default of redis-py since 8
             params.setdefault("protocol", 3)
-        return params
+        return without(self._left_out, params)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Open the channel; with the older protocol, if the server does not know HELLO."""
+        """Open the channel; without a part of the connection's start that the server, or a proxy, refuses."""
         self._unacknowledged: set[str] = set()
-        before = dict(self.__dict__)
-        try:
-            super().__init__(*arguments, **options)
-        except ResponseError as error:
-            # the answer repeats the arguments of HELLO, and with them the password
-            if self._protocol or "unknown command" not in str(error).lower():
-                raise
-        else:
+        self._before = dict(self.__dict__)
+        refusal = self._opened(LEFT_OUT.get(server_of(arguments[0]), frozenset()), arguments, options)
+        if refusal is None:
             return
-        unfinished: Any = self
-        unfinished.connection._used_channel_ids.remove(unfinished.channel_id)
+        failure, left_out = refusal, LESS[0]
+        for left_out in LESS:
+            found = self._opened(left_out, arguments, options)
+            if found is None:
+                break
+            failure = found
+        else:
+            # of the shortest start: the answer to HELLO repeats the password
+            raise failure
+        # a server that was away for a moment refuses nothing
+        if was_closed(refusal) and self._opened(frozenset(), arguments, options) is None:
+            return
+        if was_closed(refusal):
+            super().__init__(*arguments, **self._reset(left_out, options))
+        leave_out(server_of(arguments[0]), left_out, refusal)
+
+    def _opened(self, left_out: frozenset[str], arguments: Any, options: Any) -> Exception | None:
+        """Open the channel with a start that lacks something; return what may be a refusal of another part."""
+        try:
+            super().__init__(*arguments, **self._reset(left_out, options))
+        except (ResponseError, ConnectionError) as error:
+            if not may_be_refusal(error):
+                raise
+            arguments[0]._used_channel_ids.remove(self.__dict__["channel_id"])
+            return error
+        return None
+
+    def _reset(self, left_out: frozenset[str], options: Any) -> Any:
+        before = self._before
         self.__dict__.clear()
-        self.__dict__.update(before, _protocol=2)
-        super().__init__(*arguments, **options)
+        self.__dict__.update(before, _before=before, _left_out=left_out)
+        return options
 
     def basic_consume(self, queue: str, no_ack: bool, *arguments: Any, **options: Any) -> Any:  # noqa: FBT001 - kombu's
         """Consume, and note whether messages are acknowledged."""

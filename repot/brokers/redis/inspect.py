@@ -12,6 +12,7 @@ from repot.brokers.facts import RedisFacts, Unknown
 from repot.brokers.redis.adapter import product_and_version, refusal
 from repot.brokers.redis.client import open_client
 from repot.errors import BrokerUnreachable
+from repot.upstream.redis_start import command_name, was_closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -156,7 +157,11 @@ def _refused(client: redis.Redis) -> str:
             # a script that does not exist, which the user might run
             continue
         except redis.ResponseError as error:
-            found.append(f"{' '.join(map(str, command[: 2 if command[0] == 'CLIENT' else 1]))} ({error})")
+            found.append(f"{command_name(command)} ({error})")
+        except redis.ConnectionError as error:
+            if not was_closed(error):
+                raise
+            found.append(f"{command_name(command)} (the connection is closed)")
     return ", ".join(found)
 
 

@@ -25,6 +25,8 @@ import redis
 from repot.brokers.redis.claims import HAND_ON, Claims, ClaimsOfProcess, is_claim, tails_of
 from repot.brokers.redis.error_replies import Meaning, meaning_of
 from repot.config.redis import ATOMIC_CLAIM, DEFAULT_CLAIM_LEASE_S
+from repot.upstream.redis_connections import take_connection
+from repot.upstream.redis_start import command_name, is_unknown, said_of_refusal, was_closed
 from repot.upstream.redis_transport import (
     NOTICE,
     ClaimingChannel,
@@ -340,7 +342,8 @@ class _QoS(ClaimingQoS):
         try:
             return super().restore_visible(*arguments, **options)
         except redis.ResponseError as error:
-            if not _passes(error):
+            # a server that does not know the scripts of kombu's lock, which its connection says
+            if not _passes(error) and not is_unknown(error):
                 raise
             return None
 
@@ -388,7 +391,7 @@ class _Channel(ClaimingChannel):
         if not self.wants_notices:
             return None
         channel: Any = self
-        problem = _why_not(channel.client.connection, self.claims)
+        problem = _why_not(channel.client.connection_pool, self.claims)
         if problem:
             log.warning(
                 "messages are taken with BRPOP, and one that is taken when its worker dies is lost: %s",
@@ -399,24 +402,47 @@ class _Channel(ClaimingChannel):
         return ClaimSource(self.claims, self.queues_now, self.lists_of)
 
 
-def _why_not(connection: Any, claims: Claims) -> str:  # noqa: ANN401 - redis-py's
-    """Return why a server cannot do what claims need; empty if it can."""
-    if str(connection.protocol) != "3":
-        return "the connection does not use RESP3"
-    trial = f"{claims.hash}_turn:trial"
-    for command in (
-        _TRACK,
-        ("EVAL", _TRY_RIGHTS, 3, claims.hash, claims.index, trial),
-        ("EVALSHA", _TRY_RIGHTS_SHA, 3, claims.hash, claims.index, trial),
-        _TRACK_NEXT,
-        ("EXISTS", trial),
-    ):
-        try:
-            connection.send_command(*command)
-            connection.read_response()
-        except redis.ResponseError as error:
-            return f"{command[0]} is refused: {error}"
-    return ""
+def _why_not(pool: Any, claims: Claims) -> str:  # noqa: ANN401 - redis-py's
+    """Return why a server, or a proxy before it, cannot do what claims need; empty if it can.
+
+    Raises:
+        redis.ConnectionError: the server is away.
+    """
+    problem, by_closing = _refused(pool, claims)
+    # a server that was away for a moment refuses nothing
+    return _refused(pool, claims)[0] if by_closing else problem
+
+
+def _refused(pool: Any, claims: Claims) -> tuple[str, bool]:  # noqa: ANN401 - redis-py's
+    """Try what claims need on a connection of its own; return what is refused, and whether by closing it."""
+    connection = take_connection(pool)
+    connection.is_trial = True
+    try:
+        if str(connection.protocol) != "3":
+            return "HELLO 3 is refused, and the connection does not use RESP3", False
+        trial = f"{claims.hash}_turn:trial"
+        for command in (
+            _TRACK,
+            ("EVAL", _TRY_RIGHTS, 3, claims.hash, claims.index, trial),
+            ("EVALSHA", _TRY_RIGHTS_SHA, 3, claims.hash, claims.index, trial),
+            _TRACK_NEXT,
+            ("EXISTS", trial),
+        ):
+            name = command_name(command)
+            try:
+                connection.send_command(*command)
+                connection.read_response()
+            except redis.ResponseError as error:
+                return f"{name} is refused: {said_of_refusal(error)}", False
+            except redis.ConnectionError as error:
+                if not was_closed(error):
+                    raise
+                return f"{name} is refused: the connection was closed", True
+        return "", False
+    finally:
+        connection.is_trial = False
+        connection.disconnect()
+        pool.release(connection)
 
 
 #: The classes that kombu finds by their names.
