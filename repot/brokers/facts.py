@@ -153,6 +153,7 @@ class RabbitFacts:
     Attributes:
         deprecated: the state of each deprecated feature (`permitted`, `denied`, ...); empty before 3.11.
         exchanges: the type of each exchange.
+        queue_limit: the most queues of the virtual host; None if it has no limit.
     """
 
     version: str
@@ -167,6 +168,7 @@ class RabbitFacts:
     permissions: Permissions | Unknown = _NOT_ASKED
     guest_exists: bool | Unknown = _NOT_ASKED
     default_queue_type: str | Unknown = _NOT_ASKED
+    queue_limit: int | Unknown | None = _NOT_ASKED
     product: str = field(default="RabbitMQ")
 
     @property

@@ -102,6 +102,30 @@ def bind(connection: Any, queue: Queue, native: Collection[str] = ()) -> None:  
         delay_queues.bind_by_exchange(connection, queue)
 
 
+def queues_needed(queues: Collection[Any], *, delays: bool) -> dict[str, int]:
+    """Return how many queues RabbitMQ has to hold for a deployment with one worker, and of which kind each is.
+
+    `queues` have names, and arguments that may name a dead-letter queue. A worker's own are those of its commands, of
+    the events that it listens to, and of the replies that it waits for at its start.
+    """
+    dead = {name for queue in queues if (name := _dead_letter_queue(queue))}
+    return {
+        "of tasks": len({queue.name for queue in queues}),
+        "for dead letters": len(dead - {queue.name for queue in queues}),
+        "for delays": len(LEVELS) if delays else 0,
+        "of the worker's own": OF_A_WORKER,
+    }
+
+
+#: The queues of a worker's own (`celery/worker/consumer/{control,gossip,mingle}.py`).
+OF_A_WORKER = 3
+
+
+def _dead_letter_queue(queue: Any) -> str:  # noqa: ANN401 - kombu's, or a fact
+    found = getattr(queue, "queue_arguments", None) or getattr(queue, "arguments", None) or {}
+    return "" if found.get("x-dead-letter-exchange") else str(found.get("x-dead-letter-routing-key") or "")
+
+
 class DelayExit(Declarable):
     """The exit of the delays for existing queues: the sender binds them, and no message waits for a worker.
 

@@ -84,7 +84,7 @@ POINTS = (
         "celery.worker.consumer.consumer:Consumer.start",
         Failure.SILENT,
         _RETURNS,
-        contains=("self.on_connection_error_after_connected(exc)", "self.on_close()"),
+        contains=("self.on_connection_error_after_connected(exc)", "self.on_close()", "blueprint.start(self)"),
     ),
     Point(
         "celery.bootsteps:Blueprint.close", Failure.SILENT, _RETURNS, contains=("if self.on_close: self.on_close()",)
@@ -196,3 +196,17 @@ def on_lost_connection(consumer: Any, call: Callable[[BaseException], None]) -> 
         handle(error)
 
     consumer.on_connection_error_after_connected = call_and_handle
+
+
+def on_start_error(consumer: Any, call: Callable[[BaseException], None]) -> None:
+    """Call `call(error)` before Celery handles an error of a consumer's step."""
+    start = consumer.blueprint.start
+
+    def start_or_call(parent: Any) -> None:
+        try:
+            start(parent)
+        except Exception as error:
+            call(error)
+            raise
+
+    consumer.blueprint.start = start_or_call

@@ -25,7 +25,7 @@ try:
 except ImportError:
     _Celerys = None
 
-__all__ = ["POINTS", "bind_queues_by", "step_before"]
+__all__ = ["POINTS", "bind_queues_by", "on_set_up_error", "step_before"]
 
 POINTS = (
     Point(
@@ -59,3 +59,20 @@ def bind_queues_by(bind: Callable[[Celery, Any], None], consumer: Any) -> Callab
                 bind(app, connection)
 
     return set_up
+
+
+def on_set_up_error(consumer: Any, call: Callable[[BaseException], None]) -> None:
+    """Call `call(error)` before Celery's step logs an error of its own, and goes on; it may raise `SystemExit`."""
+    step = None if _Celerys is None else consumer.blueprint.steps.get(_Celerys.name)
+    if step is None:
+        return
+    set_up = step._setup_delayed_delivery
+
+    def set_up_or_call(*arguments: Any) -> None:
+        try:
+            set_up(*arguments)
+        except Exception as error:
+            call(error)
+            raise
+
+    step._setup_delayed_delivery = set_up_or_call

@@ -72,6 +72,7 @@ _STEPS = (
     "repot.worker.status_step:StatusStep",
     "repot.worker.dead_lettering:DeadLetterStep",
     "repot.worker.delayed_delivery:DelayStep",
+    "repot.worker.queue_limit:QueueLimitStep",
     "repot.worker.expiry_watch:ExpiryStep",
     "repot.worker.moved_messages:MovedMessagesStep",
     "repot.worker.prefetch:PrefetchStep",

@@ -526,6 +526,15 @@ def test_a_dead_letter_target_that_does_not_exist(admin: Admin) -> None:
     assert [] == admin.findings("RPT805")
 
 
+def test_a_limit_of_queues_is_compared_with_what_the_deployment_needs(admin: Admin) -> None:
+    assert [] == admin.findings("RPT806")
+    admin.ask("PUT", f"vhost-limits/{admin.vhost}/max-queues", {"value": 32})
+    (found,) = admin.findings("RPT806")
+    assert found.startswith("the virtual host may have 32 queues and has 0; the deployment needs 33 (1 of tasks, ")
+    admin.ask("PUT", f"vhost-limits/{admin.vhost}/max-queues", {"value": 33})
+    assert [] == admin.findings("RPT806")
+
+
 def test_delay_queues_appear_with_the_first_worker(admin: Admin, redis: Server, tmp_path: Path) -> None:
     assert admin.findings("RPT209")
     start_once(admin.url, redis.results_url, tmp_path)

@@ -59,8 +59,11 @@ FILES = {
         "upstream/test_bugs.py",
         *(f"servers/test_{name}.py" for name in ("addresses", "answers", "browse", "connecting", "depth", "faults")),
         *(f"servers/test_{name}.py" for name in ("held_queues", "network_partition", "primary", "private_servers")),
-        *(f"servers/test_{name}.py" for name in ("publish", "queue_reader", "refused_commands", "rights")),
-        *(f"servers/test_{name}.py" for name in ("test_brokers", "tls")),
+        *(
+            f"servers/test_{name}.py"
+            for name in ("publish", "queue_limit", "queue_reader", "refused_commands", "rights")
+        ),
+        *(f"servers/test_{name}.py" for name in ("refused_commands", "test_brokers", "tls")),
     ),
 }
 

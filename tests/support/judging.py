@@ -124,6 +124,7 @@ RABBITMQ_SAYS = RabbitFacts(
     permissions=Permissions(".*", ".*", ".*"),
     guest_exists=False,
     default_queue_type="classic",
+    queue_limit=None,
 )
 
 

@@ -83,6 +83,7 @@ def _inspect_one(server: Endpoint, connect: ConnectOptions) -> RabbitFacts:
         default_queue_type=_fact(
             api, f"/api/vhosts/{vhost}", lambda found: str(found.get("default_queue_type", "undefined"))
         ),
+        queue_limit=_fact(api, f"/api/vhost-limits/{vhost}", _queue_limit),
     )
 
 
@@ -158,6 +159,12 @@ def _alarms(found: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
     if found.get("status") == "ok":
         return ()
     return tuple(f"{one['resource']} on {one['node']}" for one in found["alarms"])
+
+
+def _queue_limit(found: Any) -> int | None:  # noqa: ANN401 - JSON
+    stated = [one["value"]["max-queues"] for one in found if "max-queues" in one["value"]]
+    # a negative number is not a limit
+    return int(stated[0]) if stated and int(stated[0]) >= 0 else None
 
 
 def _permissions(found: Any) -> Permissions:  # noqa: ANN401 - JSON

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from repot.brokers.facts import Unknown, known
+from repot.config.delays import LEVELS, OF_A_WORKER, queues_needed
 from repot.doctor.rule import ERROR, RABBITMQ, WARNING, Finding, rule
 
 if TYPE_CHECKING:
@@ -170,6 +171,46 @@ def dead_letter_target_missing(facts: Facts) -> Iterator[Finding]:
             yield Finding(f"{queue.name!r} sends dead letters to the exchange {exchange!r}, which does not exist")
         elif not exchange and key not in queues:
             yield Finding(f"{queue.name!r} sends dead letters to the queue {key!r}, which does not exist")
+
+
+@rule(
+    "RPT806",
+    "RabbitMQ has no room for the deployment's queues",
+    ERROR,
+    brokers=RABBITMQ,
+    live=True,
+    fix="""
+    rabbitmqctl set_vhost_limits -p VHOST '{"max-queues": 64}'  # or the plan of a service
+    # or without queues for delays: workers then hold tasks with an ETA
+    WORKER_QUEUE_TYPE=classic
+    """,
+    evidence=("https://www.rabbitmq.com/docs/vhosts#limits", "tests/servers/test_queue_limit.py"),
+)
+def queue_limit(facts: Facts) -> Iterator[Finding]:
+    """A virtual host, or the plan of a service, may limit its queues; delays in the broker alone need 28.
+
+    A worker that meets the limit ends. Stock Celery's says that it is ready, with a part of the queues for delays, and
+    delayed tasks are lost.
+    """
+    limit = known(facts.rabbitmq.queue_limit)
+    if limit is None:
+        return
+    there, delays = known(facts.rabbitmq.queues), facts.delays_natively()
+    needs = queues_needed(facts.queues, delays=delays)
+    names = {queue.name for queue in facts.queues} | _dead_letter_queues(facts) | (set(LEVELS) if delays else set())
+    room = limit - len(there)
+    if len(names - set(there)) + OF_A_WORKER > room:
+        stated = ", ".join(f"{number} {what}" for what, number in needs.items() if number)
+        yield Finding(
+            f"the virtual host may have {limit} queues and has {len(there)}; the deployment needs "
+            f"{sum(needs.values())} ({stated}), and {OF_A_WORKER} for each further worker"
+        )
+
+
+def _dead_letter_queues(facts: Facts) -> set[str]:
+    targets = [queue.arguments for queue in facts.queues if queue.has_dead_letter_target]
+    found = {str(one.get("x-dead-letter-routing-key") or "") for one in targets if not one["x-dead-letter-exchange"]}
+    return found - {""}
 
 
 def _by_default_exchange(facts: Facts) -> bool:

@@ -1735,6 +1735,21 @@ CASES = [
         ),
         "'celery' sends dead letters to the queue",
     ),
+    Case(
+        "RPT806",
+        # one queue, its dead letters, 28 for delays, 3 of a worker
+        lambda: on_rabbitmq(live=rabbit_says(queue_limit=32)),
+        lambda: on_rabbitmq(live=rabbit_says(queue_limit=33)),
+        "may have 32 queues and has 0; the deployment needs 33 (1 of tasks, 1 for dead letters, 28 for delays",
+    ),
+    Case(
+        "RPT806",
+        # what exists needs no further room
+        lambda: on_rabbitmq(live=rabbit_says(queue_limit=33, queues={"other": DeclaredQueue("other", "quorum", {})})),
+        lambda: on_rabbitmq(live=rabbit_says(queue_limit=33, queues=declared())),
+        "and has 1",
+        "existing",
+    ),
     # the store of leases
     Case(
         "RPT126",
