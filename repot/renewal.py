@@ -1,21 +1,22 @@
 """Renew leases while tasks run: one thread in each process, with any pool.
 
-Under gevent and eventlet the thread is a greenlet, as they patch `threading`.
+It is one of the operating system under gevent and eventlet as well: a greenlet would wait for a task that blocks.
 """
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
-from threading import Condition, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from repot.errors import RepotError
 from repot.forks import no_fork
+from repot.upstream import native_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,14 +59,14 @@ class Renewer:
         """Renew this lease from now on. From any thread."""
         if os.getpid() != self._pid:
             self._reset()
-        with self._changed:
+        with self._changing:
             self._due[id(lease)] = (monotonic() + lease.interval_s, lease)
             self._wake_within(lease.interval_s)
 
     def remove(self, lease: Renewable) -> None:
         """Stop renewing this lease. From any thread."""
         # does not wake the thread: that would cost each task a thread switch
-        with self._changed:
+        with self._changing:
             self._due.pop(id(lease), None)
 
     def send_later(self, send: Callable[[], object], every_s: float, *, is_optional: bool = False) -> None:
@@ -76,7 +77,7 @@ class Renewer:
         """
         if os.getpid() != self._pid:
             self._reset()
-        with self._changed:
+        with self._changing:
             (self._optional if is_optional else self._unsent).append(send)
             self._wake_within(every_s)
 
@@ -86,20 +87,21 @@ class Renewer:
         #: As many as there were tasks in hand when the store was lost.
         self._unsent: deque[Callable[[], object]] = deque()
         self._optional: deque[Callable[[], object]] = deque(maxlen=_MAX_OPTIONAL)
-        self._changed = Condition()
+        self._changing = native_threads.make_lock()
+        self._woken = native_threads.SimpleQueue[None]()
         #: When the thread wakes next; None while it has nothing to do.
         self._next_at: float | None = None
-        self._thread: Thread | None = None
+        self._has_thread = False
 
     def _wake_within(self, interval_s: float) -> None:
         """Let the thread wake within half an interval: a renewal due between two wake-ups waits for the second."""
         wake_at = monotonic() + interval_s / 2
         if self._next_at is None or wake_at < self._next_at:
             self._next_at = wake_at
-            self._changed.notify()
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = Thread(target=self._run, name="repot-renewal", daemon=True)
-            self._thread.start()
+            self._woken.put(None)
+        if not self._has_thread:
+            native_threads.start(self._run, "repot-renewal")
+            self._has_thread = True
 
     def _run(self) -> None:
         while True:
@@ -110,25 +112,32 @@ class Renewer:
                 log.exception(
                     "unexpected error while renewing leases; renewal goes on", extra={"action": "renewal_error"}
                 )
-                with self._changed:
+                with self._changing:
                     self._next_at = monotonic() + _AFTER_ERROR_S
 
     def _work(self) -> None:
         """Wait until something is due, and do it."""
-        with self._changed:
-            while self._next_at is None or self._next_at > monotonic():
-                self._changed.wait(None if self._next_at is None else self._next_at - monotonic())
+        while (wait_s := self._wait_s()) is None or wait_s > 0:
+            with suppress(native_threads.Empty):
+                self._woken.get(timeout=wait_s)
+        with self._changing:
             now = monotonic()
             due = [lease for due_at, lease in self._due.values() if due_at <= now]
             unsent, optional = list(self._unsent), list(self._optional)
             self._unsent.clear()
             self._optional.clear()
-        with no_fork():
+        # its lock is one of theirs where they are replaced, and no pool of theirs forks
+        with nullcontext() if native_threads.are_replaced() else no_fork():
             _each(self._renew, due)
             _each(partial(self._send, self._unsent), unsent)
             _each(partial(self._send, self._optional), optional)
-        with self._changed:
+        with self._changing:
             self._plan()
+
+    def _wait_s(self) -> float | None:
+        """Return the seconds until something is due; None if nothing will be."""
+        with self._changing:
+            return None if self._next_at is None else self._next_at - monotonic()
 
     def _plan(self) -> None:
         """Wake again within half the shortest interval, or not at all."""
@@ -137,7 +146,7 @@ class Renewer:
         self._next_at = monotonic() + min(intervals) / 2 if intervals else None
 
     def _renew(self, lease: Renewable) -> None:
-        with self._changed:
+        with self._changing:
             entry = self._due.get(id(lease))
         try:
             held = lease.renew()
@@ -151,7 +160,7 @@ class Renewer:
             due_at: float | None = monotonic() + lease.interval_s / 4
         else:
             due_at = monotonic() + lease.interval_s if held else None
-        with self._changed:
+        with self._changing:
             if entry is None or self._due.get(id(lease)) is not entry:
                 # removed meanwhile, or removed and added again, which the answer does not concern
                 return
@@ -168,7 +177,7 @@ class Renewer:
                 log.exception(
                     "unexpected error while repeating a request to the store", extra={"action": "resend_error"}
                 )
-            with self._changed:
+            with self._changing:
                 kept.append(send)
 
 
@@ -187,13 +196,19 @@ def _each(act: Callable[[T], None], items: list[T]) -> None:
             except Exception:
                 log.exception("error while renewing one lease", extra={"action": "renewal_error"})
 
-    helpers = [Thread(target=work, daemon=True) for _ in range(min(_CONCURRENCY, len(items)) - 1)]
+    def help_work(ended: _thread.LockType) -> None:
+        work()
+        ended.release()
+
     started = []
     # at the limit of threads, the ones that run do all the work
     with suppress(RuntimeError):
-        for helper in helpers:
-            helper.start()
-            started.append(helper)
+        for _ in range(min(_CONCURRENCY, len(items)) - 1):
+            # where threads are replaced, a greenlet of this thread and its lock; `Thread` has locks of all of them
+            ended = _thread.allocate_lock()
+            ended.acquire()
+            _thread.start_new_thread(help_work, (ended,))
+            started.append(ended)
     work()
-    for helper in started:
-        helper.join()
+    for ended in started:
+        ended.acquire()

@@ -14,6 +14,7 @@ from sqlalchemy.pool import StaticPool
 
 from repot.database.failures import Meaning, failure, is_read_only, meaning_of
 from repot.errors import ConfigInvalid, StoreMisconfigured
+from repot.upstream.native_threads import sharing_key
 from repot.waiting import spread
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ _OVERFLOW = 30
 
 
 class Database:
-    """The database of the settings; threads may share it, and a forked child connects again."""
+    """The database of the settings; threads may share it, and a forked child connects again.
+
+    Where threads are greenlets, each thread of the operating system has an engine of its own.
+    """
 
     def __init__(self, settings: WorkerSettings, *, is_limited: bool = True) -> None:
         """Use the store of the settings; connects on first use.
@@ -57,7 +61,7 @@ class Database:
             message = "WORKER_LEASE_STORE is not a database"
             raise ConfigInvalid(message, hint="Set WORKER_LEASE_STORE=postgresql+psycopg://host/database.")
         self._settings, self.url, self._is_limited = settings, url, is_limited
-        self._engine: Engine | None = None
+        self._engines: dict[int, Engine] = {}
         self._pid = os.getpid()
         self._unlimited = Database(settings, is_limited=False) if is_limited else None
 
@@ -74,19 +78,25 @@ class Database:
         Raises:
             ConfigInvalid: the driver is not installed, or the address is not one of SQLAlchemy's.
         """
-        if self._engine is not None and self._pid != os.getpid():
+        if self._engines and self._pid != os.getpid():
             # the parent's connections are not closed, for it uses them
-            self._engine.dispose(close=False)
-            self._engine = None
-        if self._engine is None:
-            self._engine, self._pid = _make_engine(self._settings, self.url, is_limited=self._is_limited), os.getpid()
+            for engine in self._engines.values():
+                engine.dispose(close=False)
+            self._engines.clear()
+        key = sharing_key()
+        if key not in self._engines:
+            engine = _make_engine(self._settings, self.url, is_limited=self._is_limited)
+            self._engines[key], self._pid = engine, os.getpid()
             # a store that is dropped and not closed leaves no connection to the garbage collector
-            finalize(self, _dispose, self._engine, self._pid).atexit = False
-        return self._engine
+            finalize(self, _dispose, engine, self._pid).atexit = False
+        return self._engines[key]
 
     def close(self) -> None:
-        """Close the connections; one that is in use when its transaction ends."""
-        engine, self._engine = self._engine, None
+        """Close the connections; one that is in use when its transaction ends.
+
+        Where threads are greenlets, those of this thread alone.
+        """
+        engine = self._engines.pop(sharing_key(), None)
         if engine is not None:
             _dispose(engine, self._pid)
         if self._unlimited is not None:

@@ -16,6 +16,7 @@ from repot.brokers.redis.error_replies import ERRORS, Meaning, meaning_of
 from repot.config.endpoints import endpoints
 from repot.config.redis import client_tls, keepalive
 from repot.errors import ConfigInvalid, RecordUnreadable, RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.upstream.native_threads import sharing_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,7 +88,10 @@ def failure(url: ServiceUrl, error: Exception) -> RepotError:
 
 
 class StoreConnection:
-    """A client of the store and its scripts; threads may share it, and a forked child connects again."""
+    """A client of the store and its scripts; threads may share it, and a forked child connects again.
+
+    Where threads are greenlets, each thread of the operating system has a client of its own.
+    """
 
     #: The package whose directory `scripts` holds the scripts, and the script to prepend to each of them.
     package: ClassVar[str]
@@ -102,28 +106,30 @@ class StoreConnection:
     def __init__(self, settings: WorkerSettings) -> None:
         """Use the store of the settings; connects on first use."""
         self._settings = settings
-        self._client: Client | None = None
-        self._scripts: dict[str, Script] = {}
+        self._clients: dict[int, Client] = {}
+        self._scripts: dict[tuple[int, str], Script] = {}
 
     @property
     def client(self) -> Client:
         """The client; connects on first use."""
-        if self._client is None:
-            self._client = open_client(self._settings)
-        return self._client
+        key = sharing_key()
+        if key not in self._clients:
+            self._clients[key] = open_client(self._settings)
+        return self._clients[key]
 
     def close(self) -> None:
-        """Close the connections."""
-        client, self._client = self._client, None
+        """Close the connections; where threads are greenlets, those of this thread alone."""
+        self._scripts.clear()
+        client = self._clients.pop(sharing_key(), None)
         if client is not None:
             client.close()
-            self._scripts.clear()
 
     def _script(self, name: str) -> Script:
-        if name not in self._scripts:
+        key = sharing_key(), name
+        if key not in self._scripts:
             text = self._texts.get(self.prelude, "") + self._texts[name]
-            self._scripts[name] = self.client.register_script(text)
-        return self._scripts[name]
+            self._scripts[key] = self.client.register_script(text)
+        return self._scripts[key]
 
     def _ask(self, request: Callable[[], T]) -> T:
         """Send a request, and return the store's answer.

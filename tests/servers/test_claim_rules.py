@@ -37,7 +37,7 @@ class Place:
         self.own, self.other = (self._claims(server, one) for one in ("own@host", "other@host"))
 
     def _claims(self, server: Server, worker: str) -> Claims:
-        return Claims(Redis.from_url(server.url).connection_pool, KEYS, LEASE_S, worker)
+        return Claims(lambda: Redis.from_url(server.url).connection_pool, KEYS, LEASE_S, worker)
 
     def now(self) -> float:
         seconds, microseconds = self.client.time()
@@ -104,7 +104,7 @@ def test_a_claim_lives_until_its_own_lease_is_over(place: Place) -> None:
 def test_a_lease_is_its_owner_s_and_not_that_of_who_looks(place: Place, redis: Server) -> None:
     """Else a worker with a short lease would double what one with a long lease runs."""
     tag = place.claim(place.other, age_s=LEASE_S - 5)
-    hasty = Claims(Redis.from_url(redis.url).connection_pool, place.own.keys, 1.0, "hasty@host")
+    hasty = Claims(lambda: Redis.from_url(redis.url).connection_pool, place.own.keys, 1.0, "hasty@host")
     assert (0, {tag}) == (place.recover(hasty), place.in_hand())
 
 
@@ -133,7 +133,7 @@ def test_one_process_looks_in_a_time(place: Place) -> None:
 def test_renewing_keeps_what_is_held_and_names_what_is_gone(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     kept, gone = place.claim(place.own, age_s=30), place.claim(place.own, age_s=30)
     with _held(place.own, kept), _held(place.own, gone):
-        place.own._remove(gone)
+        place.own._remove(place.own._server, gone)
         assert place.own.renew()
         assert place.age_s(kept) < 5
         # it is not claimed again by its renewal

@@ -29,7 +29,7 @@ from repot.waiting import wait_until
 from support.claims import KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from kombu import Message
@@ -84,7 +84,7 @@ def _send(server: Server, queue: str, body: str = "a task", **options: Any) -> N
 def _dead(server: Server, queue: str, lease_s: float = 1) -> str:
     """Let an owner that never renews take a message; return its tag."""
     client = _client(server)
-    claims = Claims(client.connection_pool, KEYS, lease_s, "dead@host")
+    claims = Claims(_pool_of(server), KEYS, lease_s, "dead@host")
     pool = Redis.from_url(server.url, protocol=3).connection_pool
     connection = take_connection(pool)
     source = ClaimSource(claims, lambda: [queue], list)
@@ -100,6 +100,10 @@ def _dead(server: Server, queue: str, lease_s: float = 1) -> str:
 def _client(server: Server) -> Any:
     """Return redis-py's client, whose types also say what only its asynchronous one returns."""
     return Redis.from_url(server.url)
+
+
+def _pool_of(server: Server) -> Callable[[], Any]:
+    return lambda: _client(server).connection_pool
 
 
 @pytest.fixture
@@ -203,7 +207,7 @@ def test_each_death_counts(redis: Server, queue: str) -> None:
     _send(redis, queue)
     for _ in range(3):
         _dead(redis, queue)
-        claims = Claims(_client(redis).connection_pool, KEYS, 1, "w")
+        claims = Claims(_pool_of(redis), KEYS, 1, "w")
         wait_until(partial(_recovers_one, claims), within_s=30, what="the claim is recovered")
     with _taker(redis, [queue]) as taker:
         assert deaths_of(taker.take()) == 3
@@ -232,7 +236,7 @@ def test_a_stock_worker_restores_what_a_dead_worker_claimed(redis: Server, queue
     _send(redis, queue, priority=6)
     sent = json.loads(_client(redis).lindex(f"{queue}\x06\x166", 0))
     client = _client(redis)
-    claims = Claims(client.connection_pool, KEYS, 1, "dead@host")
+    claims = Claims(_pool_of(redis), KEYS, 1, "dead@host")
     connection = take_connection(Redis.from_url(redis.url, protocol=3).connection_pool)
     client.script_load(_CLAIM)
     ClaimSource(claims, lambda: [queue], lambda _: [f"{queue}\x06\x166"]).ask(connection, object())
@@ -256,7 +260,7 @@ def test_a_stock_worker_restores_what_a_dead_worker_claimed(redis: Server, queue
 def test_an_owner_that_slept_touches_nothing_that_was_handed_out_again(redis: Server, queue: str) -> None:
     client = _client(redis)
     _send(redis, queue)
-    sleeper = Claims(client.connection_pool, KEYS, 1, "sleeper@host")
+    sleeper = Claims(_pool_of(redis), KEYS, 1, "sleeper@host")
     tag = _dead(redis, queue)
     with _taker(redis, [queue]) as taker:
         again = taker.take().delivery_tag

@@ -20,7 +20,6 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -28,6 +27,7 @@ import redis
 from repot.brokers.headers import DEATHS_PROPERTY
 from repot.brokers.redis.lists import list_for, read_element
 from repot.renewal import Renewer
+from repot.upstream.native_threads import make_lock
 from repot.upstream.redis_deliveries import restored
 
 if TYPE_CHECKING:
@@ -138,27 +138,34 @@ def is_claim(tag: object) -> bool:
     return isinstance(tag, str) and tag.startswith("repot/")
 
 
+class _Server:
+    """The server that the claims are on, by connections of one's own: threads of gevent or eventlet share none."""
+
+    def __init__(self, pool: Any, answers_within_s: float) -> None:  # noqa: ANN401 - redis-py's
+        options = pool.connection_kwargs
+        options["socket_timeout"] = min(options.get("socket_timeout") or answers_within_s, answers_within_s)
+        self.client = redis.Redis(connection_pool=pool)
+        self.renew, self.lapsed = self.client.register_script(_RENEW), self.client.register_script(_LAPSED)
+        self.put_back = self.client.register_script(_PUT_BACK)
+
+
 class Claims:
     """What one process has claimed on one Redis database, over all its connections; renewed in the background."""
 
-    def __init__(self, pool: Any, keys: Mapping[str, Any], lease_s: float, worker: str) -> None:  # noqa: ANN401 - redis-py's
-        """Use the connections of `pool`; `keys` are kombu's transport options."""
+    def __init__(self, make_pool: Callable[[], Any], keys: Mapping[str, Any], lease_s: float, worker: str) -> None:
+        """Connect by pools of redis-py's that `make_pool` returns; `keys` are kombu's transport options."""
         self.keys, self.lease_s = keys, lease_s
         self.interval_s = min(lease_s, float(keys["visibility_timeout"])) / 3
-        # an answer that does not come leaves time for another renewal, by a new connection
-        options = pool.connection_kwargs
-        options["socket_timeout"] = min(options.get("socket_timeout") or self.interval_s, self.interval_s)
         prefix = keys["global_keyprefix"]
         self.index, self.hash = f"{prefix}{keys['unacked_index_key']}", f"{prefix}{keys['unacked_key']}"
         self._unreadable, self._scan = f"{self.hash}_unreadable", f"{self.hash}_recovery"
         self._scans_since = f"{self._scan}:since"
         self.worker, self._owner, self._numbers = worker, os.urandom(6).hex(), count(1)
-        self._client = redis.Redis(connection_pool=pool)
-        self._renew, self._lapsed = self._client.register_script(_RENEW), self._client.register_script(_LAPSED)
-        self._put_back = self._client.register_script(_PUT_BACK)
+        # an answer that does not come leaves time for another renewal, by a new connection
+        self._server, self._background = (_Server(make_pool(), self.interval_s) for _ in range(2))
         self._held: dict[str, None] = {}
         self._unsettled: dict[str, None] = {}
-        self._changing = Lock()
+        self._changing = make_lock()
         self._renewer = Renewer()
         self._recovery, self._consumers = _Recovery(self), 0
         self._not_returned: set[str] = set()
@@ -195,12 +202,12 @@ class Claims:
 
     def still_holds(self, tag: str) -> bool:
         """Renew a claim at once; return whether it still exists. An owner that slept may have lost it."""
-        return not self._renew(keys=[self.index, self.hash], args=[tag])
+        return not self._server.renew(keys=[self.index, self.hash], args=[tag])
 
     def settle(self, tag: str) -> None:
         """Remove a message for good; if Redis does not answer, again with each renewal."""
         try:
-            was_held = self._remove(tag)
+            was_held = self._remove(self._server, tag)
         except _FAILED as error:
             log.warning("an ACK did not arrive, and is sent again: %s", error, extra={"action": "ack_repeated"})
             with self._changing:
@@ -214,9 +221,9 @@ class Claims:
         """Put a message back into its queue; if Redis does not answer, it returns when its lease has run out."""
         self._let_go(tag)
         try:
-            value: Any = self._client.hget(self.hash, tag)
+            value: Any = self._server.client.hget(self.hash, tag)
             if value is not None:
-                self._restore(tag, _text(value), "RPUSH" if first else "LPUSH")
+                self._restore(self._server, tag, _text(value), "RPUSH" if first else "LPUSH")
         except _FAILED as error:
             log.warning(
                 "a message was not put back, which happens when its lease of %g s has run out: %s",
@@ -227,10 +234,13 @@ class Claims:
 
     def set_aside(self, tag: str, problem: Exception) -> None:
         """Move a message that cannot be read to a list of its own, and say where it is."""
+        self._set_aside(self._server, tag, problem)
+
+    def _set_aside(self, server: _Server, tag: str, problem: Exception) -> None:
         self._let_go(tag)
-        value: Any = self._client.hget(self.hash, tag)
+        value: Any = server.client.hget(self.hash, tag)
         if value is not None:
-            self._put(tag, self._unreadable, _text(value), "LPUSH")
+            self._put(server, tag, self._unreadable, _text(value), "LPUSH")
             log.error(
                 "a message cannot be read (%s), and was moved to the list %r: LRANGE shows it",
                 problem,
@@ -243,7 +253,7 @@ class Claims:
         keys = [self.index, self.hash, self._scan, self._scans_since]
         # longer than the pause between two scans, and half a lease: an owner renews within the other half
         ceased_s = 3 * every_s
-        found = self._lapsed(keys=keys, args=[self.lease_s, 0.9 * every_s, _BATCH, ceased_s])
+        found = self._background.lapsed(keys=keys, args=[self.lease_s, 0.9 * every_s, _BATCH, ceased_s])
         with self._changing:
             # this process lives: its next renewal comes late
             own = {*self._held, *self._unsettled}
@@ -255,34 +265,34 @@ class Claims:
     def hand_on(self, turn: str) -> None:
         """Let the next worker wait for messages in this one's place; without an answer it does so in seconds."""
         with suppress(*_FAILED):
-            self._client.eval(f"{HAND_ON} hand_on(KEYS[1], KEYS[2])", 2, turn, f"{turn}:watch")
+            self._server.client.eval(f"{HAND_ON} hand_on(KEYS[1], KEYS[2])", 2, turn, f"{turn}:watch")
 
     def renew(self) -> bool:
         """Renew all claims, and settle what could not be settled; return whether there are any."""
         with self._changing:
             held, unsettled = list(self._held), list(self._unsettled)
         for tag in unsettled:
-            self._remove(tag)
+            self._remove(self._background, tag)
             self._let_go(tag)
         held = [tag for tag in held if tag not in unsettled]
         for start in range(0, len(held), _BATCH):
-            gone = self._renew(keys=[self.index, self.hash], args=held[start : start + _BATCH])
+            gone = self._background.renew(keys=[self.index, self.hash], args=held[start : start + _BATCH])
             for tag in gone:
                 self._lost(_text(tag))
         with self._changing:
             return bool(self._held)
 
-    def _remove(self, tag: str) -> bool:
+    def _remove(self, server: _Server, tag: str) -> bool:
         # in kombu's order
         try:
-            with self._client.pipeline(transaction=True) as pipeline:
+            with server.client.pipeline(transaction=True) as pipeline:
                 pipeline.zrem(self.index, tag)
                 pipeline.hdel(self.hash, tag)
                 return bool(pipeline.execute()[0])
         except (redis.exceptions.OutOfMemoryError, redis.exceptions.ExecAbortError):
             # a full Redis takes no transactions; without its message the rest of an entry is removed by any scan
-            removed = bool(self._client.hdel(self.hash, tag))
-            self._client.zrem(self.index, tag)
+            removed = bool(server.client.hdel(self.hash, tag))
+            server.client.zrem(self.index, tag)
             return removed
 
     def _lost(self, tag: str) -> None:
@@ -305,9 +315,9 @@ class Claims:
         if claim is None or not value:
             return 0
         try:
-            done = self._restore(tag, value, "RPUSH", claim)
+            done = self._restore(self._background, tag, value, "RPUSH", claim)
         except ValueError as error:
-            self.set_aside(tag, error)
+            self._set_aside(self._background, tag, error)
             return 0
         except redis.ResponseError as error:
             # of this one alone, as where the key of its queue has another type: the others are not left for it
@@ -329,7 +339,7 @@ class Claims:
             )
         return done
 
-    def _restore(self, tag: str, value: str, push: str, lapsed: Claim | None = None) -> int:
+    def _restore(self, server: _Server, tag: str, value: str, push: str, lapsed: Claim | None = None) -> int:
         _, _, queue = json.loads(value)
         try:
             element = restored(value, DEATHS_PROPERTY if lapsed else "")
@@ -337,11 +347,11 @@ class Claims:
             # JSON, and not as kombu writes it: another program's, without a place for the mark
             element = value[1 : -len(tails_of([queue])[0])]
         name = list_for(read_element(element)[0], queue, self.keys)
-        return self._put(tag, name, element, push, f"{lapsed.lease_s:g}" if lapsed else "")
+        return self._put(server, tag, name, element, push, f"{lapsed.lease_s:g}" if lapsed else "")
 
-    def _put(self, tag: str, name: str, element: str, push: str, lease: str = "") -> int:
+    def _put(self, server: _Server, tag: str, name: str, element: str, push: str, lease: str = "") -> int:
         arguments: list[Any] = [tag, lease, element.encode(errors="surrogateescape"), push]
-        return int(self._put_back(keys=[self.index, self.hash, name], args=arguments))
+        return int(server.put_back(keys=[self.index, self.hash, name], args=arguments))
 
 
 class _Recovery:

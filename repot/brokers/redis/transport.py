@@ -384,7 +384,7 @@ class _Channel(ClaimingChannel):
         channel.qos.is_running = is_running
 
     def _make_claims(self, keys: Mapping[str, Any]) -> Claims:
-        return Claims(self.lasting_pool(), keys, float(self.claim_lease), gethostname())
+        return Claims(self.lasting_pool, keys, float(self.claim_lease), gethostname())
 
     def make_source(self) -> ClaimSource | None:
         """Return what claims messages; None if that is switched off, or the server cannot."""
