@@ -38,6 +38,28 @@ def still_in_hand(message: Any) -> bool:  # noqa: ANN401 - kombu's Message
     return claims is not None and claims.holds(message.delivery_tag)
 
 
+def may_begin(message: Any) -> bool:  # noqa: ANN401 - kombu's Message
+    """Return whether the task of a message may begin: not if the message went back to the broker. From any thread."""
+    channel = message.channel
+    claims = _claims_of(message)
+    if claims is not None:
+        return bool(claims.begin(message.delivery_tag))
+    is_open = getattr(channel, "is_open", None)
+    return bool(not channel.closed if is_open is None else is_open)
+
+
+def withdraw(message: Any) -> bool:  # noqa: ANN401 - kombu's Message
+    """Let the task of a message not begin any more; return False if `may_begin` has let it. From any thread."""
+    claims = _claims_of(message)
+    return claims is None or bool(claims.withdraw(message.delivery_tag))
+
+
+def _claims_of(message: Any) -> Any:  # noqa: ANN401 - kombu's Message
+    """Return what has the claim of a message; None if it was not taken by one."""
+    is_claimed = getattr(message.channel, "is_claimed", None)
+    return message.channel.claims if is_claimed is not None and is_claimed(message.delivery_tag) else None
+
+
 def deaths_of(message: Any) -> int:  # noqa: ANN401 - kombu's Message
     """Return how many workers died with a message, where the message says so; else 0."""
     deaths = (message.properties or {}).get(DEATHS_PROPERTY)

@@ -122,6 +122,25 @@ def test_when_nobody_looked_each_owner_gets_the_time_of_its_lease_first(place: P
     assert {tag} == place.in_hand()
 
 
+def test_what_went_back_does_not_begin_and_what_has_begun_does_not_go_back(place: Place) -> None:
+    begun, withdrawn = place.claim(place.own, age_s=0), place.claim(place.own, age_s=0)
+    with _held(place.own, begun), _held(place.own, withdrawn):
+        assert place.own.begin(begun)
+        assert (False, True) == (place.own.withdraw(begun), place.own.withdraw(withdrawn))
+        assert not place.own.begin(withdrawn)
+    assert not place.own.begin(begun)
+
+
+def test_what_was_not_renewed_for_a_lease_begins_only_if_it_is_still_in_hand(place: Place) -> None:
+    kept, gone = place.claim(place.own, age_s=0), place.claim(place.own, age_s=0)
+    with _held(place.own, kept), _held(place.own, gone):
+        for tag in (kept, gone):
+            place.own._held[tag] -= LEASE_S + 1
+        place.own._remove(place.own._server, gone)
+        assert (True, False) == (place.own.begin(kept), place.own.begin(gone))
+        assert (True, False) == (place.own.holds(kept), place.own.holds(gone))
+
+
 def test_one_process_looks_in_a_time(place: Place) -> None:
     place.claim(place.other, age_s=LEASE_S + 1)
     place.scans_go_on()

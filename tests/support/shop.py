@@ -82,10 +82,11 @@ class Shop:
         configure(self.client, patient, Role.CLIENT)
         self._workers: list[ReapedProcess] = []
 
-    def start(self, processes: int = 2, *options: str) -> ReapedProcess:
-        """A worker that consumes."""
+    def start(self, processes: int = 2, *options: str, broker_url: str = "") -> ReapedProcess:
+        """A worker that consumes; by an address of its own for the broker, if one is given."""
         name = f"w{len(self._workers)}-{self.name}"
-        worker = start_worker(name, self.name, self.settings, self.directory, processes, options)
+        settings = self.settings.replace(broker_url=broker_url) if broker_url else self.settings
+        worker = start_worker(name, self.name, settings, self.directory, processes, options)
         self._workers.append(worker)
         self.await_lines(READY, "", len(self._workers), READY_WITHIN_S)
         return worker

@@ -20,6 +20,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -163,7 +164,10 @@ class Claims:
         self.worker, self._owner, self._numbers = worker, os.urandom(6).hex(), count(1)
         # an answer that does not come leaves time for another renewal, by a new connection
         self._server, self._background = (_Server(make_pool(), self.interval_s) for _ in range(2))
-        self._held: dict[str, None] = {}
+        #: When each was last known to exist, by this process' clock.
+        self._held: dict[str, float] = {}
+        #: Those of them whose tasks have begun in a thread of this process.
+        self._begun: set[str] = set()
         self._unsettled: dict[str, None] = {}
         self._changing = make_lock()
         self._renewer = Renewer()
@@ -194,15 +198,43 @@ class Claims:
             if not self._held:
                 # within the lock: an ACK in another thread may remove the last one at this moment
                 self._renewer.add(self)
-            self._held[tag] = None
+            self._held[tag] = monotonic()
 
     def holds(self, tag: str) -> bool:
         """Return whether this process holds a claim, as far as it knows."""
         return tag in self._held
 
+    def begin(self, tag: str) -> bool:
+        """Note that the task of a message begins; return False if it must not, as the message is not in hand any more.
+
+        Without an answer of Redis since the lease a message counts as handed out again. From any thread.
+        """
+        with self._changing:
+            known_at = self._held.get(tag)
+        if known_at is not None and monotonic() - known_at > self.lease_s and not self._is_still_held(tag):
+            self._let_go(tag)
+        with self._changing:
+            if tag in self._held:
+                self._begun.add(tag)
+            return tag in self._held
+
+    def withdraw(self, tag: str) -> bool:
+        """Let the task of a message not begin any more; return False if it has begun. From any thread."""
+        with self._changing:
+            if tag in self._begun:
+                return False
+            self._forget(tag)
+        return True
+
     def still_holds(self, tag: str) -> bool:
         """Renew a claim at once; return whether it still exists. An owner that slept may have lost it."""
         return not self._server.renew(keys=[self.index, self.hash], args=[tag])
+
+    def _is_still_held(self, tag: str) -> bool:
+        try:
+            return self.still_holds(tag)
+        except _FAILED:
+            return False
 
     def settle(self, tag: str) -> None:
         """Remove a message for good; if Redis does not answer, again with each renewal."""
@@ -276,9 +308,12 @@ class Claims:
             self._let_go(tag)
         held = [tag for tag in held if tag not in unsettled]
         for start in range(0, len(held), _BATCH):
-            gone = self._background.renew(keys=[self.index, self.hash], args=held[start : start + _BATCH])
+            asked_at, batch = monotonic(), held[start : start + _BATCH]
+            gone = set(map(_text, self._background.renew(keys=[self.index, self.hash], args=batch)))
             for tag in gone:
-                self._lost(_text(tag))
+                self._lost(tag)
+            with self._changing:
+                self._held.update((tag, asked_at) for tag in batch if tag in self._held and tag not in gone)
         with self._changing:
             return bool(self._held)
 
@@ -305,10 +340,15 @@ class Claims:
 
     def _let_go(self, tag: str) -> None:
         with self._changing:
-            self._held.pop(tag, None)
-            self._unsettled.pop(tag, None)
-            if not self._held:
-                self._renewer.remove(self)
+            self._forget(tag)
+
+    def _forget(self, tag: str) -> None:
+        """Hold a claim no more; the caller has the lock."""
+        self._held.pop(tag, None)
+        self._unsettled.pop(tag, None)
+        self._begun.discard(tag)
+        if not self._held:
+            self._renewer.remove(self)
 
     def _recover(self, tag: str, value: str) -> int:
         claim = Claim.of(tag)

@@ -377,6 +377,10 @@ class _Channel(ClaimingChannel):
             self._claims = _PROCESS.at(place, lambda: self._make_claims(keys))
         return self._claims
 
+    def is_claimed(self, tag: str) -> bool:
+        """Return whether a delivery tag is a claim's."""
+        return is_claim(tag)
+
     def serve_worker(self, worker: str, is_running: Callable[[Any], bool]) -> None:
         """Claim for a worker; the messages whose tasks run stay in its hands when the channel closes."""
         channel: Any = self
