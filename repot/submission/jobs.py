@@ -21,6 +21,7 @@ from repot.errors import (
     PayloadMismatch,
     RepotError,
     ScopeConflict,
+    StoreUnreachable,
     SubmissionFailed,
 )
 from repot.idempotency.canonical import canonical
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from repot.renewal import Renewer
     from repot.submission.job import Audit, Job
+    from repot.submission.job_store import StoreReply
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ _MAX_KEY_LENGTH = 255
 
 #: Seconds between two attempts to send a request that the store did not answer.
 _RESEND_S = 2.0
+#: The same for a job that nothing will send: the caller has an error, and may submit it again at once.
+_UNDO_S = 0.2
 
 _STARTED = (Status.RUNNING, Status.SUCCEEDED, Status.FAILED)
 
@@ -112,7 +116,7 @@ class Jobs:
             PayloadMismatch: the key was used before with other arguments.
             InvalidIdempotencyKey: the arguments lack the scope, or do not fit the task; or the key is too long.
             SubmissionFailed: the broker did not accept the message; the scope is free again.
-            StoreUnreachable: the lease store did not answer; nothing was sent.
+            StoreUnreachable: the lease store did not answer; nothing was sent, and what it may have accepted is undone.
             TypeError: tenant, owner or key is not a string.
         """
         with signal_outcome(self._task, self._fields) as answers:
@@ -121,10 +125,10 @@ class Jobs:
 
     def _submit(self, arguments: Mapping[str, Any], tenant: str, owner: str, idempotency_key: str) -> Accepted:
         submission = replace(self._submission(arguments, tenant, idempotency_key), submitter=_owner(owner))
-        found = self._store.submit(submission)
+        found = self._claim(submission)
         if found.result == SubmitResult.REPEATED and found.job and found.job.status is Status.ACCEPTED:
             submission = self._after_sending(submission, found.job)
-            found = self._store.submit(submission)
+            found = self._claim(submission)
         assert found.job is not None
         if found.result == SubmitResult.REPEATED:
             return Accepted(found.job, repeated=True)
@@ -134,6 +138,17 @@ class Jobs:
         if found.result == SubmitResult.CONFLICT:
             raise self._conflict(found.job)
         return Accepted(self._send(submission, found.job, arguments))
+
+    def _claim(self, submission: Submission) -> StoreReply:
+        """Claim the scope; what a store that did not answer may have accepted is undone in the background."""
+        try:
+            return self._store.submit(submission)
+        except StoreUnreachable as error:
+            cause = error
+            self._renewer.send_later(
+                lambda: self._store.undo(submission.tenant, submission.id, cause), _UNDO_S, is_optional=True
+            )
+            raise
 
     def get(self, job: str, *, tenant: str = "") -> Job:
         """Return a job.

@@ -27,6 +27,7 @@ from repot.testbed import free_port, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from support import forked
+from support.lost_answers import LosingLink
 from support.servers import DISTINCT, migrated, servers_of
 from support.shop import LEASE_S, SHORT_LEASE_S, Shop
 from support.signals import heard
@@ -506,6 +507,24 @@ def test_a_store_that_is_away_accepts_nothing(server: Server, redis: Server, ope
         ours.submit()
     with pytest.raises(StoreUnreachable):
         ours.jobs.refused()
+
+
+@pytest.mark.promise("postgresql")
+def test_a_submission_whose_answer_was_lost_leaves_no_scope_and_no_key_blocked(
+    redis: Server, leases: Server | PrivateDatabase, opened: Callable[..., Shop]
+) -> None:
+    """The store has accepted a job that nothing will send: its submitter got an error, and tries again."""
+    with LosingLink(leases.port) as link:
+        url = leases.url.replace(f":{leases.port}", f":{link.port}")
+        ours = desk(opened(redis, redis, leases=leases, lease_store=url))
+        ours.submit()
+        ours.project = str(uuid4())
+        with link.losing(), pytest.raises(StoreUnreachable):
+            ours.jobs.submit({"project": ours.project}, idempotency_key="k")
+        assert link.lost.is_set()
+        again = ours.jobs.submit({"project": ours.project}, idempotency_key="k")
+    assert (False, Status.QUEUED) == (again.repeated, again.job.status)
+    assert [] == list(ours.jobs.refused().refusals)
 
 
 def test_a_result_backend_that_is_away_is_not_needed_to_submit(
