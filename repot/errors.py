@@ -234,6 +234,8 @@ class StoreUnreachable(RepotError):
     """The lease store did not answer in time."""
 
     exit_code = 3
+    #: The owner of the request for a lease that was not answered; empty for other requests.
+    owner: str = ""
 
 
 class StoreRefused(StoreUnreachable):

@@ -31,7 +31,8 @@ _CONCURRENCY = 16
 #: Seconds until the thread goes on after an unexpected error.
 _AFTER_ERROR_S = 1.0
 
-#: Optional requests that are kept to be sent again; beyond that, the oldest are dropped.
+#: Optional requests that are kept to be sent again; beyond that, new ones are dropped: the store may have done what was
+#: asked as it was lost, and hardly what was asked since.
 _MAX_OPTIONAL = 1000
 
 
@@ -78,7 +79,10 @@ class Renewer:
         if os.getpid() != self._pid:
             self._reset()
         with self._changing:
-            (self._optional if is_optional else self._unsent).append(send)
+            if not is_optional:
+                self._unsent.append(send)
+            elif len(self._optional) < _MAX_OPTIONAL:
+                self._optional.append(send)
             self._wake_within(every_s)
 
     def _reset(self) -> None:
@@ -178,7 +182,8 @@ class Renewer:
                     "unexpected error while repeating a request to the store", extra={"action": "resend_error"}
                 )
             with self._changing:
-                kept.append(send)
+                # where the number is limited, this takes the place of the newest
+                kept.appendleft(send)
 
 
 def _each(act: Callable[[T], None], items: list[T]) -> None:

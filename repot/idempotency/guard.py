@@ -101,13 +101,23 @@ class Guard:
     renewer: Renewer = field(default_factory=Renewer)
 
     def acquire(
-        self, fingerprint: Fingerprint, policy: Policy, *, task: str, task_id: str, worker: str = "", replay: int = 0
+        self,
+        fingerprint: Fingerprint,
+        policy: Policy,
+        *,
+        task: str,
+        task_id: str,
+        worker: str = "",
+        replay: int = 0,
+        unanswered: tuple[str, ...] = (),
     ) -> Lease | Answer:
         """Acquire the lease of a key and renew it from now on, or return why the key is not free.
 
+        `unanswered` are owners of earlier requests for the same work, as their errors name them.
+
         Raises:
             StoreUnreachable: the store did not answer. A lease that it granted nevertheless is released in the
-                background.
+                background; a later request that names the `owner` of the error need not wait for that.
         """
         request = LeaseRequest(
             owner=uuid4().hex,
@@ -119,11 +129,13 @@ class Guard:
             replay=replay,
             parks=policy.on_unknown is PARK,
             max_unknown_outcomes=policy.max_unknown_outcomes,
+            unanswered=unanswered,
         )
         asked_at = monotonic()
         try:
             answer = self.store.acquire(fingerprint, request)
-        except StoreUnreachable:
+        except StoreUnreachable as error:
+            error.owner = request.owner
             released = Ending(RunOutcome.RELEASED, request.retention_s)
             # perhaps nothing was granted, and what was expires
             self.renewer.send_later(

@@ -68,6 +68,7 @@ class RedisLeaseStore(StoreConnection):
             request.replay,
             "1" if request.parks else "",
             request.max_unknown_outcomes,
+            *request.unanswered,
         )
         return _ANSWERS[answer](*more)
 

@@ -81,6 +81,8 @@ class LeaseRequest:
     parks: bool = False
     #: Unknown outcomes after which the key is parked in any case.
     max_unknown_outcomes: int = 3
+    #: Owners of earlier requests for this message that the store did not answer: no run of theirs has begun, or will.
+    unanswered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ log = logging.getLogger(__name__)
 KEY_HEADER = "repot_key"
 #: How often a message has found its key held, or the store unavailable.
 WAITS_HEADER = "repot_waits"
+#: Owners of its requests for a lease that the store did not answer, with commas between them.
+UNANSWERED_HEADER = "repot_unanswered"
+
+#: Owners that a message carries: the first ones, of the time when the store was lost, and the last ones, of now.
+_MAX_UNANSWERED = 64
 
 #: The note of a run that raised Ignore: later messages with its key raise Ignore as well.
 _IGNORED = "ignored"
@@ -252,6 +257,7 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                 task_id=request.id,
                 worker=request.hostname or "",
                 replay=int(self._header(REPLAY_HEADER) or 0),
+                unanswered=self._unanswered,
             )
         except StoreUnreachable as error:
             if self.idempotency.on_store_down is FAIL_OPEN:
@@ -401,6 +407,10 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         # before Celery 5.7 there may be no headers, or all of them
         given = request.as_execution_options()["headers"] or {}
         headers = {**{name: value for name, value in given.items() if name != "x-death"}, WAITS_HEADER: self._waits + 1}
+        if isinstance(cause, StoreUnreachable) and cause.owner:
+            # else the store could take a lease that it granted for that of a run which died
+            half, owners = _MAX_UNANSWERED // 2, (*self._unanswered, cause.owner)
+            headers[UNANSWERED_HEADER] = ",".join((*owners[:half], *owners[half:][-half:]))
         countdown = math.ceil(delay_s)
         try:
             self.signature_from_request(request, countdown=countdown, headers=headers).apply_async()
@@ -418,6 +428,10 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
     @property
     def _waits(self) -> int:
         return int(self._header(WAITS_HEADER) or 0)
+
+    @property
+    def _unanswered(self) -> tuple[str, ...]:
+        return tuple(filter(None, str(self._header(UNANSWERED_HEADER) or "").split(",")))
 
     def _header(self, name: str) -> Any:
         return (self.request.headers or {}).get(name)

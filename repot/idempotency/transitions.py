@@ -100,6 +100,8 @@ def acquire(
         return None, Acquired(found.fencing_token, found.runs)
     if fingerprint.payload and found.payload and fingerprint.payload != found.payload:
         return None, Mismatch(found.task_id)
+    if found.owner in request.unanswered and found.state in (State.RUNNING, State.UNKNOWN):
+        found = _never_begun(found)
     refusal = _refusal(found, request, now)
     if refusal:
         return None, refusal
@@ -167,6 +169,18 @@ def _refusal(found: StoredRecord, request: LeaseRequest, now: float) -> Answer |
     if (found.state is State.RUNNING or reserved) and found.expires_at > now:
         return Running(found.expires_at - now, found.task_id, found.worker)
     return None
+
+
+def _never_begun(found: StoredRecord) -> StoredRecord:
+    """Return the record of a lease that was granted, and whose owner got no answer, as if its run had released it."""
+    counted = found.state is State.UNKNOWN
+    return replace(
+        found,
+        state=State.RELEASED,
+        held_for="",
+        runs=found.runs - 1,
+        unknown_outcomes=found.unknown_outcomes - counted,
+    )
 
 
 def _grant(

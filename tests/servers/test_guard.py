@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -21,7 +22,8 @@ from repot.config import as_environment
 from repot.idempotency.records import Ending, FinishMode, RunOutcome, State
 from repot.testbed import redis_server
 from repot.waiting import wait_until
-from support.servers import DISTINCT, servers_of
+from support.lost_answers import LosingLink
+from support.servers import DISTINCT, migrated, servers_of
 from support.shop import SHORT_LEASE_S, Shop, frozen
 
 if TYPE_CHECKING:
@@ -500,6 +502,34 @@ def test_a_store_cut_off_during_an_acquisition_leaves_no_key_taken(
         assert order == shop.get(task)["order"]
         record = _record(shop, task.id)
         assert (State.DONE, 0, 1) == (record.state, record.unknown_outcomes, len(shop.effects(order)))
+
+
+@pytest.mark.promise("postgresql")
+@pytest.mark.parametrize("name", ["redis", "postgresql"])
+def test_a_task_whose_acquisition_got_no_answer_has_no_unknown_outcome(
+    request: pytest.FixtureRequest, redis: Server, opened: Callable[..., Shop], order: str, name: str
+) -> None:
+    """Its lease was granted, its worker is killed before it can release it, and another worker has the message."""
+    leases = migrated(request.getfixturevalue(name))
+    with LosingLink(leases.port) as link:
+        url = leases.url.replace(f":{leases.port}", f":{link.port}")
+        shop = opened(redis, redis, leases=leases, lease_store=url, lease=SHORT_LEASE_S)
+        worker = shop.start(1)
+        shop.get(shop.send("pay", "warm"))
+        with link.losing():
+            task = shop.send("pay", order)
+            # by the second one the message that names no owner is acknowledged
+            assert ["IGNORED"] * 2 == shop.await_ended(task.id, 2)
+            worker.signal(signal.SIGKILL)
+            worker.stop()
+        wait_until(
+            lambda: _record(shop, task.id).has_unknown_outcome, within_s=20, what="the lease that was granted expires"
+        )
+        shop.start(1)
+        assert order == shop.get(task)
+    record = _record(shop, task.id)
+    assert (State.DONE, 1, 0) == (record.state, record.runs, record.unknown_outcomes)
+    assert 1 == len(shop.effects(order))
 
 
 # What it costs, and how to do without

@@ -78,6 +78,49 @@ def test_a_lease_whose_answer_was_lost_is_acquired_again_by_its_owner(timed: Tim
     assert (first.fencing_token, 1) == (again.fencing_token, again.runs)
 
 
+@pytest.mark.parametrize("others", [(), ("another",)], ids=["the-first", "a-later-one"])
+@pytest.mark.parametrize("passed_s", [0, 7200], ids=["while-its-lease-lives", "after-it"])
+def test_a_lease_whose_owner_got_no_answer_is_no_run(timed: Timed, passed_s: int, others: tuple[str, ...]) -> None:
+    """The message that comes again names its owner, and another message may have been parked meanwhile."""
+    lost = lease_request("one", parks=True)
+    timed.store.acquire(KEY, lost)
+    timed.advance(passed_s)
+    timed.store.acquire(KEY, lease_request("two", parks=True))
+    again = lease_request("one", parks=True, unanswered=(*others, lost.owner, "a third"))
+    found = timed.store.acquire(KEY, again)
+    assert isinstance(found, Acquired)
+    assert (1, State.RELEASED) == (found.runs, found.after)
+    record = timed.store.inspect(KEY.key)
+    assert record is not None
+    assert (State.RUNNING, again.owner, 0, False) == (
+        record.state,
+        record.owner,
+        record.unknown_outcomes,
+        record.parked,
+    )
+    assert FinishResult.LOST is timed.store.finish(KEY.key, lost.owner, RELEASED, FinishMode.LATE)
+
+
+def test_a_run_that_may_have_begun_is_not_taken_for_one_that_got_no_answer(timed: Timed) -> None:
+    """Its message is delivered again after its worker died, with the owners that it already named then."""
+    lost = lease_request("one", parks=True)
+    timed.store.acquire(KEY, lost)
+    for _ in range(2):
+        timed.advance(7200)
+        found = timed.store.acquire(KEY, lease_request("one", parks=True, unanswered=(lost.owner,)))
+    assert isinstance(found, Parked)
+    assert 1 == found.unknown_outcomes
+
+
+def test_what_a_run_is_known_to_have_done_stays_done_whoever_got_no_answer(timed: Timed) -> None:
+    who = lease_request("one")
+    for outcome in (RunOutcome.FAILED, RunOutcome.DONE):
+        timed.store.acquire(KEY, who)
+        timed.store.finish(KEY.key, who.owner, Ending(outcome, 86400), FinishMode.FORCE)
+        assert isinstance(timed.store.acquire(KEY, lease_request(unanswered=(who.owner,))), Failed | Done)
+        timed.advance(10 * 86400)
+
+
 def test_a_finish_whose_answer_was_lost_is_repeated(timed: Timed) -> None:
     who = lease_request()
     timed.store.acquire(KEY, who)

@@ -150,6 +150,14 @@ class StoreMachine(RuleBasedStateMachine):
         """The answer was lost, or the owner is late."""
         self._acquire(Fingerprint(request[0], payload), request[1])
 
+    @rule(target=requests, request=requests, parks=st.booleans())
+    def acquire_after_no_answer(self, request: tuple[str, LeaseRequest], parks: bool) -> Any:
+        """The message comes again, and names the owner whose request was not answered."""
+        key, before = request
+        who = lease_request(before.task_id, parks=parks, unanswered=(before.owner, "another"))
+        self._acquire(Fingerprint(key, "p1"), who)
+        return key, who
+
     @rule(request=requests)
     def renew(self, request: tuple[str, LeaseRequest]) -> None:
         assert self.model.store.renew(*request) == self.real.store.renew(*request)

@@ -1,4 +1,4 @@
-"""A link to a store that loses answers: a request is executed, and the connection ends before its answer."""
+"""A link to a store that can be cut between what the store does and its answer, or wholly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: What a request holds that changes something: a script of Redis, the end of a transaction of PostgreSQL.
-CHANGES = (b"EVALSHA", b"COMMIT")
+CHANGES = (b"EVALSHA", b"COMMIT\0")
 
 _CHUNK = 65536
 
@@ -21,9 +21,9 @@ class LosingLink:
 
     def __init__(self, port: int) -> None:
         self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
-        self._is_losing = Event()
+        self._is_losing, self._is_cut, self._is_silent = Event(), Event(), Event()
         #: Set when an answer was lost: what was asked is done.
         self.lost = Event()
         Thread(target=self._accept, daemon=True).start()
@@ -41,17 +41,40 @@ class LosingLink:
 
     @contextmanager
     def losing(self) -> Iterator[None]:
-        """Lose each answer to a request that changes something."""
+        """Lose the next answer to a request that changes something; after that let nothing pass."""
+        self.lost.clear()
         self._is_losing.set()
         try:
             yield
         finally:
             self._is_losing.clear()
+            self._is_cut.clear()
+
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Let nothing pass: a connection ends with its next request, and a new one at once."""
+        self._is_cut.set()
+        try:
+            yield
+        finally:
+            self._is_cut.clear()
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Let requests pass, and no answer; every connection stays open."""
+        self._is_silent.set()
+        try:
+            yield
+        finally:
+            self._is_silent.clear()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                if self._is_cut.is_set():
+                    client.close()
+                    continue
                 server = socket.create_connection(("127.0.0.1", self._target))
                 is_doomed = Event()
                 for work in (self._ask, self._answer):
@@ -59,7 +82,7 @@ class LosingLink:
 
     def _ask(self, client: socket.socket, server: socket.socket, is_doomed: Event) -> None:
         with suppress(OSError):
-            while asked := client.recv(_CHUNK):
+            while (asked := client.recv(_CHUNK)) and not self._is_cut.is_set():
                 if self._is_losing.is_set() and any(one in asked for one in CHANGES):
                     is_doomed.set()
                 server.sendall(asked)
@@ -69,9 +92,11 @@ class LosingLink:
         with suppress(OSError):
             while answered := server.recv(_CHUNK):
                 if is_doomed.is_set():
+                    self._is_cut.set()
                     self.lost.set()
                     break
-                client.sendall(answered)
+                if not self._is_silent.is_set():
+                    client.sendall(answered)
         _end(client, server)
 
 

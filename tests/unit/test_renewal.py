@@ -201,6 +201,33 @@ def test_no_number_of_requests_displaces_the_outcome_of_an_effect() -> None:
     wait_until(noted, within_s=10, what="the outcome is noted")
 
 
+class Losing(Away):
+    """A store that grants a lease and is away before its answer."""
+
+    def acquire(self, *arguments: Any) -> Any:
+        granted = super().acquire(*arguments)
+        self.is_away = True
+        self._answer()
+        return granted
+
+
+def test_no_number_of_requests_displaces_the_release_of_a_lease_without_an_answer() -> None:
+    """It was granted as the store was lost; a backlog that kept asking since then was never granted anything."""
+    store = Losing()
+    guard, policy = Guard(store, ExplicitSettings(lease=0.3)), Policy()
+    for number in range(1100):
+        with pytest.raises(StoreUnreachable):
+            guard.acquire(KEY if number == 0 else Fingerprint(f"k-{number}"), policy, task="t", task_id=str(number))
+    assert [KEY.key] == store.keys()
+    store.is_away = False
+
+    def released() -> bool:
+        found = store.inspect(KEY.key)
+        return found is not None and found.state is State.RELEASED
+
+    wait_until(released, within_s=10, what="the lease is released")
+
+
 class Returning:
     """Something whose renewal says that it is over, and that is added again at that moment."""
 

@@ -1,7 +1,7 @@
 -- Acquires the lease of a key for a run. Uses the server's clock; safe to repeat, because the owner is new for each run.
 -- KEYS[1] the idempotency record
 -- ARGV    owner, lease ms, retention ms, payload digest, task, task id, worker, replay, park ("1" or ""),
---         max unknown outcomes
+--         max unknown outcomes, then owners of earlier requests for this message that were not answered
 -- Returns {answer, ...}: see the end of each branch.
 local owner, lease, retention = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local payload, task_id, replay = ARGV[4], ARGV[6], tonumber(ARGV[8])
@@ -23,6 +23,16 @@ if state == 'running' and found.owner == owner then
 end
 if payload ~= '' and found.payload ~= '' and payload ~= found.payload then
   return {'mismatch', found.task_id}
+end
+if state == 'running' or state == 'unknown' then
+  for index = 11, #ARGV do
+    if ARGV[index] == found.owner then
+      -- granted, but its owner got no answer: no run of it has begun, or ever will
+      runs, unknown_outcomes = runs - 1, unknown_outcomes - (state == 'unknown' and 1 or 0)
+      state, found.held_for = 'released', ''
+      break
+    end
+  end
 end
 -- an operator replayed the message after the run on record
 local replayed = replay > (tonumber(found.replay) or 0)
