@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, contextmanager
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from repot.errors import ConfigInvalid, LeaseLost, RepotError
 from repot.idempotency.records import FinishResult, State
@@ -107,6 +107,8 @@ def _join_django(store: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
         message = "the outbox was given a Django connection outside of transaction.atomic()"
         raise ConfigInvalid(message, hint="The message has to be committed with your rows: put both into one block.")
     on.ensure_connection()
+    if _begins_late(on.connection):
+        _refuse_savepoints("Leave AUTOCOMMIT of this database as it is: Django's atomic() begins then.")
     return store.connection_over(on.connection)
 
 
@@ -120,13 +122,13 @@ def _join_driver(store: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
 
 def _join_connection(_: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
     _refuse_autocommit(on.connection.driver_connection)
+    if on.dialect.name == "sqlite" and on.in_nested_transaction() and not _has_begun(on):
+        _refuse_savepoints("Let SQLAlchemy begin it: docs/outbox.md#savepoints-on-sqlite.")
     return on
 
 
-def _join_session(_: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
-    found = on.connection()
-    _refuse_autocommit(found.connection.driver_connection)
-    return found
+def _join_session(store: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
+    return _join_connection(store, on.connection())
 
 
 def _note(store: TransactionalStore, connection: Any, lease: Lease, ending: Ending) -> None:  # noqa: ANN401
@@ -173,12 +175,18 @@ def _own(store: TransactionalStore, _: Any) -> Iterator[_Opened]:  # noqa: ANN40
 def _of_django(store: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401
     from django.db import transaction
 
+    if not on.settings_dict.get("AUTOCOMMIT", True):
+        message = "transaction() was given a Django connection whose atomic() does not commit: AUTOCOMMIT is off"
+        raise ConfigInvalid(message, hint="Leave AUTOCOMMIT of this database as it is.")
     yield on, transaction.atomic(using=on.alias, durable=True), lambda: store.connection_over(on.connection)
 
 
 @contextmanager
 def _of_driver(store: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401
     _refuse_autocommit(on)
+    if _begins_late(on) and not on.in_transaction:
+        with closing(on.cursor()) as cursor:
+            cursor.execute(_BEGIN)
     yield on, _ended_by(on), lambda: store.connection_over(on)
 
 
@@ -192,14 +200,14 @@ def _made(store: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN
 def _of_connection(_: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401
     if not on.in_transaction():
         on.begin()
-    _refuse_autocommit(on.connection.driver_connection)
-    yield on, _ended_by(on), lambda: on
+    with _begun(on):
+        yield on, _ended_by(on), lambda: on
 
 
 @contextmanager
 def _of_session(_: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa: ANN401
-    _refuse_autocommit(on.connection().connection.driver_connection)
-    yield on, _ended_by(on), on.connection
+    with _begun(on.connection()):
+        yield on, _ended_by(on), on.connection
 
 
 @contextmanager
@@ -242,6 +250,61 @@ def _ended_by(session: Any) -> Iterator[None]:  # noqa: ANN401
     except BaseException:
         session.rollback()
         raise
+
+
+#: Begins a transaction of SQLite that will write: one that reads first could not write after another one has written.
+_BEGIN = "BEGIN IMMEDIATE"
+
+#: In the `info` of a connection of SQLAlchemy's whose transaction was begun here.
+_BEGUN = "repot_begun"
+
+
+@contextmanager
+def _begun(connection: Any) -> Iterator[None]:  # noqa: ANN401 - SQLAlchemy's
+    """Begin a transaction that the driver would not begin before its first write, so that savepoints are within it.
+
+    Raises:
+        ConfigInvalid: the connection commits each statement.
+    """
+    driver = connection.connection.driver_connection
+    _refuse_autocommit(driver)
+    if not _begins_late(driver) or driver.in_transaction:
+        yield
+        return
+    connection.exec_driver_sql(_BEGIN)
+    info = connection.info
+    info[_BEGUN] = True
+    try:
+        yield
+    finally:
+        info.pop(_BEGUN, None)
+
+
+def _begins_late(driver: Any) -> bool:  # noqa: ANN401
+    """Return whether a driver's connection begins a transaction of SQLite at the first write, and at no savepoint.
+
+    This is `sqlite3.LEGACY_TRANSACTION_CONTROL`: a savepoint before that is a transaction of its own, which is
+    committed when the savepoint is released ("Transaction control" in Python's documentation of sqlite3).
+    """
+    is_legacy = getattr(driver, "autocommit", None) is not False
+    return hasattr(driver, "in_transaction") and driver.isolation_level is not None and is_legacy
+
+
+def _has_begun(connection: Any) -> bool:  # noqa: ANN401 - SQLAlchemy's
+    """Return whether a savepoint of SQLite is surely within a transaction."""
+    driver = connection.connection.driver_connection
+    if connection.info.get(_BEGUN) or getattr(driver, "autocommit", None) is False:
+        return True
+    # the driver begins nothing, but a listener does: the events that SQLAlchemy documents for this
+    return driver.isolation_level is None and bool(connection.dispatch.begin)
+
+
+def _refuse_savepoints(hint: str) -> NoReturn:
+    message = (
+        "on this connection a savepoint may begin the transaction, as SQLite's driver does not: its release would "
+        "commit the message, whatever becomes of the transaction around it"
+    )
+    raise ConfigInvalid(message, hint=hint)
 
 
 def _refuse_autocommit(connection: Any) -> None:  # noqa: ANN401 - of a driver

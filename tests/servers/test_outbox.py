@@ -22,7 +22,7 @@ from celery.signals import before_task_publish
 from click.testing import CliRunner, Result
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
-from sqlalchemy import create_engine, text, update
+from sqlalchemy import Engine, create_engine, event, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -471,6 +471,105 @@ def test_a_connection_of_djangos(request: pytest.FixtureRequest, name: str) -> N
         with pytest.raises(ConfigInvalid, match=r"outside of transaction.atomic\(\)"):
             outbox.send(connection, shop.charge, (3,))
         assert len(shop.waiting) == 1
+
+
+def _engine_of_sqlite(url: str, begins: str) -> Engine:
+    """Return an engine whose transactions are begun so."""
+    if begins == "by-python-3.12":
+        return create_engine(url, connect_args={"autocommit": False})
+    engine = create_engine(url, isolation_level="AUTOCOMMIT") if begins == "with-each-statement" else create_engine(url)
+    if begins in ("by-events", "never"):
+        event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+    if begins == "by-events":
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return engine
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("form", [Session, Engine.connect])
+@pytest.mark.parametrize("begins", ["by-the-driver", "never", "with-each-statement", "by-events", "by-python-3.12"])
+def test_a_savepoint_of_sqlite_is_within_its_transaction_or_refused(sqlite: Any, begins: str, form: Any) -> None:
+    """The driver begins a transaction at the first write: a savepoint before that would commit when it is released."""
+    if begins == "by-python-3.12" and sys.version_info < (3, 12):
+        pytest.skip("sqlite3 has `autocommit` since Python 3.12")
+    with closing(Shop(sqlite.url, None)) as shop:
+        shop.engine.dispose()
+        shop.engine = _engine_of_sqlite(sqlite.url, begins)
+        if begins in ("by-events", "by-python-3.12"):
+            for end in ("rollback", "commit"):
+                with form(shop.engine) as on:
+                    with on.begin_nested():
+                        outbox.send(on, shop.charge, (end,))
+                    getattr(on, end)()
+                assert len(shop.waiting) == (end == "commit")
+            return
+        with (
+            form(shop.engine) as on,
+            pytest.raises(ConfigInvalid, match="savepoint may begin") as refused,
+            on.begin_nested(),
+        ):
+            outbox.send(on, shop.charge, (1,))
+        assert "docs/outbox.md#savepoints-on-sqlite" in refused.value.hint
+        assert shop.waiting == []
+
+
+@pytest.mark.promise("postgresql")
+def test_a_savepoint_within_a_transaction_of_a_task_is_within_it(local: Shop) -> None:
+    """`transaction()` begins it, whatever the driver does."""
+    fails = [True]
+
+    @local.app.task(base=IdempotentTask, bind=True, shared=False)
+    def order(self: Any, form: str) -> None:
+        on: Any = (lambda: connected(local.url)) if form == "driver" else local.engine
+        with self.transaction(on) as given:
+            if form == "driver":
+                with closing(given.cursor()) as cursor:
+                    cursor.execute("SAVEPOINT s")
+                    outbox.send(given, local.charge, (form,))
+                    cursor.execute("RELEASE SAVEPOINT s")
+            else:
+                with given.begin_nested():
+                    outbox.send(given, local.charge, (form,))
+            if fails:
+                raise ValueError(fails.pop())
+
+    for form in ("driver", "engine"):
+        fails[:] = [True]
+        with pytest.raises(ValueError, match="True"):
+            order.apply((form,)).get()
+        assert len(local.waiting) == (form == "engine")
+        order.apply((form,)).get()
+    assert len(local.waiting) == 2
+
+
+@pytest.mark.parametrize("name", ["postgresql", "mariadb"])
+def test_a_savepoint_is_within_its_transaction(request: pytest.FixtureRequest, name: str) -> None:
+    with closing(Shop(request.getfixturevalue(name).url, None)) as shop:
+        for end in ("rollback", "commit"):
+            with Session(shop.engine) as session:
+                with session.begin_nested():
+                    outbox.send(session, shop.charge, (end,))
+                getattr(session, end)()
+            assert len(shop.waiting) == (end == "commit")
+
+
+@pytest.mark.promise
+def test_a_savepoint_of_djangos_on_sqlite(sqlite: Any) -> None:
+    """Its atomic() begins a transaction itself, but not with AUTOCOMMIT off."""
+    from django.db import transaction
+
+    with closing(Shop(sqlite.url, None)) as shop:
+        with django_connection(sqlite.url) as connection, transaction.atomic(using=connection.alias):
+            with transaction.atomic(using=connection.alias):
+                outbox.send(connection, shop.charge, (1,))
+            transaction.set_rollback(True, using=connection.alias)
+        with (
+            django_connection(sqlite.url, AUTOCOMMIT=False) as connection,
+            transaction.atomic(using=connection.alias),
+            pytest.raises(ConfigInvalid, match="savepoint may begin"),
+        ):
+            outbox.send(connection, shop.charge, (2,))
+        assert shop.waiting == []
 
 
 @pytest.mark.promise

@@ -423,6 +423,21 @@ def test_a_connection_of_djangos(request: pytest.FixtureRequest, name: str) -> N
             _is_one_effect(ledger, connection, write)
 
 
+def test_a_connection_of_djangos_that_does_not_commit_is_refused(ledger: Ledger) -> None:
+    """With AUTOCOMMIT off its atomic() leaves the commit to the application, and the outcome would not be there."""
+
+    def charge(self: Any, order: str) -> None:
+        del order
+        with self.transaction(connection):
+            pytest.fail("the block must not begin")
+
+    with (
+        django_connection(ledger.store.database.url.reveal(), AUTOCOMMIT=False) as connection,
+        pytest.raises(ConfigInvalid, match="AUTOCOMMIT is off"),
+    ):
+        ledger.task(charge).delay("o").get()
+
+
 @pytest.mark.promise("postgresql")
 def test_two_runs_of_one_key_commit_once(ledger: Ledger) -> None:
     """Whatever their policy says of unknown outcomes: the later one finds the outcome of the first."""

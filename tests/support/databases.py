@@ -135,8 +135,8 @@ def connected(url: str, **options: Any) -> Any:
 
 
 @contextmanager
-def django_connection(url: str) -> Iterator[Any]:
-    """Return Django's connection to the database at an address of SQLAlchemy's."""
+def django_connection(url: str, **options: Any) -> Iterator[Any]:
+    """Return Django's connection to the database at an address of SQLAlchemy's, with options of DATABASES."""
     from django.conf import settings
     from django.db import connections
 
@@ -152,6 +152,7 @@ def django_connection(url: str) -> Iterator[Any]:
         "PASSWORD": parts.password or "",
         "HOST": parts.host or "",
         "PORT": parts.port or "",
+        **options,
     }
     connection = connections[alias]
     try:
