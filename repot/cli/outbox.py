@@ -40,7 +40,10 @@ def outbox() -> None:
 @click.option("--once", is_flag=True, help="Publish what can be published now, and end.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of the probes, with --port.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Answer /live, /ready and /metrics on this port.")
-def relay(*, once: bool, host: str, port: int | None) -> None:
+@click.option(
+    "--allow-host", "hosts", multiple=True, help="Answer to this name as well, as Prometheus sends it; may be repeated."
+)
+def relay(*, once: bool, host: str, port: int | None, hosts: tuple[str, ...]) -> None:
     """Publish what is committed, with the broker's confirm for each message, until a signal ends it.
 
     With --once the exit code is 4 if messages are left that are due. Run several relays: one
@@ -61,7 +64,7 @@ def relay(*, once: bool, host: str, port: int | None) -> None:
         else:
             from repot.outbox.probes import probes
 
-            serving = probes(found.state, store, host, port)
+            serving = probes(found.state, store, host, port, hosts)
         with serving:
             found.run(stop, once=once)
         click.echo(f"{found.state.published} published", err=True)

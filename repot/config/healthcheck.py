@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, Se
 from pydantic_settings import SettingsConfigDict
 
 from repot.config.probe import DEFAULT_STATUS_TIMEOUT_S
-from repot.config.settings import EnvironmentSettings, OptionalBroker, empty_is_none
+from repot.config.settings import EnvironmentSettings, Names, OptionalBroker, empty_is_none
 
 #: With 48 series for a task, 4,800 for a worker.
 DEFAULT_METRICS_TASKS = 100
@@ -29,6 +29,13 @@ class HealthcheckSettings(EnvironmentSettings):
         "container whose port is published on loopback.",
     )
     port: int = Field(9000, ge=1, le=65535, description="Port to listen on.")
+    allowed_hosts: Names = Field(
+        (),
+        description="Names that requests may have in their Host header, separated by commas: the name by which "
+        "Prometheus or a load balancer reaches the sidecar; * allows any. IP addresses, localhost and "
+        "HEALTHCHECK_HOST are always allowed; any other name is refused, because a web page can let its own name "
+        "lead here (DNS rebinding).",
+    )
     token: Annotated[SecretStr | None, BeforeValidator(empty_is_none)] = Field(
         None,
         description="A client that sends it (`Authorization: Bearer ...`) receives the details of /health; without "

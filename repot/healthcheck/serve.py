@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from repot.errors import AddressTaken
+from repot.healthcheck.host_check import HostCheck
 from repot.healthcheck.http_limits import BACKLOG, LimitedProtocol
 from repot.healthcheck.sidecar import create_app
 
@@ -30,14 +31,19 @@ def serve(worker: WorkerSettings, health: HealthcheckSettings, announce: Callabl
         AddressTaken: it cannot listen there.
     """
     listening = listen(health.host, health.port, "the sidecar", ("HEALTHCHECK_HOST", "HEALTHCHECK_PORT"))
-    config = server_config(create_app(worker, health))
+    hosts = (health.host, *health.allowed_hosts)
+    config = server_config(create_app(worker, health), hosts, "HEALTHCHECK_ALLOWED_HOSTS")
     announce()
     with listening:
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def server_config(app: FastAPI) -> uvicorn.Config:
-    """Return what each of repot's HTTP servers has in common."""
+def server_config(app: FastAPI, hosts: tuple[str, ...], option: str) -> uvicorn.Config:
+    """Return what each of repot's HTTP servers has in common.
+
+    It answers to IP addresses, `localhost` and the names `hosts`; `option` is where a user adds one.
+    """
+    app.add_middleware(HostCheck, allowed=hosts, option=option)
     return uvicorn.Config(
         app,
         # one line for each probe would hide everything else

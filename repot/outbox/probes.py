@@ -32,14 +32,14 @@ _KEEP_S = 1.0
 
 
 @contextmanager
-def probes(state: RelayState, store: OutboxStore, host: str, port: int) -> Iterator[None]:
-    """Answer /live, /ready and /metrics for the duration of a `with`.
+def probes(state: RelayState, store: OutboxStore, host: str, port: int, hosts: tuple[str, ...] = ()) -> Iterator[None]:
+    """Answer /live, /ready and /metrics for the duration of a `with`, to the names `hosts` as well.
 
     Raises:
         AddressTaken: it cannot listen there.
     """
     listening = listen(host, port, "the relay", ("--host", "--port"))
-    server = uvicorn.Server(server_config(_app(state, store)))
+    server = uvicorn.Server(server_config(_app(state, store), (host, *hosts), "--allow-host"))
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, name="repot-outbox-probes", daemon=True)
     thread.start()
     try:

@@ -335,6 +335,20 @@ def test_details_are_for_this_machine_and_for_the_token(shared: ProbedWorker) ->
         assert PLANTED not in shown + probed.text("/metrics")[1] + probed.sidecar.log_tail(100)
 
 
+@ON_REDIS
+@pytest.mark.promise
+def test_a_page_of_another_site_learns_nothing(shared: ProbedWorker) -> None:
+    """Its name may lead to this machine (DNS rebinding); probes of a container use the pod's address."""
+    with shared.another_sidecar(HEALTHCHECK_HOST="0.0.0.0", HEALTHCHECK_ALLOWED_HOSTS="worker"):
+        shared.await_ready()
+        for path in ("/live", "/ready", "/startup", "/health", "/metrics"):
+            status, text = shared.text(path, {"Host": "evil.com"})
+            assert (400, False) == (status, shared.name in text)
+            assert "add it to HEALTHCHECK_ALLOWED_HOSTS" in text
+            for host in ("10.1.2.3:9000", "worker:9000", "localhost"):
+                assert 200 == shared.text(path, {"Host": host})[0]
+
+
 def _address_of_this_machine() -> str:
     """One beyond loopback; nothing is sent to find it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import StreamingResponse
 
 from repot.errors import RepotError, RolloutConflict, RolloutRefused
@@ -196,8 +195,8 @@ async def _given(request: Request) -> dict[str, Any] | str:
     return found
 
 
-def create_app(rollout: Rollout, token: str, hosts: tuple[str, ...], moves: tuple[str, ...] = ()) -> FastAPI:
-    """Return the web application; it answers to the names in `hosts` alone, so that no other site's name leads here."""
+def create_app(rollout: Rollout, token: str, moves: tuple[str, ...] = ()) -> FastAPI:
+    """Return the web application."""
     page = Page(rollout, token, moves)
 
     @asynccontextmanager
@@ -206,7 +205,6 @@ def create_app(rollout: Rollout, token: str, hosts: tuple[str, ...], moves: tupl
         page.close()
 
     app = FastAPI(title="repot rollout", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", *hosts], www_redirect=False)
     app.state.page = page
 
     app.add_route("/", page.document)
@@ -248,6 +246,6 @@ def serve(
         closing(listen(*address, "the page", ("--host", "--port"))) as listening,
     ):
         rollout.record()
-        config = server_config(create_app(rollout, token, hosts, moves))
+        config = server_config(create_app(rollout, token, moves), hosts, "--allow-host")
         announce()
         _Server(config).run(sockets=[listening])
