@@ -76,6 +76,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from repot.masking import masked
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -86,10 +88,9 @@ class RepotError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        """Keep the message, and a hint: the next step to take."""
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        """Keep the message, and a hint: the next step to take; secrets in them, as in a server's text, are masked."""
+        self.message, self.hint = str(masked(message)), str(masked(hint))
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         """Return message and hint, for programs that print the exception itself."""

@@ -6,7 +6,6 @@ It is one of the operating system under gevent and eventlet as well: a greenlet 
 from __future__ import annotations
 
 import _thread
-import logging
 import os
 from collections import deque
 from contextlib import nullcontext, suppress
@@ -16,12 +15,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from repot.errors import RepotError
 from repot.forks import no_fork
+from repot.logs import get_logger
 from repot.upstream import native_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -7,6 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import TypeVar, cast
 
+from repot.masking import masked
+
 T = TypeVar("T")
 
 #: Unicode categories that are escaped: controls (escape sequences, line breaks; XML forbids most), format characters
@@ -25,16 +27,22 @@ def sanitize(text: str, *, keep: str = "") -> str:
     return "".join(one if one in keep or _is_safe(one) else one.encode("unicode_escape").decode() for one in text)
 
 
+def readable(text: object, *, keep: str = "") -> str:
+    """Return text from outside as a terminal and a log may show it: secrets masked, characters escaped but for `keep`.
+
+    Names, ids and exceptions come from senders of messages, other workers and servers.
+    """
+    return sanitize(str(masked(str(text))), keep=keep)
+
+
 def sanitize_report(value: T) -> T:
     """Return a report with secrets masked and characters escaped in every text; line breaks and tabs stay.
 
     Logs and errors come from whatever ran, a user's application included. Doing it again changes nothing.
     """
-    from repot.config.masking import masked
-
     found: object = value
     if isinstance(value, str) and not isinstance(value, Enum):
-        found = sanitize(str(masked(value)), keep="\n\t")
+        found = readable(value, keep="\n\t")
     elif isinstance(value, tuple):
         found = tuple(map(sanitize_report, value))
     elif isinstance(value, dict):

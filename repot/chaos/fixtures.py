@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +13,7 @@ from repot.chaos.runner import planning
 from repot.chaos.runner.session import Session
 from repot.chaos.runner.target_task import Target
 from repot.errors import NotApplicable, RepotError
+from repot.logs import get_logger
 from repot.testbed import rabbitmq_server, redis_server, toxiproxy_server
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from repot.chaos.runner.case import Case
     from repot.testbed import Server
 
-log = logging.getLogger("repot.chaos")
+log = get_logger("repot.chaos")
 
 
 class Brokers:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from repot.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +74,7 @@ def list_(*, as_json: bool) -> None:
             for one in SCENARIOS.values()
         ]
         profiles = [{"name": one.name, "title": one.title, "broker": one.kind.scheme} for one in PROFILES.values()]
-        click.echo(json.dumps({"scenarios": scenarios, "profiles": profiles}, indent=2))
+        echo_json({"scenarios": scenarios, "profiles": profiles})
     else:
         tables.scenarios(SCENARIOS.values())
         tables.profiles(PROFILES.values())
@@ -88,11 +89,11 @@ def explain(name: str) -> None:
     from repot.cli import tables
 
     scenario = scenario_called(name)
-    click.echo(f"{scenario.title}.\n{scenario.lesson}\n")
+    echo(f"{scenario.title}.\n{scenario.lesson}\n")
     fault = scenario.fault.description if scenario.fault else "none"
     lasts = "until the task has ended" if scenario.lasts_s is None else f"for {scenario.lasts_s:g} s"
-    click.echo(f"fault: {fault}" + (f", {lasts}" if scenario.fault else ""))
-    click.echo(f"phase: {scenario.phase or 'none, the task is not stopped'}\n")
+    echo(f"fault: {fault}" + (f", {lasts}" if scenario.fault else ""))
+    echo(f"phase: {scenario.phase or 'none, the task is not stopped'}\n")
     tables.expectations(table(name))
 
 
@@ -211,4 +212,4 @@ def _show(found: Campaign, *, as_json: bool, junit: Path | None, html: Path | No
     for path, write in ((junit, files.as_junit), (html, files.as_html), (markdown, files.as_markdown)):
         if path:
             files.write(write(found), path)
-            click.echo(f"report: {path}", err=True)
+            echo(f"report: {path}", err=True)

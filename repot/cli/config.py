@@ -6,6 +6,8 @@ import json
 
 import click
 
+from repot.cli.output import echo, echo_json
+
 
 @click.group()
 def config() -> None:
@@ -30,17 +32,17 @@ def show(*, everything: bool, as_json: bool) -> None:
     found = list(effective_config(load_app(settings.app)))
     missing = [f"{one.gives}: off, needs {one.needs}" for one in off()]
     for line in missing:
-        click.echo(line, err=True)
+        echo(line, err=True)
     for line in unknown_variables():
-        click.echo(line, err=True)
+        echo(line, err=True)
     if as_json:
         lines = {line.key: {"value": line.masked_value, "origin": line.origin} for line in found}
-        click.echo(json.dumps({"app": settings.app, "settings": lines, "off": missing}, indent=2))
+        echo_json({"app": settings.app, "settings": lines, "off": missing})
         return
     shown = [line for line in found if everything or line.origin != CELERY_DEFAULT]
     _columns([(line.key, json.dumps(line.masked_value), line.origin) for line in shown], ("setting", "value", "from"))
     if len(shown) < len(found):
-        click.echo(f"{len(found) - len(shown)} more have Celery's default; --all shows them", err=True)
+        echo(f"{len(found) - len(shown)} more have Celery's default; --all shows them", err=True)
 
 
 @config.command()
@@ -52,7 +54,7 @@ def variables(*, as_json: bool) -> None:
 
     found = [*describe(WorkerSettings), *describe(HealthcheckSettings)]
     if as_json:
-        click.echo(json.dumps([line._asdict() for line in found], indent=2))
+        echo_json([line._asdict() for line in found])
         return
     for line in found:
         click.echo(click.style(line.name, bold=True) + f"  (default: {line.default or 'none'})")
@@ -65,4 +67,4 @@ def _columns(rows: list[tuple[str, str, str]], heads: tuple[str, str, str]) -> N
     second = min(second, 48)
     for number, row in enumerate((heads, *rows)):
         line = f"{row[0]:{first}}  {row[1]:{second}}  {row[2]}".rstrip()
-        click.echo(line if number else click.style(line, bold=True))
+        echo(line, bold=not number)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from repot.cli.output import echo, echo_json
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -42,19 +44,19 @@ def demo(html: Path, *, as_json: bool) -> None:
 
     files.require_writable(html)
     begun = monotonic()
-    click.echo(INCIDENT, err=as_json)
+    echo(INCIDENT, err=as_json)
     found = _combined(*(_run(half, show=not as_json) for half in range(len(HEADINGS))))
     statements = Evidence(found.results).statements()
     _heading(MOVED, err=as_json)
-    statements[MOVED] = move_a_backlog(lambda text: click.echo(text, err=as_json))
+    statements[MOVED] = move_a_backlog(lambda text: echo(text, err=as_json))
     files.write(files.as_html(found), html)
     if as_json:
         listed = {heading: [asdict(one) for one in ones] for heading, ones in statements.items()}
-        click.echo(json.dumps({"statements": listed} | json.loads(files.as_json(found)), indent=1))
+        echo_json({"statements": listed} | json.loads(files.as_json(found)), indent=1)
     else:
         _print(statements)
-        click.echo(f"\n{ADVICE}\n\nTimelines of every run: {html.resolve()}")
-    click.echo(f"{monotonic() - begun:.0f} s; all private servers are stopped", err=True)
+        echo(f"\n{ADVICE}\n\nTimelines of every run: {html.resolve()}")
+    echo(f"{monotonic() - begun:.0f} s; all private servers are stopped", err=True)
     campaign.require_expected(found)
     require_proved(statements[MOVED])
 
@@ -89,7 +91,7 @@ def _combined(first: Campaign, second: Campaign) -> Campaign:
 
 
 def _heading(text: str, *, err: bool = False) -> None:
-    click.echo("\n" + click.style(text, bold=True), err=err)
+    echo(f"\n{text}", bold=True, err=err)
 
 
 def _print(statements: dict[str, list[Statement]]) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from repot.cli.dlq_options import JSON, filters, open_queues, query_of, queue_options, redaction_of, refuse_blank
 from repot.cli.dlq_output import age, note_missing, oldest, print_fields, table
-from repot.cli.output import closed_pipe_is_no_error
-from repot.sanitize import sanitize
+from repot.cli.output import closed_pipe_is_no_error, echo, echo_json
+from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,11 +54,11 @@ def list_dead_letters(*, limit: int | None, as_json: bool, **given: Any) -> None
             if queue.read_all(visit).missing:
                 note_missing([queue])
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        echo_json(found)
     elif found:
         table([presentation.row(one, now) for one in found], presentation.HEADS)
     if not found and not as_json:
-        click.echo("no dead letters", err=True)
+        echo("no dead letters", err=True)
 
 
 @dlq.command()
@@ -94,7 +93,7 @@ def show(id_prefix: str, *, payload: bool, as_json: bool, **given: Any) -> None:
             message, hint="`repot dlq list` lists them; --queue and --dead-queue select the queue."
         )
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        echo_json(found)
         return
     for one in found:
         print_fields(one)
@@ -160,7 +159,7 @@ def stats(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401
         for (queue, reason, task), ages in sorted(groups.items())
     ]
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        echo_json(found)
         return
     heads = ("dead queue", "reason", "task", "count", "oldest")
     rows = [
@@ -170,7 +169,7 @@ def stats(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     if rows:
         table(rows, heads)
     else:
-        click.echo("no dead letters", err=True)
+        echo("no dead letters", err=True)
 
 
 def _apply(
@@ -197,10 +196,10 @@ def _apply(
             columns = (dead_letter.id, dead_letter.task, dead_letter.death.reason, dead_letter.death.queue)
             # caught here: further out, a closed pipe would count as a broken link to the broker
             with closed_pipe_is_no_error():
-                click.echo("  ".join(map(sanitize, columns)))
+                echo("  ".join(map(readable, columns)))
         elif monotonic() - printed_at > _PROGRESS_S:
             printed_at = monotonic()
-            click.echo(f"{so_far.acted} {done_label}", err=True)
+            echo(f"{so_far.acted} {done_label}", err=True)
 
     # what is changed may be another application's unless a person names it
     with open_queues(given, all_found=bool(query.ids)) as (_, dlqs), stop_on_signal(stop):
@@ -224,15 +223,15 @@ def _warn_of_unknown(queue: str) -> None:
     from repot.config import load
 
     if queue not in load().queue_names:
-        click.echo(f"note: WORKER_QUEUE_NAMES does not name {queue!r}; does a worker consume it?", err=True)
+        echo(f"note: WORKER_QUEUE_NAMES does not name {queue!r}; does a worker consume it?", err=True)
 
 
 def _print_report(report: ReplayReport, label: str, *, execute: bool) -> None:
     note_missing(report.missing)
-    click.echo(f"{report.acted - report.gone} {label}", err=True)
+    echo(f"{report.acted - report.gone} {label}", err=True)
     if report.gone:
-        click.echo(f"{report.gone} were gone: another process took them in the meantime", err=True)
+        echo(f"{report.gone} were gone: another process took them in the meantime", err=True)
     for reason, count in report.skipped.items():
-        click.echo(f"{count} skipped: {reason}", err=True)
+        echo(f"{count} skipped: {reason}", err=True)
     if not execute and report.acted:
-        click.echo("nothing was changed; add --execute", err=True)
+        echo("nothing was changed; add --execute", err=True)

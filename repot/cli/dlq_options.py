@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from repot.cli.durations import seconds
+from repot.cli.output import echo_line
 from repot.deadletter.reason import Reason
-from repot.sanitize import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,7 +126,7 @@ def _opened(
 
 
 def _note(text: str) -> None:
-    click.echo(f"note: {sanitize(text)}", err=True)
+    echo_line(f"note: {text}", err=True)
 
 
 def _app(settings: WorkerSettings) -> Celery | None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from repot.cli.columns import columns
-from repot.sanitize import sanitize
+from repot.cli.output import echo, echo_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 def table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> None:
     """Print one line per row; line breaks in cells are escaped."""
     for number, line in enumerate(columns(rows, heads)):
-        click.echo(line if number else click.style(line, bold=True))
+        echo(line, bold=not number)
 
 
 def print_fields(found: dict[str, Any]) -> None:
@@ -27,18 +25,18 @@ def print_fields(found: dict[str, Any]) -> None:
     traceback = found.pop("traceback")
     width = max(map(len, found))
     for name, value in found.items():
-        text = sanitize(value) if isinstance(value, str) else json.dumps(value)
+        text = value if isinstance(value, str) else json.dumps(value)
         if value not in (None, "", {}):
-            click.echo(f"{name:{width}}  {text}")
+            echo_line(f"{name:{width}}  {text}")
     if traceback:
-        click.echo("\n" + sanitize(traceback.rstrip(), keep="\n"))
-    click.echo()
+        echo(f"\n{traceback.rstrip()}")
+    echo()
 
 
 def note_missing(dlqs: Iterable[DlqHandle]) -> None:
     """Print which queues do not exist: a wrong name must not look like an empty queue."""
     for queue in dlqs:
-        click.echo(f"note: there is no queue {queue.name!r} on {queue.address}; is the name right?", err=True)
+        echo_line(f"note: there is no queue {queue.name!r} on {queue.address}; is the name right?", err=True)
 
 
 def oldest(ages: list[float | None]) -> float | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from repot.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -124,7 +125,7 @@ def doctor(
     else:
         found = FORMATS[form](reports)
         click.echo(found, nl=bool(found))
-        click.echo(text.not_judged(reports), err=True)
+        echo(text.not_judged(reports), err=True)
         hint = "`repot doctor explain RULE` shows the reason and the fix."
     require_none(reports, fail_on or config.fail_on, hint)
 
@@ -138,7 +139,10 @@ def explain(rule: str, *, as_json: bool) -> None:
     from repot.doctor.reports import data, text
 
     found = get_rule(rule)
-    click.echo(json.dumps(data.rule(found), indent=2) if as_json else text.explain(found))
+    if as_json:
+        echo_json(data.rule(found))
+    else:
+        click.echo(text.explain(found))
 
 
 @doctor.command()
@@ -149,7 +153,10 @@ def rules(*, as_json: bool) -> None:
     from repot.doctor.reports import data, text
 
     found = all_rules().values()
-    click.echo(json.dumps([data.rule(one) for one in found], indent=2) if as_json else text.rule_table(found))
+    if as_json:
+        echo_json([data.rule(one) for one in found])
+    else:
+        click.echo(text.rule_table(found))
 
 
 def _loaded(context: click.Context) -> tuple[str, Celery] | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
+
+from repot.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
     from repot.healthcheck.probe_result import ProbeResult
@@ -46,7 +47,7 @@ def serve() -> None:
 
     def announce() -> None:
         node = full_node_name(health.node) if health.node else "the only worker here"
-        click.echo(f"serving http://{health.host}:{health.port} for {node}", err=True)
+        echo(f"serving http://{health.host}:{health.port} for {node}", err=True)
 
     run(worker, health, announce)
 
@@ -91,9 +92,9 @@ def _report(question: str, result: ProbeResult, *, as_json: bool) -> None:
     from repot.errors import WorkerUnhealthy
 
     if as_json:
-        click.echo(json.dumps({question: result.ok, "state": result.state, "reason": result.reason}))
+        echo_json({question: result.ok, "state": result.state, "reason": result.reason}, indent=None)
     elif result.ok:
-        click.echo(f"{question}: {result.reason}")
+        echo(f"{question}: {result.reason}")
     if not result.ok:
         message = f"not {question}: {result.reason}"
         raise WorkerUnhealthy(message, hint=_HINTS.get(result.state, ""))

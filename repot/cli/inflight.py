@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,7 +12,8 @@ import click
 from repot.cli.columns import columns
 from repot.cli.dlq_options import JSON, refuse_blank
 from repot.cli.durations import seconds
-from repot.sanitize import sanitize
+from repot.cli.output import echo, echo_json, echo_line
+from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +77,7 @@ def list_(*, queues: tuple[str, ...], app: str | None, wait: float, as_json: boo
     with _open(app) as opened:
         found = list_in_hand(opened.broker, queues, opened.control_exchange, wait)
     if as_json:
-        click.echo(json.dumps(_data(found), indent=2))
+        echo_json(_data(found))
     else:
         _print(found)
 
@@ -114,11 +114,9 @@ def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN
 
     with _open(given["app"]) as (broker, control_exchange):
         if returns_by_itself(broker):
-            click.echo(
-                f"{broker.product} delivers a message again by itself when its worker's connection ends", err=True
-            )
+            echo(f"{broker.product} delivers a message again by itself when its worker's connection ends", err=True)
             if given["as_json"]:
-                click.echo("[]")
+                echo("[]")
             return
         selection = Selection(
             given["queues"], given["older_than"], control_exchange, given["wait"], given["not_workers"]
@@ -127,14 +125,14 @@ def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN
         done = "given back" if execute else "would be given back"
         shown = [_finding(one, done) for one in (give_back(broker, found) if execute else found)]
     if given["as_json"]:
-        click.echo(json.dumps(shown, indent=2))
+        echo_json(shown)
     elif shown:
         rows = [(one["id"], one["task"], ", ".join(one["queues"]), one["what"]) for one in shown]
-        click.echo("\n".join(columns(rows, _FINDING_HEADS)))
+        echo("\n".join(columns(rows, _FINDING_HEADS)))
     count = sum(one["is_orphan"] for one in shown)
-    click.echo(f"{count} {done}, {len(shown) - count} left", err=True)
+    echo(f"{count} {done}, {len(shown) - count} left", err=True)
     if count and not execute:
-        click.echo("nothing was changed; add --execute", err=True)
+        echo("nothing was changed; add --execute", err=True)
 
 
 def _finding(one: Finding, done: str) -> dict[str, Any]:
@@ -210,21 +208,21 @@ def _data(found: InHandReport) -> dict[str, Any]:
 def _print(found: InHandReport) -> None:
     now = datetime.now(UTC).timestamp()
     for line in columns((_row(one, found, now) for one in found.tasks), _TASK_HEADS) if found.tasks else ():
-        click.echo(line)
+        echo(line)
     if found.consumers:
         rows = [_consumer(one, now) for one in found.consumers]
-        click.echo("\n".join(["", *columns(rows, _CONSUMER_HEADS)]))
+        echo("\n".join(["", *columns(rows, _CONSUMER_HEADS)]))
     for queue, count in sorted(found.counts.items()):
-        click.echo(f"in hand of {sanitize(queue)}: {count}", err=True)
+        echo(f"in hand of {readable(queue)}: {count}", err=True)
     for text in found.notes:
-        click.echo(f"note: {sanitize(text)}", err=True)
+        echo_line(f"note: {text}", err=True)
     if not found.tasks:
-        click.echo("no worker that answered holds a task", err=True)
+        echo("no worker that answered holds a task", err=True)
     answers = found.answers
     asked = "an unknown number" if answers.asked is None else answers.asked
-    click.echo(f"{answers.answered} of {asked} workers answered", err=True)
+    echo(f"{answers.answered} of {asked} workers answered", err=True)
     if answers.silent:
-        click.echo("no answer (they may have ended): " + sanitize(", ".join(answers.silent)), err=True)
+        echo("no answer (they may have ended): " + readable(", ".join(answers.silent)), err=True)
 
 
 def _row(one: TaskInHand, found: InHandReport, now: float) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,8 @@ import click
 
 from repot.cli.columns import columns
 from repot.cli.durations import seconds
-from repot.sanitize import sanitize
+from repot.cli.output import echo, echo_json
+from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -74,11 +74,11 @@ def list_(
     found = _found(_store(), selected)
     listed = found[:limit]
     if as_json:
-        click.echo(json.dumps([_data(record) for record in listed], indent=2))
+        echo_json([_data(record) for record in listed])
     else:
         _table(listed)
     if len(found) > limit:
-        click.echo(f"{len(found) - limit} more; raise --limit to see them", err=True)
+        echo(f"{len(found) - limit} more; raise --limit to see them", err=True)
 
 
 @leases.command()
@@ -90,10 +90,10 @@ def show(name: str, *, as_json: bool) -> None:
 
     record = find_record(_store(), name)
     if as_json:
-        click.echo(json.dumps(_data(record), indent=2))
+        echo_json(_data(record))
         return
     for label, value in _data(record).items():
-        click.echo(f"{label + ':':<12} {'' if value is None else sanitize(str(value))}")
+        echo(f"{label + ':':<12} {'' if value is None else readable(str(value))}")
 
 
 @leases.command()
@@ -111,12 +111,12 @@ def release(name: str, decision: str, *, force: bool, execute: bool) -> None:
 
     settings, store = _settings_and_store()
     record = find_record(store, name)
-    change = sanitize(f"{record.key[:12]} of {record.task}[{record.task_id}], {record.state.value}: {decision}")
+    change = readable(f"{record.key[:12]} of {record.task}[{record.task_id}], {record.state.value}: {decision}")
     if not execute:
-        click.echo(f"would be released: {change}\nnothing was changed; add --execute", err=True)
+        echo(f"would be released: {change}\nnothing was changed; add --execute", err=True)
         return
     decide(store, record, Decision(decision), retention_s=settings.idempotency_retention, force=force)
-    click.echo(f"released: {change}", err=True)
+    echo(f"released: {change}", err=True)
 
 
 @leases.command()
@@ -138,13 +138,13 @@ def reap(task: str, older_than_s: float | None, decision: str, *, execute: bool,
     if execute:
         found, skipped = decide(store, found, Decision(decision), retention_s=settings.idempotency_retention)
     if as_json:
-        click.echo(json.dumps([_data(record) for record in found], indent=2))
+        echo_json([_data(record) for record in found])
     else:
         _table(found)
     done = "released" if execute else "would be released; nothing was changed; add --execute"
-    click.echo(f"{len(found)} with an unknown outcome, as {decision}: {done}", err=True)
+    echo(f"{len(found)} with an unknown outcome, as {decision}: {done}", err=True)
     if skipped:
-        click.echo(f"{skipped} had changed in the meantime and were skipped", err=True)
+        echo(f"{skipped} had changed in the meantime and were skipped", err=True)
 
 
 @leases.command()
@@ -164,11 +164,11 @@ def jobs(*, execute: bool, as_json: bool) -> None:
     click.get_current_context().call_on_close(store.close)
     found = [_job(one) for one in (store.reap() if execute else store.expired())]
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        echo_json(found)
     else:
         _print((tuple(one.values()) for one in found), ("JOB", "SCOPE", "TASK", "CREATED"))
     done = "marked lost, scopes freed" if execute else "nothing was changed; --execute marks them lost"
-    click.echo(f"{len(found)} jobs with an expired lease: {done}", err=True)
+    echo(f"{len(found)} jobs with an expired lease: {done}", err=True)
 
 
 def _job(expired: ExpiredScope) -> dict[str, str]:
@@ -199,7 +199,7 @@ def _found(store: RecordStore, selected: RecordFilter) -> list[Record]:
 
 
 def _data(record: Record) -> dict[str, Any]:
-    from repot.config.masking import masked
+    from repot.masking import masked
 
     found = asdict(record) | {"state": record.state.value, "remaining_s": round(record.remaining_s, 1)}
     del found["owner"]
@@ -233,4 +233,4 @@ def _table(records: Iterable[Record]) -> None:
 
 def _print(rows: Iterable[tuple[str, ...]], heads: tuple[str, ...]) -> None:
     for line in columns(rows, heads):
-        click.echo(line)
+        echo(line)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repot.cli.celery_command import explain_refusals
-from repot.cli.output import closed_pipe_is_no_error
+from repot.cli.output import closed_pipe_is_no_error, echo
 from repot.errors import Interrupted, RepotError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _Repot(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+            echo("interrupted", err=True)
             ctx.exit(Interrupted.exit_code)
         except Exception as error:  # noqa: BLE001 - the last frame: an unforeseen error must not show a password either
             with closed_pipe_is_no_error():
@@ -77,21 +77,19 @@ class _Repot(click.Group):
 
 def _report(error: Exception, *, with_traceback: bool) -> int:
     """Print what failed and what to do next; return the exit code."""
-    from repot.config.masking import masked
-
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRA:
-        click.echo(f"error: this command needs {error.name}, which is not installed", err=True)
-        click.echo(f"hint: pip install 'repot[{_EXTRA[error.name]}]'", err=True)
+        echo(f"error: this command needs {error.name}, which is not installed", err=True)
+        echo(f"hint: pip install 'repot[{_EXTRA[error.name]}]'", err=True)
         return RepotError.exit_code
     if with_traceback or not isinstance(error, RepotError):
-        click.echo(masked(traceback.format_exc()), err=True)
+        echo(traceback.format_exc(), err=True)
     if not isinstance(error, RepotError):
-        click.echo("error: repot itself failed; please report the lines above", err=True)
+        echo("error: repot itself failed; please report the lines above", err=True)
         return RepotError.exit_code
     # some messages contain text of an application
-    click.echo(f"error: {masked(error.message)}", err=True)
+    echo(f"error: {error.message}", err=True)
     if error.hint:
-        click.echo(f"hint: {masked(error.hint)}", err=True)
+        echo(f"hint: {error.hint}", err=True)
     return error.exit_code
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repot.chaos.report.matrix import CellStatus
-from repot.sanitize import sanitize
+from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,11 +35,11 @@ def side_by_side(laid_out: Matrix) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("scenario", no_wrap=True)
     for column in laid_out.columns:
-        head = Text(f"{sanitize(column.profile.name)}\n{column.guarded}")
+        head = Text(f"{readable(column.profile.name)}\n{column.guarded}")
         table.add_column(head, min_width=_longest_word(laid_out, column))
     for row in laid_out.rows:
         summaries = laid_out.row(row)
-        table.add_row(sanitize(row.name), *(_verdict(summary.status, _text(summary)) for summary in summaries))
+        table.add_row(readable(row.name), *(_verdict(summary.status, _text(summary)) for summary in summaries))
     return table
 
 
@@ -52,7 +52,7 @@ def width(table: Table) -> int:
 def cell_by_cell(laid_out: Matrix) -> Iterator[Text | Table]:
     """Yield the name of each scenario, then the lines of its cells."""
     for row in laid_out.rows:
-        yield Text(sanitize(row.name), style="bold")
+        yield Text(readable(row.name), style="bold")
         known = (summary for summary in laid_out.row(row) if summary.cell in laid_out.summaries)
         yield lines((summary.cell, summary.status, _text(summary)) for summary in known)
 
@@ -64,7 +64,7 @@ def lines(cells: Iterable[tuple[Cell, CellStatus, str]]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for cell, status, text in cells:
-        table.add_row(sanitize(cell.profile), "guarded" if cell.guard else "plain", _verdict(status, text))
+        table.add_row(readable(cell.profile), "guarded" if cell.guard else "plain", _verdict(status, text))
     return table
 
 

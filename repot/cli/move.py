@@ -28,8 +28,8 @@ from repot.cli.move_options import (
     settings_of,
 )
 from repot.cli.move_output import print_checks, print_revert, print_status
+from repot.cli.output import echo, echo_json, echo_line
 from repot.cli.plan_output import note_choice, refuse_losses, show_plan
-from repot.sanitize import sanitize
 
 if TYPE_CHECKING:
     from repot.config import WorkerSettings
@@ -91,7 +91,7 @@ def start(*, name: str, execute: bool, force: bool, as_json: bool, **given: Any)
     order = order_of(check_name(name), addresses, given, settings)
     if not execute:
         show_plan(order, settings, given["sample"], as_json=as_json)
-        click.echo("nothing was changed; add --execute", err=True)
+        echo("nothing was changed; add --execute", err=True)
         return
     remember(directory_of(settings), name, addresses)
     note_choice(order, as_json=as_json)
@@ -114,7 +114,7 @@ def status(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
         shown = status(find_record(found.journal, name), found.journal.now())
         shown |= {"audit": [json.loads(one) for one in found.journal.audit()]}
     if as_json:
-        click.echo(json.dumps(shown, indent=2))
+        echo_json(shown)
         return
     print_status(shown)
 
@@ -220,7 +220,7 @@ def revert(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
         _run(order_back(name, addresses, given, record), settings, as_json=as_json)
         return
     print_revert(checks, as_json=as_json)
-    click.echo("nothing was changed; add --execute", err=True)
+    echo("nothing was changed; add --execute", err=True)
 
 
 def _both(found: Addresses | None) -> Addresses:
@@ -245,7 +245,7 @@ def _ask(name: str, given: dict[str, Any], wanted: Request) -> None:
     with _opened(name, given, settings_of()) as found:
         find_record(found.journal, name)
         found.journal.ask({"wanted": wanted}, audit_line(f"asked: {wanted}"))
-    click.echo(f"the move {name!r} was asked to {wanted}", err=True)
+    echo(f"the move {name!r} was asked to {wanted}", err=True)
 
 
 def _run(order: Order, settings: WorkerSettings, *, as_json: bool) -> None:
@@ -261,6 +261,12 @@ def _run(order: Order, settings: WorkerSettings, *, as_json: bool) -> None:
         account = found.run(stopping, Progress(found, as_json=as_json))
         left = [one for one in (found.dead_letters_left(), found.left_in_hand()) if one]
     shown = counts(account)
-    click.echo(json.dumps(shown) if as_json else "  ".join(f"{name} {count}" for name, count in shown.items()))
+    if as_json:
+        echo_json(shown, indent=None)
+    else:
+        echo("  ".join(f"{name} {count}" for name, count in shown.items()))
     for text in left:
-        click.echo(json.dumps({"note": text}) if as_json else sanitize(text), err=True)
+        if as_json:
+            echo_json({"note": text}, indent=None, err=True)
+        else:
+            echo_line(text, err=True)

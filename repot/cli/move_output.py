@@ -6,9 +6,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from repot.sanitize import sanitize
+from repot.cli.output import echo, echo_json, echo_line
+from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from repot.migrate.verify import QueueCheck
@@ -19,12 +18,12 @@ def print_status(shown: dict[str, Any]) -> None:
     for name, value in shown.items():
         if isinstance(value, list):
             for one in value:
-                click.echo(f"{name + ':':<16} {sanitize(json.dumps(one))}")
+                echo(f"{name + ':':<16} {readable(json.dumps(one))}")
         elif isinstance(value, dict):
             counts = ", ".join(f"{what} {count}" for what, count in value.items())
-            click.echo(f"{name + ':':<16} {counts}")
+            echo(f"{name + ':':<16} {counts}")
         elif value is not None:
-            click.echo(f"{name + ':':<16} {sanitize(str(value))}")
+            echo(f"{name + ':':<16} {readable(str(value))}")
 
 
 def print_revert(checks: list[QueueCheck], *, as_json: bool) -> None:
@@ -41,11 +40,11 @@ def print_revert(checks: list[QueueCheck], *, as_json: bool) -> None:
         for one in checks
     ]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo_json(rows)
         return
     for one in rows:
-        click.echo(
-            f"{sanitize(str(one['to']))} -> {sanitize(str(one['queue']))}: {one['in_target']} of {one['delivered']} "
+        echo(
+            f"{readable(str(one['to']))} -> {readable(str(one['queue']))}: {one['in_target']} of {one['delivered']} "
             f"delivered would go back; {one['given_back']} were given back before, and {one['gone']} are not in the "
             "queue any more: consumed, delayed, or in the hands of workers"
         )
@@ -91,11 +90,11 @@ def print_checks(checks: list[QueueCheck], *, as_json: bool, is_verbose: bool) -
 
     shown = [asdict(one) for one in checks]
     if as_json:
-        click.echo(json.dumps(shown, indent=2))
+        echo_json(shown)
     else:
-        click.echo(_verdict(checks))
+        echo(_verdict(checks))
         for check, fields in zip(checks, shown, strict=True):
-            click.echo(sanitize(_check_line(check)))
+            echo_line(_check_line(check))
             if is_verbose:
                 print_status(fields)
     problems = [f"{one.queue}: {problem}" for one in checks for problem in one.problems]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from repot.cli.output import echo_json, echo_line
 from repot.errors import BrokerUnreachable, FactUnknown
 from repot.migrate.account import total
-from repot.sanitize import sanitize
 
 if TYPE_CHECKING:
     from repot.migrate.move import Move
@@ -70,7 +67,10 @@ class Progress:
             "seconds_left": round(left / rate) if left is not None and rate else None,
             **self._account(),
         }
-        click.echo(json.dumps(shown) if self._as_json else sanitize(_line(shown)), err=True)
+        if self._as_json:
+            echo_json(shown, indent=None, err=True)
+        else:
+            echo_line(_line(shown), err=True)
 
     def _left(self, queue: str, shown: _Shown, moved: int) -> int | None:
         counted_at, moved_then, count = shown.counted

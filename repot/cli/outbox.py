@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 from repot.cli.columns import columns
 from repot.cli.dlq_options import refuse_blank
 from repot.cli.dlq_output import age
+from repot.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,7 +67,7 @@ def relay(*, once: bool, host: str, port: int | None, hosts: tuple[str, ...]) ->
             serving = probes(found.state, store, host, port, hosts)
         with serving:
             found.run(stop, once=once)
-        click.echo(f"{found.state.published} published", err=True)
+        echo(f"{found.state.published} published", err=True)
         backlog = store.backlog()
     if once and backlog.waiting + backlog.parked:
         message = f"{backlog.waiting} messages wait for another attempt, and {backlog.parked} are parked"
@@ -92,12 +92,12 @@ def list_messages(
         backlog = store.backlog()
     if as_json:
         shown = [{**asdict(one), "state": _state(one, now), "age_s": round(now - one.created_at, 3)} for one in rows]
-        click.echo(json.dumps({"messages": shown, "backlog": asdict(backlog)}, indent=2))
+        echo_json({"messages": shown, "backlog": asdict(backlog)})
         return
     if rows:
         _table(rows, now)
     oldest = "" if backlog.oldest_s is None else f", the oldest for {age(backlog.oldest_s)}"
-    click.echo(f"{backlog.waiting} waiting{oldest}; {backlog.delayed} delayed; {backlog.parked} parked", err=True)
+    echo(f"{backlog.waiting} waiting{oldest}; {backlog.delayed} delayed; {backlog.parked} parked", err=True)
 
 
 @outbox.command()
@@ -147,19 +147,19 @@ def _change(
     with _opened() as (_, store):
         found = [one for one in store.rows(ids=ids, tasks=tasks) if wanted(one)]
         if execute:
-            click.echo(f"{act(store)([one.id for one in found])} {done}", err=True)
+            echo(f"{act(store)([one.id for one in found])} {done}", err=True)
             return
         now = store.now()
     if found:
         _table(found, now)
-    click.echo(f"{len(found)} would be {done}", err=True)
+    echo(f"{len(found)} would be {done}", err=True)
     if found:
-        click.echo("nothing was changed; add --execute", err=True)
+        echo("nothing was changed; add --execute", err=True)
 
 
 def _table(rows: list[Row], now: float) -> None:
     for line in columns([_cells(one, now) for one in rows], _HEADS):
-        click.echo(line)
+        echo(line)
 
 
 def _cells(row: Row, now: float) -> tuple[str, ...]:

@@ -1,23 +1,45 @@
-"""End a command cleanly when its output pipe is closed, as by `head`, or its output cannot be written."""
+"""Print text and JSON without secrets and control characters; end cleanly when the output cannot be written.
+
+A pipe may be closed early, as by `head`.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import select
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from repot.errors import RepotError
+from repot.masking import masked
+from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: The exit code of a program that SIGPIPE ended, as a shell reports it: 128 and the number of the signal.
 PIPE_CLOSED = 141
+
+
+def echo(text: object = "", *, err: bool = False, bold: bool = False, nl: bool = True) -> None:
+    """Print text that may hold names, exceptions or addresses; line breaks and tabs stay."""
+    shown = readable(text, keep="\n\t")
+    click.echo(click.style(shown, bold=True) if bold else shown, err=err, nl=nl)
+
+
+def echo_json(data: Any, *, err: bool = False, indent: int | None = 2) -> None:  # noqa: ANN401 - any JSON
+    """Print data as JSON with secrets masked; JSON escapes control characters itself. Other types become text."""
+    click.echo(json.dumps(masked(data), indent=indent, default=lambda one: str(masked(str(one)))), err=err)
+
+
+def echo_line(text: object, *, err: bool = False) -> None:
+    """Print text that may hold names, exceptions or addresses as one line: line breaks are escaped."""
+    click.echo(readable(text), err=err)
 
 
 @contextmanager

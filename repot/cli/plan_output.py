@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from repot.brokers.facts import Unknown
 from repot.cli.columns import columns
+from repot.cli.output import echo, echo_json, echo_line
 from repot.migrate.risks import size
-from repot.sanitize import sanitize
+from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from repot.config import WorkerSettings
@@ -45,9 +43,9 @@ def show_plan(order: Order, settings: WorkerSettings, sample: int, *, as_json: b
             "target": order.addresses.target.url.masked(),
             "brokers": brokers,
         }
-        click.echo(json.dumps(addresses | plain(plan) | {"problems": problems}, indent=2, default=str))
+        echo_json(addresses | plain(plan) | {"problems": problems})
     else:
-        click.echo(f"from {brokers[0]} ({order.addresses.source.url}) to {brokers[1]} ({order.addresses.target.url})")
+        echo(f"from {brokers[0]} ({order.addresses.source.url}) to {brokers[1]} ({order.addresses.target.url})")
         _print(plan)
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     _refuse(problems, f"{count}; the plan lists them all.")
@@ -59,11 +57,11 @@ def note_choice(order: Order, *, as_json: bool) -> None:
         return
     if as_json:
         found = {"queues": order.choice.read, "notes": order.choice.notes, "unknown": order.choice.unknown}
-        click.echo(json.dumps(found), err=True)
+        echo_json(found, indent=None, err=True)
         return
     for kind, texts in (("queue", order.choice.read), ("note", order.choice.notes), ("unknown", order.choice.unknown)):
         for text in texts:
-            click.echo(f"{kind}: {sanitize(text)}", err=True)
+            echo_line(f"{kind}: {text}", err=True)
 
 
 def refuse_losses(order: Order, settings: WorkerSettings, sample: int) -> None:
@@ -118,7 +116,7 @@ def _print(plan: Plan) -> None:
 
 
 def _print_queue(plan: QueuePlan) -> None:
-    click.echo(f"\n{sanitize(plan.queue)} -> {sanitize(plan.to)}")
+    echo(f"\n{readable(plan.queue)} -> {readable(plan.to)}")
     _line("source", _text(plan.source))
     _line("by priority", _text(plain(plan.by_priority)))
     _print_traffic(plan)
@@ -138,12 +136,12 @@ def _print_queue(plan: QueuePlan) -> None:
         for task, one in plan.tasks.items()
     ]
     for line in columns(rows, _HEADS) if rows else ():
-        click.echo(f"  {line}")
+        echo(f"  {line}")
     _print_remarks(plan)
 
 
 def _print_goal(plan: GoalPlan) -> None:
-    click.echo(f"\ntarget queue {sanitize(plan.queue)}")
+    echo(f"\ntarget queue {readable(plan.queue)}")
     _line("would come", _text(plain(plan.coming)))
     _line("limits", _text(plain(plan.limits)))
     _print_traffic(plan)
@@ -176,7 +174,7 @@ def _print_remarks(plan: Remarks) -> None:
 
 
 def _line(name: str, text: str) -> None:
-    click.echo(f"  {name}: {sanitize(text)}")
+    echo_line(f"  {name}: {text}")
 
 
 def _text(found: dict[str, Any] | str) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from repot.cli.output import echo, echo_json, echo_line
 from repot.cli.rollout_options import change_options, changed_by, differences, plan_of, plan_options, stated
 from repot.cli.rollout_page import report, serve
-from repot.sanitize import sanitize
 from repot.worker.holder import user
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def start(*, name: str, abort_is_no_error: bool, execute: bool, as_json: bool, *
     goes_on = _say_plan_that_goes_on(name, stated(given), settings)
     if not execute:
         _show_plan(name, goes_on or found, led, settings, as_json=as_json)
-        click.echo("nothing was changed; add --execute", err=True)
+        echo("nothing was changed; add --execute", err=True)
         return
     from repot.rollout.entry_checks import refusals
 
@@ -98,10 +98,10 @@ def status(*, name: str, as_json: bool) -> None:
         depths = opened.depths()
         shown, _ = snapshot(opened, depths)
     if as_json:
-        click.echo(json.dumps(shown, indent=2))
+        echo_json(shown)
         return
     for line in _status_lines(shown):
-        click.echo(sanitize(line))
+        echo_line(line)
 
 
 @rollout.command()
@@ -113,10 +113,10 @@ def history(*, name: str, as_json: bool) -> None:
         opened.record()
         states = [one.as_dict() for one in opened.records.history(name)]
     if as_json:
-        click.echo(json.dumps(states, indent=2))
+        echo_json(states)
         return
     for one in states:
-        click.echo(sanitize(_line(one)))
+        echo_line(_line(one))
 
 
 @rollout.command()
@@ -138,7 +138,7 @@ def change(*, name: str, why: str, **given: Any) -> None:  # noqa: ANN401
         after = changed_by(before, changed, settings)
         differing = ", ".join(differences(before, after))
         if not differing:
-            click.echo("the plan is so already", err=True)
+            echo("the plan is so already", err=True)
             return
         _say(opened.change_plan(lambda now: changed_by(now, changed, settings), user(), _because(differing, why)))
 
@@ -215,7 +215,7 @@ def _say_plan_that_goes_on(name: str, given: dict[str, Any], settings: WorkerSet
             return None
         plan: Plan = opened.store.plan()
     for one in differences(plan, changed_by(plan, given, settings)):
-        click.echo(f"note: the plan stays as it is ({one}); `repot rollout change {name}` changes it", err=True)
+        echo_line(f"note: the plan stays as it is ({one}); `repot rollout change {name}` changes it", err=True)
     return plan
 
 
@@ -234,7 +234,7 @@ def _opened(name: str, settings: WorkerSettings) -> Any:  # noqa: ANN401 - a con
 def _say_queues(led: LedQueues) -> None:
     for kind, texts in (("queue", led.read), ("note", led.notes)):
         for text in texts:
-            click.echo(sanitize(f"{kind}: {text}"), err=True)
+            echo_line(f"{kind}: {text}", err=True)
 
 
 def _show_plan(name: str, plan: Plan, led: LedQueues, settings: WorkerSettings, *, as_json: bool) -> None:
@@ -256,16 +256,16 @@ def _show_plan(name: str, plan: Plan, led: LedQueues, settings: WorkerSettings, 
         shown = {"name": name, "source": source.masked(), "target": target.masked(), **json.loads(plan.to_json())}
         found = {"obstacles": obstacles, "warnings": warned, "depths": depths, "readers": readers}
         found |= {"found": led.read, "notes": led.notes}
-        click.echo(json.dumps(shown | found, indent=2))
+        echo_json(shown | found)
     else:
-        click.echo(f"{name}: from {source.masked()} to {target.masked()}")
-        click.echo(f"steps: {', '.join(f'{step:.0%}' for step in plan.steps)}, each at least {plan.bake_s:g} s")
+        echo(f"{name}: from {source.masked()} to {target.masked()}")
+        echo(f"steps: {', '.join(f'{step:.0%}' for step in plan.steps)}, each at least {plan.bake_s:g} s")
         _say_queues(led)
         for side, found_depths in depths.items():
             for line in _queue_lines(side, plan.queues, found_depths, readers[side]):
-                click.echo(sanitize(line))
+                echo_line(line)
         for line in warned:
-            click.echo(sanitize(f"warning: {line}"), err=True)
+            echo_line(f"warning: {line}", err=True)
     _refuse(obstacles, hint="Start workers with WORKER_ROLLOUT_SIDE=target: they declare the queues.")
 
 
@@ -314,21 +314,21 @@ def _lead(opened: Any, *, abort_is_no_error: bool, as_json: bool) -> None:  # no
             lines += [f"  {one.verdict}: {one.reason}" for one in seen.judgement.findings if one.verdict != "pass"]
         for line in lines:
             if line not in said:
-                click.echo(sanitize(line), err=True)
+                echo_line(line, err=True)
         said[:] = lines
 
     with stop_on_signal(stopping):
         record = opened.controller().run(stopping, show)
     if as_json:
-        click.echo(json.dumps(record.as_dict()))
+        echo_json(record.as_dict(), indent=None)
     else:
-        click.echo(sanitize(_line(record.as_dict())))
+        echo_line(_line(record.as_dict()))
     if record.phase == Phase.ABORTED and not abort_is_no_error:
         message = f"the rollout {opened.name!r} was aborted, and all work goes to {record.source}"
         hint = f"`repot rollout history {opened.name}` says why; `repot rollout promote` begins again."
         raise RolloutAborted(message, hint=hint)
     if record.phase == Phase.DONE:
-        click.echo(
+        echo(
             f"set WORKER_BROKER_URL to {record.target} for good, and unset WORKER_ROLLOUT, WORKER_ROLLOUT_TARGET and "
             "WORKER_ROLLOUT_SIDE",
             err=True,
@@ -336,7 +336,7 @@ def _lead(opened: Any, *, abort_is_no_error: bool, as_json: bool) -> None:  # no
 
 
 def _say(record: RolloutRecord) -> None:
-    click.echo(sanitize(_line(record.as_dict())), err=True)
+    echo_line(_line(record.as_dict()), err=True)
 
 
 def _line(shown: dict[str, Any]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from contextlib import closing
 from pathlib import Path
 
 import click
 
-from repot.sanitize import sanitize
+from repot.cli.output import echo, echo_json, echo_line
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -57,7 +56,7 @@ def serve(
 
     def announce() -> None:
         shown = f"[{host}]" if ":" in host else host
-        click.echo(f"the rollout {name} is on http://{shown}:{port}", err=True)
+        echo(f"the rollout {name} is on http://{shown}:{port}", err=True)
         if acts and not token_file:
             click.echo(f"token for acts: {token}", err=True)
 
@@ -93,6 +92,6 @@ def report(*, name: str, html: Path | None, as_json: bool) -> None:
         except OSError as error:
             message = f"the report cannot be written to {html}: {error.strerror}"
             raise ReportUnwritable(message, hint="Name another file.") from error
-        click.echo(sanitize(f"{html} has the report"), err=True)
+        echo_line(f"{html} has the report", err=True)
     if as_json:
-        click.echo(json.dumps({"state": shown, "series": series}, indent=2))
+        echo_json({"state": shown, "series": series})

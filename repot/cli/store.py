@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
+
+from repot.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,15 +54,15 @@ def _migrate(migrations: Migrations, *, execute: bool, form: str, as_json: bool)
         versions = [{"version": one.version, "title": one.title} for one in pending]
         data = {"current": migrations.current(), "pending": [] if execute else versions, "done": []}
         data["done"] = [one.version for one in done]
-        click.echo(json.dumps(data | {"sql": statements}, indent=2))
+        echo_json(data | {"sql": statements})
     elif not execute and statements:
         click.echo(_WRITTEN[form](statements))
     for one in done:
-        click.echo(f"version {one.version}: {one.title}", err=True)
+        echo(f"version {one.version}: {one.title}", err=True)
     if not (pending and done) and not migrations.pending():
-        click.echo(f"the tables are up to date, at version {migrations.current()}", err=True)
+        echo(f"the tables are up to date, at version {migrations.current()}", err=True)
     elif not execute:
-        click.echo("nothing was changed; add --execute, or run this yourself", err=True)
+        echo("nothing was changed; add --execute, or run this yourself", err=True)
 
 
 def _sql(statements: Sequence[str]) -> str:

@@ -14,8 +14,7 @@ from rich.text import Text
 
 from repot.chaos.report.matrix import counts, matrix, status
 from repot.cli import matrix_table
-from repot.config.masking import masked
-from repot.sanitize import sanitize
+from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -85,7 +84,7 @@ def results(campaign: Campaign) -> None:
         console.print(text)
     for one in campaign.unmeasured:
         if one.failed:
-            console.print(Text.assemble(("FAILED ", "bold red"), f"{one.cell.name}: {sanitize(one.why)}"))
+            console.print(Text.assemble(("FAILED ", "bold red"), f"{one.cell.name}: {readable(one.why)}"))
     for result in campaign.unexpected:
         _unexpected(console, result)
 
@@ -136,7 +135,7 @@ class CampaignProgress:
 
     def serves(self, product: str, version: str, variable: str, url: str) -> None:
         """Print the address of a private server, and the variable that names such an address."""
-        self._line(f"{product} {version}: {variable}={masked(url)}", aside=True)
+        self._line(f"{product} {version}: {variable}={url}", aside=True)
 
     def step(self, case: Case, text: str) -> None:
         """Show the step of a case."""
@@ -156,7 +155,7 @@ class CampaignProgress:
         if aside and self._quiet_servers:
             return
         self._console.print(
-            f"{monotonic() - self._begun:6.1f} s  {masked(text)}", highlight=False, markup=False, soft_wrap=True
+            f"{monotonic() - self._begun:6.1f} s  {readable(text)}", highlight=False, markup=False, soft_wrap=True
         )
 
     def _picture(self) -> Table:
@@ -175,7 +174,7 @@ def _titles(kind: str, known: Iterable[Titled]) -> None:
     table.add_column(kind, no_wrap=True)
     table.add_column("description")
     for one in known:
-        table.add_row(sanitize(one.name), sanitize(one.title))
+        table.add_row(readable(one.name), readable(one.title))
     _data().print(table)
 
 
@@ -198,7 +197,7 @@ def _unexpected(console: Console, result: Result) -> None:
     found = f"found {result.verdict}, expected {result.expected or 'nothing bad'}"
     console.print(head)
     console.print(Padding(Text(found), (0, 0, 0, 2), expand=False))
-    console.print(Padding(Text(sanitize(result.command), style="dim"), (0, 0, 0, 2), expand=False))
+    console.print(Padding(Text(readable(result.command), style="dim"), (0, 0, 0, 2), expand=False))
 
 
 def _table(*heads: str) -> Table:

@@ -10,7 +10,6 @@ their name as a single word: no other key matches.
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -19,6 +18,7 @@ import amqp
 from kombu.common import Broadcast
 
 from repot.config.queues import is_delayed
+from repot.logs import get_logger
 from repot.upstream import delay_queues
 from repot.upstream.declarable import Declarable
 from repot.upstream.delay_queues import BITS, LAST_LEVEL, level_name
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kombu import Queue
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: The exchange to which delayed messages are sent.
 ENTRY = level_name(LAST_LEVEL)

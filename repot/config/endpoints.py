@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from repot.config.broker_kinds import kind_of
-from repot.config.masking import masked
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

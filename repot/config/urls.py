@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from repot.config.broker_kinds import BrokerKind, kind_of
-from repot.config.masking import masked
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import contextmanager
 from threading import Event
@@ -14,6 +13,7 @@ from sqlalchemy.pool import StaticPool
 
 from repot.database.failures import Meaning, failure, is_read_only, meaning_of
 from repot.errors import ConfigInvalid, StoreMisconfigured
+from repot.logs import get_logger
 from repot.upstream.native_threads import sharing_key
 from repot.waiting import spread
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from repot.config import ServiceUrl, WorkerSettings
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import exc
 
-from repot.config.masking import masked
 from repot.errors import RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from repot.config import ServiceUrl

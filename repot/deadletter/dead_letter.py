@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from repot.brokers.headers import REPLAY_HEADER
 from repot.deadletter.reason import UNREADABLE, Reason
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,8 +113,9 @@ def make_dead_letter(message: Message, death: Death) -> Message:
     properties = {name: value for name, value in message.properties.items() if name != "expiration"}
     recorded = replace(
         death,
-        message=death.message[:_MAX_MESSAGE],
-        traceback=death.traceback[-_MAX_TRACEBACK:],
+        # other programs read the queue
+        message=str(masked(death.message))[:_MAX_MESSAGE],
+        traceback=str(masked(death.traceback))[-_MAX_TRACEBACK:],
         ttl_ms=message.properties.get("expiration"),
         replays=_number(message.headers.get(REPLAYS_HEADER)),
         sent_at=_seconds(message.properties.get("timestamp")),

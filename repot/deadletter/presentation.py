@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from repot.config.masking import masked
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from repot.deadletter.dead_letter import DeadLetter

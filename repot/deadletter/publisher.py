@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from kombu.exceptions import OperationalError
 
 from repot.brokers.message import Message, publish
-from repot.config.masking import masked
 from repot.config.queues import DeadLetterQueue
 from repot.deadletter.dead_letter_events import dead_lettered
 from repot.forks import no_fork
+from repot.logs import get_logger
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: An idle connection is closed after this time: no heartbeats are sent on it.
 IDLE_S = 3.0

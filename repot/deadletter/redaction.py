@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.message import media_type
-from repot.config.masking import MASK
+from repot.masking import MASK
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from repot.brokers.facts import release_of
-from repot.config.masking import masked
 from repot.doctor.config import Waiver
 from repot.doctor.release import SINCE
 from repot.doctor.rule import Finding, Location, Rule, Severity, with_location
 from repot.errors import FactUnknown, FindingsFound
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

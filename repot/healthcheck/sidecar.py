@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request, Response
 from repot.healthcheck.metrics import Metrics
 from repot.healthcheck.queue_counts import QueueCounter
 from repot.healthcheck.worker_probe import WorkerProbe, timed_out
+from repot.masking import masked
 from repot.worker.status_file import WorkerPhase
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def _age_s(instant: float | None, now: float) -> float | None:
 
 
 def _json(status: int, body: dict[str, Any]) -> Response:
-    return Response(dumps(body), status, media_type="application/json", headers={"cache-control": "no-store"})
+    return Response(dumps(masked(body)), status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 def _is_loopback(host: str) -> bool:

@@ -8,11 +8,11 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from repot.config import Role, celery_config
-from repot.config.masking import masked
 from repot.healthcheck.liveness import find_status, liveness
 from repot.healthcheck.ping import PingClient, PingOutcome, PingResult
 from repot.healthcheck.probe_result import ProbeResult, WorkerState
 from repot.healthcheck.readiness import StallDetector, readiness_from_ping, readiness_from_status, stalled
+from repot.masking import masked
 from repot.waiting import wait_until
 from repot.worker import tcp_info
 from repot.worker.status_file import WorkerStatus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repot.config.masking import masked
+from repot.masking import masked
 
 #: Characters of an exception's text that are stored.
 MAX_LENGTH = 1000

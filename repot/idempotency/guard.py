@@ -5,7 +5,6 @@ It knows nothing of Celery's messages: its caller decides what to do with an ans
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from repot.idempotency.records import (
     State,
 )
 from repot.idempotency.stores import open_store
+from repot.logs import get_logger
 from repot.renewal import Renewer
 from repot.upstream.app_state import state_of
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from repot.idempotency.policy import Policy
     from repot.idempotency.records import Answer, LeaseStore
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: The fencing token of a run without a lease, below all others: a store that compares refuses it after any guarded run.
 NO_FENCING_TOKEN = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from repot.idempotency.records import (
     RunOutcome,
     State,
 )
+from repot.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from repot.idempotency.fingerprint import Fingerprint
     from repot.idempotency.records import Answer, Ending, LeaseRequest
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Records that are read in one round trip.
 _PAGE = 500

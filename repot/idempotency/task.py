@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -32,6 +31,7 @@ from repot.idempotency.guard_events import GuardEvent, guard_event
 from repot.idempotency.policy import FAIL_OPEN, Backoff, Policy
 from repot.idempotency.records import COMMITTED, Done, Failed, Mismatch, Parked, Running, RunOutcome
 from repot.idempotency.transaction import committing, transactional
+from repot.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from repot.idempotency.guard import Guard
     from repot.idempotency.records import Answer, Ending
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Message headers; Celery copies them to a retry.
 KEY_HEADER = "repot_key"

@@ -6,7 +6,6 @@ commit decides both: a worker that dies before it leaves neither, one that dies 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, contextmanager
 from inspect import iscoroutinefunction
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from repot.errors import ConfigInvalid, LeaseLost, RepotError
 from repot.idempotency.records import FinishResult, State
+from repot.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from repot.idempotency.guard import Lease
     from repot.idempotency.records import Ending, LeaseStore
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class TransactionalStore(Protocol):

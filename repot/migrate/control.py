@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from repot.config.masking import masked
 from repot.errors import MoveStopped, RepotError
+from repot.logs import get_logger
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from repot.brokers.moving import QueueHold
     from repot.migrate.window import Window
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _SLICE_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0

@@ -11,13 +11,13 @@ although they were delivered are recognised and not sent again.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from repot.brokers.moving import HoldsDelayed, Release
-from repot.config.masking import masked
 from repot.errors import AlreadyMoving, BrokerUnreachable, LeaseLost, MoveStopped, RepotError, ReservationLost
+from repot.logs import get_logger
+from repot.masking import masked
 from repot.migrate.identity import identity_of, task_id
 from repot.migrate.read_ahead import ReadAhead
 from repot.migrate.window import Window, abandoned, counted, marked, nothing, recognised
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from repot.migrate.route import Route
     from repot.migrate.window import Entry
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Phases after the queue itself: what is not due yet, and what has become due meanwhile.
 _DELAYED, _DUE = "delayed", "due"

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 from repot.brokers.conditions import HasConditions
 from repot.brokers.facts import Unknown
-from repot.config.masking import masked
 from repot.deadletter.reason import Reason
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown, FactUnknown, HoldersUnknown
+from repot.masking import masked
 from repot.migrate.move import circle
 from repot.migrate.orphans import look_ahead
 from repot.migrate.revoked import revoked_ids

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from kombu.exceptions import OperationalError
 
 from repot.brokers.facts import Unknown
-from repot.config.masking import masked
 from repot.errors import BrokerUnreachable
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

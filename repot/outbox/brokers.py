@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from repot.brokers.headers import ROLLOUT_HEADER, RolloutStamp
 from repot.brokers.moving import MoveTarget, Outgoing
 from repot.brokers.publishing import PublishOutcome
 from repot.errors import BrokerUnreachable
+from repot.logs import get_logger
 from repot.routing.choice import Side, chosen
 from repot.routing.counters import Counters
 from repot.worker.rollout import followed
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from repot.outbox.store import Row
     from repot.routing.record import RolloutRecord
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def open_sender(settings: WorkerSettings, on_wait: Callable[[], None] = lambda: None) -> Sender:

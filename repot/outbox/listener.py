@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import select
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import exc
 
+from repot.logs import get_logger
 from repot.outbox.sending import CHANNEL
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from repot.database.connection import Database
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Seconds between two looks at a database that announces nothing, and at one that does: due tasks are not announced.
 POLL_S = 0.5

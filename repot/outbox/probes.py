@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from repot.errors import StoreMisconfigured, StoreUnreachable
 from repot.healthcheck.serve import GRACE_S, listen, server_config
 from repot.healthcheck.sidecar import CachedCall
+from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +76,9 @@ def _app(state: RelayState, store: OutboxStore) -> FastAPI:
 
 
 def _answer(*, ok: bool, text: str) -> Response:
-    return Response(f"{text}\n", 200 if ok else 503, media_type="text/plain", headers={"cache-control": "no-store"})
+    return Response(
+        f"{readable(text)}\n", 200 if ok else 503, media_type="text/plain", headers={"cache-control": "no-store"}
+    )
 
 
 class _RelayCollector(Collector):

@@ -6,14 +6,14 @@ the next one publishes again with the same task ids: at most 600 messages.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from repot.config.masking import masked
 from repot.errors import BrokerUnreachable, LeaseLost, StoreUnreachable
+from repot.logs import get_logger
+from repot.masking import masked
 from repot.outbox.brokers import open_sender
 from repot.outbox.listener import Listener
 from repot.outbox.publishing import Outcome, publish
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from repot.outbox.publishing import Sender
     from repot.outbox.store import OutboxStore, Row
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Seconds until a relay that stands by asks for the lease again, and until one that had an error goes on.
 _STANDBY_S, _AFTER_ERROR_S = 1.0, 1.0

@@ -7,10 +7,10 @@ longer than its lease changes nothing afterwards.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from repot.errors import RolloutConflict, StoreUnreachable
+from repot.logs import get_logger
 from repot.rollout.observations import Recorder
 from repot.rollout.phases import Phase, next_change
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from repot.rollout.rollout import Rollout
     from repot.routing.record import RolloutRecord
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Seconds between two looks, and of the lease.
 INTERVAL_S, LEASE_S = 1.0, 15.0

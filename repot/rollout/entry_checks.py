@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repot.brokers.facts import Unknown
-from repot.config.masking import masked
 from repot.doctor.collect import DoctorRequest, collect_facts
 from repot.doctor.config import read_config
 from repot.doctor.registry import all_rules, select_rules
@@ -15,6 +14,7 @@ from repot.doctor.rule import Severity, few
 from repot.doctor.runner import run_rules
 from repot.errors import RepotError
 from repot.idempotency.durability import weaknesses
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from repot.config.capabilities import NAMING_OPTIONS
-from repot.config.masking import masked
 from repot.errors import BrokerUnreachable, RepotError
+from repot.masking import masked
 from repot.migrate.addresses import Address
 from repot.queues import find_queues
 from repot.queues.deployment import notes, refusals, unknowns

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from repot.errors import RolloutNotFound
+from repot.masking import masked
 from repot.rollout.acts import ACTS
 from repot.rollout.observations import figures
 from repot.rollout.phases import Phase
@@ -70,4 +71,5 @@ def snapshot(
         ],
         "history": [one.as_dict() for one in rollout.records.history(rollout.name)],
     }
-    return shown, samples
+    # reasons of people, and what servers answered, go to the page and into reports
+    return cast("dict[str, Any]", masked(shown)), samples

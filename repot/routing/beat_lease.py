@@ -7,12 +7,12 @@ grow: a beat that was frozen cannot put an older run over a later one.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, uuid5
 
 from repot.errors import RepotError
+from repot.logs import get_logger
 from repot.routing.store import key_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from repot.routing.store import RolloutStore
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: The part of the lease after which a store that did not answer is asked again: it may take seconds not to answer.
 _RETRY_PART = 10

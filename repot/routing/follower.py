@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from os import getpid
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from repot.errors import RepotError
 from repot.forks import no_fork
+from repot.logs import get_logger
 from repot.waiting import spread
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from repot.routing.record import RolloutRecord
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: The record is read again after this time, give or take a quarter, so that many producers spread: at most 1.9 s.
 INTERVAL_S, _JITTER = 1.5, 0.25

@@ -7,7 +7,6 @@ source; one that may have arrived raises, as Celery does, and is not sent again.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import getpid
@@ -20,6 +19,7 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 
 from repot.brokers.headers import ROLLOUT_HEADER, RolloutStamp
+from repot.logs import get_logger
 from repot.routing.breaker import Breaker
 from repot.routing.choice import Side, chosen
 from repot.routing.counters import Counters
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from repot.routing.once import OnceProducer
     from repot.routing.record import RolloutRecord
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Sibling(Protocol):

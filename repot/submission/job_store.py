@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
 from repot.idempotency.error_text import error_message
+from repot.logs import get_logger
 from repot.submission.job import Status
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from repot.submission.job import Audit, Job
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Limits of the audit of each tenant: refusals, and scopes with sums, those refused last.
 MAX_REFUSALS = 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -11,13 +10,14 @@ from uuid import uuid4
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from repot.config.masking import masked
 from repot.errors import JobEnded, LeaseLost, RepotError, StoreUnreachable
 from repot.idempotency.error_text import encodable_text
 from repot.idempotency.fingerprint import TASK_ID
 from repot.idempotency.guard import guard_of
 from repot.idempotency.policy import Policy
 from repot.idempotency.task import SLACK_S, IdempotentTask, seconds_until
+from repot.logs import get_logger
+from repot.masking import masked
 from repot.submission.job import Status
 from repot.submission.job_store import JobAttempt, StartResult
 from repot.submission.stores import store_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from repot.renewal import Renewer
     from repot.submission.job_store import JobStore
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: The message header of a job: digests of its tenant and scope, how long it holds the scope while queued, and how often
 #: its task has replaced itself.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -11,7 +10,6 @@ from amqp.exceptions import AMQPError
 from kombu.exceptions import EncodeError, KombuError
 from redis import RedisError
 
-from repot.config.masking import masked
 from repot.errors import (
     DeadlineExceeded,
     InvalidIdempotencyKey,
@@ -26,6 +24,8 @@ from repot.errors import (
 )
 from repot.idempotency.canonical import canonical
 from repot.idempotency.guard import guard_of
+from repot.logs import get_logger
+from repot.masking import masked
 from repot.submission.job import Accepted, Cancelled, Status
 from repot.submission.job_store import Submission, SubmitResult, digest
 from repot.submission.job_task import HEADER
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from repot.submission.job import Audit, Job
     from repot.submission.job_store import StoreReply
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Errors of an unavailable broker through Celery's remote control: kombu's own, and those of its client libraries.
 _BROKER_ERRORS = (KombuError, AMQPError, RedisError, OSError)

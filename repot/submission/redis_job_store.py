@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from repot.idempotency.connection import StoreConnection
+from repot.logs import get_logger
 from repot.submission.job import Audit, Job, Refusal, RefusalKind, Savings
 from repot.submission.job_store import (
     MAX_REFUSALS,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from repot.submission.job import Status
     from repot.submission.job_store import JobAttempt, Submission
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class RedisJobStore(StoreConnection):

@@ -6,7 +6,6 @@ broker do not block its event loop.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -34,6 +33,8 @@ from repot.errors import (
     SubmissionFailed,
 )
 from repot.idempotency.error_text import encodable_text
+from repot.logs import get_logger
+from repot.masking import masked
 from repot.upstream.collector import runs_later
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from repot.submission.job import Audit, Job, Savings
     from repot.submission.jobs import Jobs
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Returns the tenant or owner of a request; None and "" refuse it. A function of the request, ordinary (called in a
 #: thread) or asynchronous, or a FastAPI dependency: `Depends(current_user)`.
@@ -334,7 +335,7 @@ def _problem(
         "title": kind.replace("-", " ").capitalize() or _phrase(status),
         "status": int(status),
         # the name of an argument may hold a lone surrogate, which cannot be encoded
-        "detail": encodable_text(detail),
+        "detail": encodable_text(str(masked(detail))),
         "instance": request.url.path,
         **more,
     }

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from repot.config.masking import masked
 from repot.errors import InvalidIdempotencyKey
+from repot.masking import masked
 from repot.submission.job_store import digest
 
 if TYPE_CHECKING:

@@ -12,20 +12,20 @@ process ends the wait.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.common import TERM_SIGNAL
 from billiard.pool import ApplyResult
 
+from repot.logs import get_logger
 from repot.upstream.point import Failure, Point
 from repot.upstream.worker_state import active_requests, reserved_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _BREAKS = "A worker that gets SIGQUIT as a task begins waits for the end of that task."
 

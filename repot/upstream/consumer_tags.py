@@ -6,12 +6,12 @@ the exchange and routing key, by which kombu routed it itself.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from repot.logs import get_logger
 from repot.upstream.point import Failure, Point
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _BREAKS = "A dead letter goes to the dead-letter queue of another queue."
 

@@ -22,13 +22,14 @@ from redis._parsers import _HiredisParser, _RESP3Parser
 from redis.connection import DefaultParser
 from redis.exceptions import ConnectionError, ResponseError  # noqa: A004 - redis-py's
 
+from repot.logs import get_logger
 from repot.upstream.point import Failure, Point
 from repot.upstream.redis_start import LEFT_OUT, LESS, leave_out, may_be_refusal, server_of, was_closed, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _STOPS = "A worker on Redis takes no messages."
 _LOSES = "A worker on Redis takes messages with BRPOP, and one that dies then loses its message."

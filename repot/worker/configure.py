@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -19,6 +18,7 @@ from repot.config.celery import fold
 from repot.config.settings import same_broker_problem
 from repot.config.urls import REDIS_SCHEMES, is_rediss, is_valkey
 from repot.errors import ConfigInvalid
+from repot.logs import get_logger
 from repot.upstream.app_config import changeable, declared_queues, ignore_variables, let_changes_win
 from repot.upstream.app_state import state_of
 from repot.upstream.collector import is_own
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from repot.config import Entry, ServiceUrl, WorkerSettings
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Tasks that a warning names.
 _NAMED = 3

@@ -7,7 +7,6 @@ their request (`repot/worker/request.py`), invalid ones by the consumer's handle
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from repot.brokers.message import from_kombu
 from repot.deadletter import dead_letter
 from repot.deadletter.publisher import REFUSED_FOR_S, DeadLetterPublisher, PendingDeadLetter
 from repot.errors import DeadlineExceeded
+from repot.logs import get_logger
 from repot.upstream.consumer_hooks import on_close
 from repot.upstream.task_request import retry_lost_processes, use_request
 from repot.upstream.worker_state import active_requests, exits_by_error, unacknowledged_requests
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.deadletter.dead_letter import Death
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: A stopping worker waits so long for pending dead letters; the messages of unwritten ones are delivered again.
 DRAIN_WITHIN_S = 5.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from amqp import NotFound
@@ -10,13 +9,14 @@ from celery import bootsteps
 
 from repot.config.delays import bind
 from repot.config.queues import is_delayed, natively_delayed
+from repot.logs import get_logger
 from repot.upstream.delayed_delivery import bind_queues_by, step_before
 
 if TYPE_CHECKING:
     from celery import Celery
     from kombu import Connection, Queue
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class DelayStep(bootsteps.StartStopStep):  # type: ignore[misc]

@@ -11,7 +11,6 @@ delivery prolongs.
 
 from __future__ import annotations
 
-import logging
 from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from repot.brokers.claiming import deaths_of
 from repot.brokers.headers import REPLAY_HEADER
 from repot.errors import RepotError
+from repot.logs import get_logger
 from repot.worker.delivery_counts import open_counts
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.worker.delivery_counts import DeliveryCounts
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kombu import Queue
 
 from repot.config import overriding_variable, source, variable
-from repot.config.masking import masked
 from repot.errors import ConfigInvalid
+from repot.masking import masked
 from repot.upstream import collector
 from repot.worker.configure import applied_entries
 

@@ -13,7 +13,6 @@ began in time.
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,8 @@ from celery.utils.time import maybe_make_aware
 from kombu.exceptions import ContentDisallowed, DecodeError, SerializerNotInstalled
 from kombu.utils.encoding import bytes_to_str
 
-from repot.config.masking import masked
+from repot.logs import get_logger
+from repot.masking import masked
 from repot.upstream.app_state import state_of
 from repot.upstream.current_app import current_app, living_apps
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: A task is revoked so long after it has expired; before, a free worker may receive and revoke it.
 GRACE_S = 1.0

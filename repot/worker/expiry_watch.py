@@ -7,7 +7,6 @@ another worker might revoke it; once it has expired, Celery revokes it here.
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections import deque
 from contextlib import suppress
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
-from repot.config.masking import masked
 from repot.forks import no_fork
+from repot.logs import get_logger
+from repot.masking import masked
 from repot.upstream import worker_state
 from repot.upstream.consumer_hooks import wrap_task_handler
 from repot.worker.expiry_register import expiry_of, expiry_register_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from repot.worker.expiry_register import ExpiryRegister
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Seconds between two checks for tasks that have expired in a queue.
 CHECK_EVERY_S = 1.0

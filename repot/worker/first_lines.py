@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
+from repot.logs import get_logger
 from repot.worker.configure import configured_with
 from repot.worker.effective_config import NOT_STATED, REPOT, STATED, effective_config
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def log_settings(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from repot.deadletter.classify import name_of, text_of
 from repot.deadletter.dead_letter import Death
 from repot.deadletter.reason import Reason
 from repot.errors import DeliveryLimitReached, InvalidMessage
+from repot.logs import get_logger
 from repot.upstream.consumer_hooks import Dropped, InterceptedEnd, before_drop, wrap_task_handler
 from repot.upstream.task_request import request_of
 from repot.upstream.worker_state import pool_kind
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from repot.worker.dead_lettering import DeadLettering
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Why a message is dead-lettered that Celery's consumer drops.
 _REASONS = {

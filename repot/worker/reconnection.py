@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from repot.brokers.errors import refuses_access
-from repot.config.masking import masked
+from repot.masking import masked
 from repot.upstream.connecting import HookedConnection, hooked, use_connection
 
 if TYPE_CHECKING:

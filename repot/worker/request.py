@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +10,7 @@ from celery.exceptions import TimeLimitExceeded
 from repot.deadletter.classify import cause, name_of, reason_of, text_of
 from repot.deadletter.dead_letter import Death
 from repot.deadletter.reason import Reason
+from repot.logs import get_logger
 from repot.upstream.task_request import HookedRequest
 from repot.upstream.wrapped_errors import unwrapped
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from repot.worker.dead_lettering import DeadLettering
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class DeadLetteringRequest(HookedRequest):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from celery import signals
 
 from repot.config import BrokerUrl
 from repot.errors import RepotError
+from repot.logs import get_logger
 from repot.routing.choice import Side
 from repot.routing.follower import Follower
 from repot.routing.once import ANSWER_PART, CONNECT_PART
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from repot.routing.record import RolloutRecord
     from repot.routing.store import RolloutStore
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from repot.errors import RepotError
+from repot.logs import get_logger
 from repot.routing.beat_lease import BeatLease, task_id_of
 from repot.upstream.beat import guard_scheduler, last_runs, set_last_runs
 from repot.worker.holder import described, has_ended, this_process
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: The lease in units of WORKER_LEASE: with its 30 s, a store that is away for a minute stops no beat.
 LEASES = 3

@@ -6,7 +6,6 @@ reply of the side that is not the process' own is named `NODE/SIDE`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.exceptions import OperationalError
 
-from repot.config.masking import masked
 from repot.errors import RepotError
+from repot.logs import get_logger
+from repot.masking import masked
 from repot.routing.choice import Side
 from repot.routing.revoked import RevokedIds
 from repot.upstream.remote_control import plain_control
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.routing.sender import RolloutSender
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: For connecting to a side, besides the time in which replies are awaited.
 _CONNECT_S = 5.0

@@ -6,13 +6,13 @@ must not wait for it.
 
 from __future__ import annotations
 
-import logging
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from repot.errors import RepotError, StatusFileUnreadable
 from repot.forks import no_fork
+from repot.logs import get_logger
 from repot.routing.choice import Side
 from repot.routing.tally import Reporter, Tally, WorkerState
 from repot.worker import status_file
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from repot.routing.store import RolloutStore
     from repot.worker.status_file import WorkerStatus
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def report_to_rollout(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from repot.errors import RepotError
+from repot.logs import get_logger
 from repot.routing.revoked import RevokedIds
 from repot.upstream.worker_state import revoke
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.routing.store import RolloutStore
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class RevokedWatch:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
-from repot.config.masking import masked
+from repot.masking import masked
 from repot.upstream import worker_state
 from repot.worker.status_file import Link, Pool, Task
 from repot.worker.task_outcomes import BUCKETS_S, TaskDuration

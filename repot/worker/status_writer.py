@@ -9,7 +9,6 @@ look like a dead worker.
 from __future__ import annotations
 
 import json
-import logging
 import os
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps, signals
 
+from repot.logs import get_logger
 from repot.upstream import worker_state
 from repot.upstream.skipped_tasks import can_see_skipped
 from repot.upstream.soft_shutdown import before_soft_shutdown
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Each kind is one series for Prometheus; further kinds are counted together.
 _MAX_ERROR_KINDS = 20

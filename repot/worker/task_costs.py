@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from time import time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -11,6 +10,7 @@ from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import signals
 
 from repot.idempotency.guard_events import GuardEvent, guard_event
+from repot.logs import get_logger
 from repot.upstream.skipped_tasks import on_skipped
 from repot.worker.cost import Cost, CostKind
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from repot.worker.receivers import Receivers
     from repot.worker.task_counters import TaskCounters
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: A guarded task with none of these did not run.
 _RAN = {GuardEvent.ACQUIRED, GuardEvent.UNGUARDED}

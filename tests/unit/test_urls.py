@@ -11,9 +11,9 @@ from kombu import Connection
 
 from repot.brokers import open_broker
 from repot.config.endpoints import endpoints
-from repot.config.masking import masked
 from repot.config.urls import AMQP_SCHEMES, BROKER_SCHEMES, REDIS_SCHEMES, SERVERLESS_SCHEMES, BrokerUrl, ServiceUrl
 from repot.errors import BrokerUnreachable
+from repot.masking import masked
 
 PLANTED = "hunter2-s3cret"
 

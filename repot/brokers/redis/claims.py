@@ -14,7 +14,6 @@ all queues that its exchange and key lead to.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from contextlib import suppress
@@ -27,6 +26,7 @@ import redis
 
 from repot.brokers.headers import DEATHS_PROPERTY
 from repot.brokers.redis.lists import list_for, read_element
+from repot.logs import get_logger
 from repot.renewal import Renewer
 from repot.upstream.native_threads import make_lock
 from repot.upstream.redis_deliveries import restored
@@ -34,7 +34,7 @@ from repot.upstream.redis_deliveries import restored
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _FAILED = (redis.RedisError, OSError)
 

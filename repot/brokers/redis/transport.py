@@ -13,7 +13,6 @@ is over, and the next worker that looks puts a new turn into the list.
 
 from __future__ import annotations
 
-import logging
 from enum import Enum, auto
 from hashlib import sha1
 from socket import gethostname
@@ -25,6 +24,7 @@ import redis
 from repot.brokers.redis.claims import HAND_ON, Claims, ClaimsOfProcess, is_claim, tails_of
 from repot.brokers.redis.error_replies import Meaning, meaning_of
 from repot.config.redis import ATOMIC_CLAIM, DEFAULT_CLAIM_LEASE_S
+from repot.logs import get_logger
 from repot.upstream.redis_connections import take_connection
 from repot.upstream.redis_start import command_name, is_unknown, said_of_refusal, was_closed
 from repot.upstream.redis_transport import (
@@ -40,7 +40,7 @@ from repot.waiting import spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: KEYS: the index, the hash, the turn, the watch, lists. ARGV: what stands before and after the time in the tag, the
 #: owner if it has the turn or '', the milliseconds of a watch, the number of queues, what follows a message of each

@@ -24,8 +24,8 @@ from repot.chaos.instruments.journal import (
     STARTED,
     Journal,
 )
-from repot.config.masking import masked
 from repot.idempotency.guard_events import GuardEvent, guard_event
+from repot.masking import masked
 from repot.upstream.retry_pause import is_retry_pause
 from repot.upstream.task_run import before_success_stored
 

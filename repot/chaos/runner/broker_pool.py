@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from repot.chaos.scenarios.scenario import Needs
 from repot.errors import Interrupted, RepotError, ServerFailed
+from repot.logs import get_logger
 from repot.testbed.private_brokers import PRIVATE_BROKERS
 from repot.testbed.test_broker import Restorable, capability
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from repot.testbed.private_brokers import PrivateBroker
     from repot.testbed.test_broker import TestBroker
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Seconds between two checks of `stop`.
 _POLL_S = 0.2

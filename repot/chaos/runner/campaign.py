@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 import shutil
 import tempfile
@@ -25,8 +24,9 @@ from repot.chaos.runner.target_task import Target
 from repot.chaos.scenarios.catalogue import SCENARIOS
 from repot.chaos.scenarios.expectations import expectation
 from repot.chaos.scenarios.profiles import PROFILES, SCALED
-from repot.config.masking import masked
 from repot.errors import ExperimentFailed, Interrupted, NotApplicable, RepotError, VerdictUnexpected
+from repot.logs import get_logger
+from repot.masking import masked
 from repot.testbed import redis_server, toxiproxy_server
 from repot.testbed.process import ReapedDirectory
 from repot.testbed.servers import BROKER_VARIABLE, TOXIPROXY_VARIABLE
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from repot.config.broker_kinds import BrokerKind
     from repot.testbed.test_broker import TestBroker
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _LIBRARIES = ("repot", "celery", "kombu", "amqp", "redis", "billiard")
 

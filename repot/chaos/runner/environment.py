@@ -26,8 +26,8 @@ from repot.chaos.runner.verdict import Sending
 from repot.chaos.runner.worker_process import WorkerProcess
 from repot.chaos.runner.workers import start_worker
 from repot.config import Role
-from repot.config.masking import masked
 from repot.errors import BrokerUnreachable, ExperimentFailed, Interrupted, NotApplicable
+from repot.masking import masked
 from repot.testbed import LOOPBACK
 from repot.waiting import wait_until
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from repot.config import inherited_environment
-from repot.config.masking import masked
 from repot.errors import ExperimentFailed
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from repot.config.masking import masked
 from repot.doctor.rule import Severity
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

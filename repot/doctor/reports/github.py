@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repot.config.masking import masked
 from repot.doctor.rule import Severity
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from repot.config.masking import masked
 from repot.doctor.rule import Location, Severity
+from repot.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

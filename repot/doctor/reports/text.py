@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from click import style, wrap_text
 
-from repot.config.masking import masked
 from repot.doctor.rule import Severity, few
+from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ def not_judged(reports: Sequence[Report], *, verbose: bool = False) -> str:
     for one in (one for report in reports for one in report.not_judged):
         missing.setdefault(one.remedy or one.reason, {})[one.rule.id] = None
         if verbose:
-            lines.append(f"not judged  {one.rule.id}  {one.rule.title}: {one.reason}")
+            lines.append(f"not judged  {one.rule.id}  {one.rule.title}: {readable(one.reason)}")
     for remedy, names in missing.items():
         lines.append(f"not judged: {_number(len(names), 'rule')} ({few(names)}). {remedy}")
     return "\n".join(lines)
@@ -118,10 +118,10 @@ def _tasks(entry: Iterable[Violation]) -> list[str]:
 
 
 def _entry(report: Report, entry: Sequence[Violation]) -> str:
-    message = masked(entry[0].finding.message)
+    message = readable(entry[0].finding.message, keep="\n\t")
     if len(entry) > 1:
         tasks = _tasks(entry)
-        text = f"{len(tasks)} tasks ({few(tasks)}): {message}"
+        text = f"{len(tasks)} tasks ({readable(few(tasks))}): {message}"
         return wrap_text(text, 120, initial_indent="        ", subsequent_indent="          ")
     where = f"  ({found})" if (found := _where(report, entry[0])) else ""
     return f"        {_prefix(entry[0])}{message}{where}"
@@ -130,25 +130,25 @@ def _entry(report: Report, entry: Sequence[Violation]) -> str:
 def _waived(report: Report) -> Iterator[str]:
     for one in report.waived:
         assert one.waiver is not None
-        yield f"waived  {one.rule.id}  {_prefix(one)}{one.waiver.reason}  ({one.waiver.location})"
+        yield f"waived  {one.rule.id}  {_prefix(one)}{readable(one.waiver.reason)}  ({readable(one.waiver.location)})"
 
 
 def _fixes(shown: Iterable[Violation]) -> list[str]:
     """Return the lines to write for some findings of a rule, without repetition."""
     fixes = dict.fromkeys(one.fix for one in shown)
-    return [line for fix in fixes for line in fix.splitlines()]
+    return [readable(line, keep="\t") for fix in fixes for line in fix.splitlines()]
 
 
 def _where(report: Report, one: Violation) -> str:
     """Return the location of a finding, or else the origin of its setting."""
     if one.finding.location:
-        return str(one.finding.location)
+        return readable(one.finding.location)
     setting = report.facts.settings.get(one.finding.setting)
-    return setting.origin if setting else ""
+    return readable(setting.origin) if setting else ""
 
 
 def _prefix(one: Violation) -> str:
-    return f"{one.finding.setting_or_task}: " if one.finding.setting_or_task else ""
+    return f"{readable(one.finding.setting_or_task)}: " if one.finding.setting_or_task else ""
 
 
 def _summary(report: Report) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from repot.config.backends import require_backend
 from repot.config.capabilities import FAILOVER_OPTIONS, verified_tls_examples
-from repot.config.masking import masked
 from repot.doctor.rule import ERROR, INFO, WARNING, Finding, rule
+from repot.masking import masked
 from repot.queues import routes_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from starlette.responses import StreamingResponse
 from repot.errors import RepotError, RolloutConflict, RolloutRefused
 from repot.healthcheck.serve import listen, server_config
 from repot.healthcheck.sidecar import CachedCall
+from repot.logs import get_logger
 from repot.rollout.acts import ACTS, act
 from repot.rollout.page.document import LIVE_POLICY, asset, live_document
 from repot.rollout.rollout import open_rollout
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from repot.rollout.watch import Watch
     from repot.routing.choice import Side
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Seconds from one state to the next, and for which one look is shared by all viewers.
 _EVERY_S, _SHARED_S = 1.0, 0.8
