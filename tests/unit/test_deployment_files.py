@@ -162,6 +162,58 @@ def test_the_pod_may_do_little(name: str) -> None:
     assert {"memory"} <= set(container["resources"]["limits"])
 
 
+def _selected(selector: dict[str, Any]) -> set[str]:
+    """Return the values of the label `app` that a selector takes; other labels have none."""
+    labels = selector.get("matchLabels", {})
+    named = [value for one in selector.get("matchExpressions", []) if one["key"] == "app" for value in one["values"]]
+    return {*named, *([labels["app"]] if "app" in labels else [])}
+
+
+def _peers(rules: list[dict[str, Any]], direction: str, port: int) -> set[str]:
+    """Return the Pods, by their label `app`, that the rules of a policy name for a port."""
+    return {
+        app
+        for rule in rules
+        if port in [one["port"] for one in rule["ports"]]
+        for peer in rule[direction]
+        for app in _selected(peer.get("podSelector", {}))
+    }
+
+
+def test_every_pod_has_one_network_policy_for_both_directions() -> None:
+    policies = [one["spec"] for name, one in manifests().items() if name.startswith("NetworkPolicy ")]
+    selected = [app for one in policies for app in _selected(one["podSelector"])]
+    pods = {
+        one["spec"]["template"]["metadata"]["labels"]["app"]
+        for one in manifests().values()
+        if one["kind"] in ("Deployment", "Job")
+    }
+    assert sorted(selected) == sorted(pods | {"redis", "rabbitmq"})
+    for one in policies:
+        assert ["Ingress", "Egress"] == one["policyTypes"]
+        # an empty list of peers or ports would be all of them
+        for rule in (*one["ingress"], *one["egress"]):
+            assert rule["ports"]
+            assert rule.get("from") or rule.get("to")
+
+
+@pytest.mark.parametrize(("broker", "port"), [("redis", 6379), ("rabbitmq", 5672), ("rabbitmq", 15672)])
+def test_each_pod_may_reach_the_brokers_and_these_let_it_in(broker: str, port: int) -> None:
+    policies = {name.partition(" ")[2]: one["spec"] for name, one in manifests().items() if "NetworkPolicy" in name}
+    clients = _selected(policies["worker"]["podSelector"]) | _selected(policies["control"]["podSelector"])
+    assert clients == _peers(policies[broker]["ingress"], "from", port)
+    for name in ("worker", "control"):
+        assert {broker} == _peers(policies[name]["egress"], "to", port)
+
+
+def test_the_sidecar_is_open_to_prometheus_alone() -> None:
+    found = manifests()["NetworkPolicy worker"]["spec"]["ingress"]
+    (container,) = pod("Deployment worker")["containers"]
+    (rule,) = found
+    assert [{"port": container["ports"][0]["containerPort"]}] == rule["ports"]
+    assert [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}] == rule["from"]
+
+
 @EVERY_WORKER
 def test_no_probe_of_kubernetes_restarts_a_worker_for_its_broker(name: str) -> None:
     (container,) = pod(name)["containers"]
