@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 #: Where a relay listens on PostgreSQL.
 CHANNEL = "repot_outbox"
 
+#: PostgreSQL refuses NUL in a text, and UTF-8 has no halves of surrogate pairs.
+_NOT_STORED = re.compile("[\0\ud800-\udfff]")
+
 #: Of ids, queues and keys.
 _LONGEST = 255
 
@@ -57,10 +61,13 @@ def send(
     `apply_async` does.
 
     Raises:
+        ValueError: the name of the task or its queue, its id or the key holds a NUL or half of a surrogate pair.
         ConfigInvalid: the lease store is not a database; `on` has no open transaction; the message has no single queue.
     """
     app = resolve(app or (current_app if isinstance(task, str) else task.app))
     key = None if key is None else str(key)
+    # before Celery makes a result of the id
+    _check_storable("the task's id", str(options.get("task_id") or ""))
     guard = guard_of(app)
     store = transactional(guard.store, "outbox.send()")
     connection = connection_of(store, on)
@@ -87,10 +94,22 @@ def _called(app: Celery, task: Any, args: Any, kwargs: Any, options: dict[str, A
 
 def _check(one: Captured, key: str | None) -> None:
     texts = {"the task's id": str(one.message.headers["id"]), "the queue's name": one.queue, "the key": key or ""}
+    for what, text in (texts | {"the task's name": str(one.message.headers["task"])}).items():
+        _check_storable(what, text)
     for what, text in texts.items():
         if len(text) > _LONGEST:
             message = f"{what} has {len(text)} characters, and the outbox keeps {_LONGEST}"
             raise ConfigInvalid(message, hint="Choose a shorter one.")
+
+
+def _check_storable(what: str, text: str) -> None:
+    """Raise ValueError for a text that a database would refuse, or store as another one."""
+    if unusable := _NOT_STORED.search(text):
+        message = (
+            f"{what} {text!a} holds {unusable[0]!a}, which a database does not store: NUL, or half of a surrogate "
+            "pair, as in a file name that was not decoded; remove or escape it before outbox.send()"
+        )
+        raise ValueError(message)
 
 
 def _values(app: Celery, prefix: str, one: Captured, key: str | None) -> dict[str, Any]:

@@ -249,6 +249,32 @@ def test_sending_asks_no_broker_and_no_result_backend(local: Shop) -> None:
     assert result.ignored is not True
 
 
+@pytest.mark.parametrize("bad", ["\0", "\ud800"], ids=["NUL", "surrogate"])
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("task_id", "the task's id"),
+        ("queue", "the queue's name"),
+        ("key", "the key"),
+        ("task", "the task's name"),
+    ],
+)
+def test_a_name_that_no_database_stores_is_refused_before_anything_is_written(
+    local: Shop, option: str, said: str, bad: str
+) -> None:
+    """PostgreSQL refuses NUL, and UTF-8 halves of surrogate pairs, as in a file name that was not decoded."""
+    given: dict[str, Any] = {"task": "shop.charge", "queue": local.queue, option: f"a{bad}b"}
+    with Session(local.engine) as session, session.begin(), pytest.raises(ValueError, match=f"{said} .*before outbox"):
+        outbox.send(session, given.pop("task"), app=local.app, **given)
+    assert [] == local.waiting
+
+
+@pytest.mark.parametrize("bad", ["\0", "\ud800"], ids=["NUL", "surrogate"])
+def test_an_argument_may_hold_what_a_name_may_not(local: Shop, bad: str) -> None:
+    """JSON escapes it."""
+    assert [local.send(bad).id] == local.waiting
+
+
 def test_a_task_that_ignores_its_result_still_does(local: Shop) -> None:
     local.send(1, ignore_result=True)
     local.send(2)
