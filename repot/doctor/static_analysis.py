@@ -17,7 +17,7 @@ from repot.doctor.config import rule_names
 from repot.doctor.rule import Location
 from repot.doctor.source_names import SIGNATURES, Names, Symbol, first_line, symbol_behind
 from repot.doctor.transactions import DatabaseWrite, EarlySend, read_transactions
-from repot.upstream.collector import shorten
+from repot.upstream.collector import CONSTRUCTOR, SENDS, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,9 +33,6 @@ _CELERYS_OWN = frozenset({"apply_async", "send_task", "subtask"})
 
 #: Calls that send a task at once.
 _SENDING_NOW = _CELERYS_OWN - {"subtask"} | {"delay"}
-
-#: Arguments of Celery's constructor that name a setting differently.
-_CONSTRUCTOR = {"broker": "broker_url", "backend": "result_backend"}
 
 #: What objects that hold settings are called.
 _OF_SETTINGS = frozenset({"conf", "config", "settings"})
@@ -191,12 +188,13 @@ def _read_module(
         text = path.read_text(encoding="utf-8", errors="replace")
         tree = ast.parse(text)
         _Reader(found, shown, names, tasks).visit(tree)
-        transactions = read_transactions(tree, shown, names, tasks, per_request=per_request)
+        if tasks or SENDS.search(text):
+            transactions = read_transactions(tree, shown, names, tasks, per_request=per_request)
+            found.early_sends += transactions.early_sends
+            found.writes += transactions.writes
     except (OSError, RecursionError, MemoryError):
         return False
     found.waivers += _waivers(text, shown)
-    found.early_sends += transactions.early_sends
-    found.writes += transactions.writes
     return True
 
 
@@ -291,7 +289,7 @@ class _Reader(ast.NodeVisitor):
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         for keyword in node.keywords:
             if keyword.arg:
-                self._key(_CONSTRUCTOR.get(keyword.arg, keyword.arg), keyword.value)
+                self._key(CONSTRUCTOR.get(keyword.arg, keyword.arg), keyword.value)
         self._read(node)
         if called in ("Reject", "chord"):
             self._celerys(called, node)

@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Pattern, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 Data = Dict[str, Any]
 
@@ -74,8 +74,14 @@ _SKIPPED_DIRS = frozenset(
     }
 )
 _MAX_FILES = 3000
-#: A module that is not loaded is read only if this matches.
-_SENDS = r"\bchord\(|\.(delay|apply_async|send_task|signature|subtask|revoke)\(|\.set\(|\bReject\("
+#: In the source of each module that sends or rejects a task, or waives a rule: options of sending name themselves.
+SENDS = re.compile(
+    r"\b(?:chord|Reject|delay|apply_async|send_task|subtask|revoke|retry)\s*\("
+    r"|\b(?:countdown|eta|priority|idempotency_key)\s*=|repot:\s*ignore\["
+)
+_WORD = re.compile(r"\w+")
+#: Arguments of Celery's constructor that name a setting differently.
+CONSTRUCTOR = {"broker": "broker_url", "backend": "result_backend"}
 #: Packages whose classes and functions decide what a name in the source stands for.
 _KNOWN_PACKAGES = frozenset({"celery", "django", "sqlalchemy", "sqlmodel"})
 
@@ -143,12 +149,13 @@ def read(app: Any, name: str, root: str, *, with_sources: bool = True) -> Data:
     directory = Path(root)
     tasks, library = _own_tasks(app, name)
     written, namespace = _written(app), _text(getattr(app, "namespace", None))
-    of_namespace = [one for one in written if namespace and one.startswith(f"{namespace}_")]
+    described = [_task(app, task) for task in tasks]
     packages = _own_packages(app, name, tasks)
     modules, complete = [], True  # type: Tuple[List[Data], bool]
     if with_sources:
         loaded = _loaded_modules(app, packages, tasks, directory)
-        modules, complete = sources(loaded, directory, _installed(packages, directory), of_namespace)
+        asked = _asked(app, described, written)
+        modules, complete = sources(loaded, directory, _installed(packages, directory), asked)
     is_configured = getattr(app.__dict__.get("repot"), "settings", None) is not None
     return {
         "format": FORMAT,
@@ -158,7 +165,7 @@ def read(app: Any, name: str, root: str, *, with_sources: bool = True) -> Data:
         "environment": {} if is_configured else _overriding(app),
         "settings": {key: {"value": _setting(key, value), "own": own} for key, value, own in settings(app)},
         "written": written,
-        "tasks": [_task(app, task) for task in tasks],
+        "tasks": described,
         "library_tasks": library,
         "modules": modules,
         "complete": complete,
@@ -562,13 +569,48 @@ def _installed(packages: Set[str], root: Path) -> List[Path]:
     return [one for one in places if _is_installed(f"{one}/") or inside not in (one.resolve(), *one.resolve().parents)]
 
 
+class Asked(NamedTuple):
+    """What makes a module worth reading, beside what `SENDS` finds.
+
+    Attributes:
+        files: those that define tasks.
+        written: names whose place is asked for where they are set.
+        read: names of which it is asked whether loaded code reads them, and `read_elsewhere` any other code.
+    """
+
+    files: FrozenSet[str] = frozenset()
+    written: FrozenSet[str] = frozenset()
+    read: FrozenSet[str] = frozenset()
+    read_elsewhere: FrozenSet[str] = frozenset()
+
+
+def _asked(app: Any, tasks: Iterable[Data], written: Iterable[str]) -> Asked:
+    namespace = getattr(app, "namespace", None)
+    of_namespace = frozenset(one for one in written if namespace and one.startswith(f"{namespace}_"))
+    return Asked(
+        files=frozenset(task["file"] for task in tasks),
+        written=frozenset(_spellings({key for key, _, own in settings(app) if own}, namespace)).union(written),
+        read=of_namespace if namespace else frozenset(written),
+        read_elsewhere=of_namespace,
+    )
+
+
+def _spellings(keys: Iterable[str], namespace: Optional[str]) -> Set[str]:
+    """Return every name under which an application may write settings, and the options of transports."""
+    from celery.app.defaults import _TO_NEW_KEY  # type: ignore[attr-defined]
+
+    names = {one for key in keys for one in key.split(".")}
+    found = {*names, *(old for old, new in (*_TO_NEW_KEY.items(), *CONSTRUCTOR.items()) if new in names)}
+    return found.union(f"{prefix}{one}".upper() for one in names for prefix in ("", f"{namespace}_"))
+
+
 def sources(
-    modules: Iterable[ModuleType], root: Path, packages: Iterable[Path] = (), written: Iterable[str] = ()
+    modules: Iterable[ModuleType], root: Path, packages: Iterable[Path], asked: Asked
 ) -> Tuple[List[Data], bool]:
     """Return the files to read, each with what its names stand for, and whether they are all of the project's.
 
-    They are those of loaded modules, and of other modules of the project and its `packages`, such as views, that may
-    send tasks or read a setting of those that are `written`.
+    Of loaded modules, and of other modules of the project and its `packages`, such as views, they are those whose text
+    shows that they send tasks, define one, or hold a name that is asked for: parsing a file takes far longer.
     """
     found, known, complete = [], set(), True
     for module in modules:
@@ -576,26 +618,36 @@ def sources(
         if path.suffix != ".py" or not path.is_file():
             continue
         known.add(path.resolve())
-        found.append({"path": str(path), "loaded": True, "names": _names(path, root, vars(module))})
-    worth_reading = re.compile("|".join((_SENDS, *(rf"\b{re.escape(name)}\b" for name in written))))
+        found.append(_source(path, root, asked, vars(module)))
     for directory, imported_from in ((root, root), *((package, package.parent) for package in packages)):
         others, are_all = other_modules(directory, known)
         complete = complete and are_all
         known.update(path.resolve() for path in others)
-        found += [
-            {"path": str(path), "loaded": False, "names": _names(path, imported_from, {})}
-            for path in others
-            if _is_worth_reading(path, worth_reading)
-        ]
-    return found, complete
+        found += [_source(path, imported_from, asked) for path in others]
+    return [one for one in found if one], complete
 
 
-def _is_worth_reading(path: Path, worth_reading: Pattern[str]) -> bool:
+def _source(path: Path, root: Path, asked: Asked, known: Optional[Data] = None) -> Optional[Data]:
+    """Return a file to read; None if it is not worth that. `known` are the globals of a loaded module."""
+    source: Data = {"path": str(path), "loaded": known is not None, "names": {}}
     try:
-        return bool(worth_reading.search(path.read_text(encoding="utf-8", errors="replace")))
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         # the reader says that it cannot be read
+        return source
+    if SENDS.search(text) or (known is not None and str(path) in asked.files):
+        source["names"] = _names(text, shorten(path, root), known or {})
+    elif not _holds(text, asked, loaded=known is not None):
+        return None
+    return source
+
+
+def _holds(text: str, asked: Asked, *, loaded: bool) -> bool:
+    words = set(_WORD.findall(text))
+    if not words.isdisjoint(asked.read if loaded else asked.read_elsewhere):
         return True
+    # `NAME =` in an assignment or an argument, `conf["NAME"] =`, `{"NAME":`
+    return loaded and any(re.search(rf"\b{one}[\"']?\s*\]?[\s\\]*[=:]", text) for one in words & asked.written)
 
 
 def other_modules(root: Path, loaded: Set[Path]) -> Tuple[List[Path], bool]:
@@ -618,19 +670,19 @@ def other_modules(root: Path, loaded: Set[Path]) -> Tuple[List[Path], bool]:
     return found, True
 
 
-def _names(path: Path, root: Path, known: Data) -> Dict[str, Any]:
+def _names(text: str, file: str, known: Data) -> Dict[str, Any]:
     """Return what the names in a module's source stand for, dotted ones such as `transaction.atomic` included.
 
     `known` are its globals; names that it imports from loaded modules, also inside functions, are looked up there.
     """
+    found: Dict[str, Any] = {}
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
-        names = {**_imported(tree, shorten(path, root)), **known}
-        found: Dict[str, Any] = {}
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(ast.parse(text)))
+        names = {**_imported(nodes, file), **known}
+        for node in nodes:
             if isinstance(node, (ast.Name, ast.Attribute)):
                 _add_name(found, node, names)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         # the reader says so
         return {}
     return found
@@ -729,10 +781,10 @@ def _package(found: Any) -> str:
     return str(found.__module__).partition(".")[0]
 
 
-def _imported(tree: ast.Module, file: str) -> Data:
+def _imported(nodes: Iterable[ast.AST], file: str) -> Data:
     """Return the names that a module imports from loaded modules."""
     names: Data = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             source = vars(_loaded(node, file) or object)
             names.update({one.asname or one.name: source[one.name] for one in node.names if one.name in source})

@@ -8,6 +8,7 @@ import ssl
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,6 +68,40 @@ def test_a_document_says_all_that_is_read_in_the_source(
     there = project(SOURCE)
     assert here == there
     assert {"shop.bill": 7200.0} == {task.name: task.countdown_s for task in there.tasks}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_read"),
+    [
+        ("from django.db import models\nclass Order(models.Model): ...\n", False),
+        ("def total(lines):\n    return sum(line.price for line in lines)\n", False),
+        ("worker_log_color = True\n", False),
+        ("print(worker_log_color)\n", False),
+        ("result_expires = 60\n", True),
+        ("conf['result_expires'] = 60\n", True),
+        ("CONF = {'visibility_timeout': 60}\n", True),
+        ("RESULT_EXPIRES = 60\n", True),
+        ("CELERY_TASK_RESULT_EXPIRES = 60\n", True),
+        ("def make(Celery): Celery('shop', broker='redis://h/0')\n", True),
+        ("def view(bill): bill.delay()\n", True),
+        ("def view(bill): bill.s().set(countdown = 60)\n", True),
+        ("def view(app, name): app.control.revoke (name)\n", True),
+        ("x = 1  # repot: ignore[RPT101] it is short\n", True),
+    ],
+)
+def test_a_module_is_parsed_only_if_its_text_holds_what_is_asked(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_read: bool
+) -> None:
+    """Parsing all modules of a large application takes as long as importing it."""
+    options = {"visibility_timeout": 60}
+    app = application(stock() | {"result_expires": 60, "broker_transport_options": options})
+    path = tmp_path / "shop_part.py"
+    path.write_text(text)
+    module = ModuleType("shop_part")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "shop_part", module)
+    document = collector.read(app, "shop", str(tmp_path))
+    assert is_read == (str(path) in [one["path"] for one in document["modules"]])
 
 
 def test_the_collector_is_one_file_of_the_oldest_python() -> None:
