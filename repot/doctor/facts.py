@@ -179,7 +179,7 @@ class StoreFacts:
 
 
 class Delay(NamedTuple):
-    """A delay before a task runs; `task`, `queue` and `location` are empty or None if unknown."""
+    """A delay before a task runs; `task`, `queue` and `location`, where it is sent, are empty or None if unknown."""
 
     seconds: float
     task: str
@@ -484,7 +484,8 @@ class Facts:
         """Yield known delays: each task's, those of calls of unknown tasks, and the user's statement."""
         for task in self.tasks:
             if task.countdown_s:
-                yield Delay(task.countdown_s, task.name, task.queue, None)
+                sent_at = next((one.location for one in task.calls if one.countdown_s == task.countdown_s), None)
+                yield Delay(task.countdown_s, task.name, task.queue, sent_at)
         for call in self.source.calls:
             if not call.task and call.countdown_s:
                 yield Delay(call.countdown_s, "", "", call.location)

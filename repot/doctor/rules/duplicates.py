@@ -135,7 +135,7 @@ def countdown_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
                 setting="" if delay.task else _VISIBILITY,
                 task=delay.task,
                 fix=fix,
-                location=delay.location,
+                location=None if delay.task else delay.location,
             )
 
 
@@ -451,7 +451,7 @@ def countdown_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
                     f"{_delayed(delay)}; {_describe_timeout(facts, queue, timeout)}",
                     task=delay.task,
                     fix="" if facts.delays_in_broker else _HELD_LONGER.format(int(_above(delay.seconds)) * 1000),
-                    location=delay.location,
+                    location=None if delay.task else delay.location,
                 )
                 break
 
@@ -793,7 +793,7 @@ def _above(seconds: float) -> int:
 def _delayed(delay: Delay) -> str:
     """Describe a delay."""
     if delay.task:
-        return f"is delayed up to {delay.seconds:g} s"
+        return f"is delayed up to {delay.seconds:g} s" + (f" at {delay.location}" if delay.location else "")
     return (
         f"a task is sent with a delay of {delay.seconds:g} s" if delay.location else f"delays reach {delay.seconds:g} s"
     )

@@ -11,7 +11,7 @@ from repot.doctor.deployment import read_deployment
 from repot.doctor.rule import Finding, Location
 from repot.doctor.runner import run_rules
 from repot.errors import ConfigInvalid
-from support.judging import RULES
+from support.judging import RULES, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -243,6 +243,21 @@ def test_a_waiver_beside_a_task(project: Callable[[str], Facts], tmp_path: Path,
     assert "RPT203" not in {one.rule.id for one in report.findings}
     waived = [one for one in report.waived if one.rule.id == "RPT203"]
     assert ["counters"] == [one.waiver.reason for one in waived if one.waiver]
+
+
+def test_a_delay_that_is_too_long_names_the_call_beside_the_task(project: Callable[[str], Facts]) -> None:
+    """A task is sent in many places, and one of them is to be changed."""
+    found = project(
+        '@app.task(name="shop.bill", shared=False)\ndef bill(): ...\n'
+        "def soon(): bill.apply_async(countdown=5)\ndef late(): bill.apply_async(countdown=DAY)\n"
+    )
+    (one,) = judge(found, "RPT102").findings
+    task, *_ = found.tasks
+    assert task.location is not None
+    assert task.location == one.finding.location
+    late = next(call.location for call in task.calls if call.countdown_s == 86400)
+    assert f"is delayed up to 86400 s at {late};" in one.finding.message
+    assert task.location.line + 3 == late.line
 
 
 def test_a_waiver_beside_a_call(project: Callable[[str], Facts], tmp_path: Path) -> None:
