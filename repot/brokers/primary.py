@@ -13,7 +13,6 @@ results may do so on a replica.
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from repot.config.urls import REDIS_SCHEMES
+from repot.logs import get_logger
 from repot.upstream.redis_connections import CheckedConnection, check_broker_connections, check_result_connections
 from repot.upstream.redis_start import is_unknown
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from repot.config import BrokerUrl, ServiceUrl
 
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class WritesRefused(redis.ConnectionError):

@@ -7,12 +7,12 @@ any of them that a proxy answers by closing the connection, as several do with c
 from __future__ import annotations
 
 import inspect
-import logging
 from typing import TYPE_CHECKING, Any
 
 from redis.connection import AbstractConnection
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError  # noqa: A004 - redis-py's
 
+from repot.logs import get_logger
 from repot.upstream.point import Failure, Point
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ try:
 except ImportError:
     MaintNotificationsConfig = None
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _STOPS = "A worker does not start behind a proxy that refuses CLIENT or HELLO."
 

@@ -7,7 +7,6 @@ its sender, or never arrives.
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import Any
 
@@ -16,10 +15,11 @@ from celery.exceptions import WorkerShutdown
 
 from repot.config.delays import OF_A_WORKER, queues_needed
 from repot.config.queues import is_delayed
+from repot.logs import get_logger
 from repot.upstream.consumer_hooks import on_start_error
 from repot.upstream.delayed_delivery import on_set_up_error, step_before
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: RabbitMQ's words (`rabbit_amqqueue.erl` and its like), for a virtual host and, since 4.1, for a cluster.
 _LIMIT = re.compile(

@@ -34,7 +34,7 @@ def bill(): ...
 
 def read(directory: Path) -> SourceFacts:
     """The facts in the source of a project of which nothing is loaded."""
-    modules, complete = collector.sources([], directory)
+    modules, complete = collector.sources([], directory, (), collector.Asked())
     document = {"modules": modules, "complete": complete, "atomic_requests": False}
     return read_source(document, directory, {})
 
