@@ -39,7 +39,14 @@ FILES = {
     "pages": ("servers/test_pages.py", "servers/test_examples.py", "servers/test_rollout_tutorial.py"),
     "chaos": ("chaos/*", "servers/test_campaign.py"),
     "doctor": ("apps/*", "processes/*", "servers/test_doctor.py", "servers/test_init*.py"),
-    "moves": ("servers/test_move*.py", "servers/test_kills.py", "servers/test_inflight*.py", "servers/test_old_*.py"),
+    "moves": (
+        "servers/test_move*.py",
+        "servers/test_kills.py",
+        "servers/test_cut_links.py",
+        "servers/test_green_pools.py",
+        "servers/test_inflight*.py",
+        "servers/test_old_*.py",
+    ),
     "rollouts": ("servers/test_rollout*.py", "servers/test_routing.py", "servers/test_dashboard.py"),
     "effects": (
         *(f"servers/test_{name}*.py" for name in ("guard", "lease", "store_", "transaction", "database")),
