@@ -42,8 +42,6 @@ FILES = {
     "moves": (
         "servers/test_move*.py",
         "servers/test_kills.py",
-        "servers/test_cut_links.py",
-        "servers/test_green_pools.py",
         "servers/test_inflight*.py",
         "servers/test_old_*.py",
     ),
@@ -64,13 +62,11 @@ FILES = {
     ),
     "brokers": (
         "upstream/test_bugs.py",
-        *(f"servers/test_{name}.py" for name in ("addresses", "answers", "browse", "connecting", "depth", "faults")),
-        *(f"servers/test_{name}.py" for name in ("held_queues", "network_partition", "primary", "private_servers")),
-        *(
-            f"servers/test_{name}.py"
-            for name in ("publish", "queue_limit", "queue_reader", "refused_commands", "rights")
-        ),
-        *(f"servers/test_{name}.py" for name in ("refused_commands", "test_brokers", "tls")),
+        *(f"servers/test_{name}.py" for name in ("addresses", "answers", "browse", "connecting", "cut_links", "depth")),
+        *(f"servers/test_{name}.py" for name in ("faults", "green_pools", "held_queues", "network_partition")),
+        *(f"servers/test_{name}.py" for name in ("primary", "private_servers")),
+        *(f"servers/test_{name}.py" for name in ("publish", "queue_limit", "queue_reader", "refused_commands")),
+        *(f"servers/test_{name}.py" for name in ("readable_output", "rights", "test_brokers", "tls")),
     ),
 }
 

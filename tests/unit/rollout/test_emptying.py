@@ -12,6 +12,7 @@ from repot.config import ExplicitSettings
 from repot.rollout.emptying import Emptying
 from repot.rollout.phases import Observed, Phase, Plan
 from repot.rollout.store import ControllerStore
+from repot.rollout.watch import Watch
 from repot.routing.choice import Side, Weights
 from repot.routing.database_store import DatabaseRolloutStore
 from repot.routing.record import RolloutRecord
@@ -214,3 +215,24 @@ def test_a_side_on_which_nothing_ends_asks_a_person(made: Callable[..., Emptied]
     assert (way in asked) if way else "repot rollout change" not in asked
     side.receive()
     assert not any("restart its workers" in one for one in side.look(62, Phase.ABORT).left)
+
+
+@pytest.mark.parametrize(("phase", "side"), [(Phase.DRAIN, Side.SOURCE), (Phase.ABORT, Side.TARGET)])
+def test_a_drain_empties_the_source_and_an_abort_the_target(phase: Phase, side: Side) -> None:
+    looked: list[Side] = []
+
+    class Looks:
+        def look(self, _record: RolloutRecord, at: Side) -> Observed:
+            looked.append(at)
+            return Observed()
+
+        def now(self) -> float:
+            return DRAINS_AT
+
+        def stop(self) -> None:
+            """No synthetic task runs."""
+
+    each: Any = Looks()
+    record = RolloutRecord("friday", "a", "b", phase, 7, Weights(), gather=True, who="", why="", updated_at=DRAINS_AT)
+    Watch(Plan(), each, each, {}, each, each, each, each).look(record, record)
+    assert [side] == looked
