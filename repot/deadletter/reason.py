@@ -14,6 +14,8 @@ class Reason(StrEnum):
     WORKER_LOST = "worker_lost"
     TIME_LIMIT = "time_limit"
     UNKNOWN_OUTCOME = "unknown_outcome"
+    #: It ran to its end.
+    RESULT_NOT_STORED = "result_not_stored"
     UNDECODABLE = "undecodable"
     UNKNOWN_TASK = "unknown_task"
     NOT_A_TASK = "not_a_task"

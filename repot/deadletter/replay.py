@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from repot.brokers.browse import Discard, Forward, Keep
 from repot.deadletter.dead_letter import make_replay
+from repot.deadletter.reason import Reason
 from repot.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 EXPIRED = "the task has expired, and a worker would drop it silently (--forget-expiry)"
 NOT_A_TASK = "no worker could read it (select it by its id or with --reason)"
+HAS_RUN = "the task has run to its end, and would have its effect again (select it by its id or with --reason)"
 NO_QUEUE = "the queue it came from is unknown (--to)"
 
 
@@ -31,7 +33,8 @@ class Replay:
 
     to: str = ""
     forget_expiry: bool = False
-    #: Whether the dead letters were selected by id or reason: then unreadable ones are replayed as well.
+    #: Whether the dead letters were selected by id or reason: then those that no worker could read, and those that have
+    #: run, are replayed as well.
     selected: bool = False
 
     def decide(self, dead_letter: DeadLetter) -> Decision | str:
@@ -41,6 +44,8 @@ class Replay:
             return NO_QUEUE
         if not dead_letter.is_task and not self.selected:
             return NOT_A_TASK
+        if dead_letter.death.reason == Reason.RESULT_NOT_STORED and not self.selected:
+            return HAS_RUN
         expires_at = dead_letter.expires_at
         if expires_at and expires_at <= datetime.now(UTC) and not self.forget_expiry:
             return EXPIRED

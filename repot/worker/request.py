@@ -11,6 +11,7 @@ from repot.deadletter.classify import cause, name_of, reason_of, text_of
 from repot.deadletter.dead_letter import Death
 from repot.deadletter.reason import Reason
 from repot.logs import get_logger
+from repot.upstream.run_end import has_run_to_its_end
 from repot.upstream.task_request import HookedRequest
 from repot.upstream.wrapped_errors import unwrapped
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from repot.worker.dead_lettering import DeadLettering
 
 log = get_logger(__name__)
+
+#: What an exception is taken for that does not say more of itself.
+_RAISED = (Reason.FAILED, Reason.RETRIES_EXHAUSTED)
 
 
 class DeadLetteringRequest(HookedRequest):
@@ -120,6 +124,8 @@ class DeadLetteringRequest(HookedRequest):
             reason = reason_of(raised, self.task, self.retries)
             if reason is None:
                 return None
+            if reason in _RAISED and has_run_to_its_end(traceback):
+                reason = Reason.RESULT_NOT_STORED
             exception = cause(raised)
             return self._death_of(reason, name_of(exception), text_of(exception), traceback)
         except Exception:

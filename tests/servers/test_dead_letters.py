@@ -214,6 +214,8 @@ def opened(redis: Server, tmp_path: Path) -> Iterator[Callable[..., FailingApp]]
         ),
         ("dead.unknown", {}, (Reason.UNKNOWN_OUTCOME, "repot.errors.OutcomeUnknown", "it may have happened", 1)),
         ("dead.expired", {"kwargs": {"own": True}}, (Reason.FAILED, "repot.errors.ResultExpired", "not kept", 1)),
+        ("dead.unencodable", {}, (Reason.RESULT_NOT_STORED, "kombu.exceptions.EncodeError", "not JSON", 1)),
+        ("dead.unstored", {}, (Reason.RESULT_NOT_STORED, "ConnectionError", "the result store is away", 1)),
         ("dead.odd", {}, (Reason.FAILED, "RuntimeError", "", 1)),
         ("dead.memory", {}, (Reason.FAILED, "MemoryError", "Unable to allocate 1 PiB", 1)),
         ("dead.hang", {}, (Reason.TIME_LIMIT, "billiard.exceptions.TimeLimitExceeded", "(1,)", 1)),

@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 from celery import Celery, Task, signals
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject
 from celery.utils.imports import symbol_by_name
 from celery.worker import request as requests
@@ -73,6 +74,26 @@ def ok(path: str = "") -> None:
     if path:
         with Path(path).open("a") as file:
             file.write("ok\n")
+
+
+@app.task(name="dead.unencodable", serializer="json")  # type: ignore[untyped-decorator,unused-ignore]
+def unencodable() -> object:
+    """Run to the end, with a result that JSON cannot hold."""
+    return object()
+
+
+class Away(DisabledBackend):
+    """A backend that stores nothing, as one whose server is away."""
+
+    def mark_as_done(self, *_: Any, **__: Any) -> None:
+        """Fail."""
+        message = "the result store is away"
+        raise ConnectionError(message)
+
+
+@app.task(name="dead.unstored", backend=Away(app))  # type: ignore[untyped-decorator,unused-ignore]
+def unstored() -> None:
+    """Run to the end."""
 
 
 @app.task(name="dead.fail")  # type: ignore[untyped-decorator,unused-ignore]
