@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Exception raised outside body")
 
 
 class Stores(DisabledBackend):
-    """A backend that fails where it is told to."""
+    """A backend that fails at one step."""
 
     def __init__(self, app: Any, fails: str = "") -> None:
         super().__init__(app)
