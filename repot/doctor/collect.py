@@ -70,11 +70,14 @@ class OwnFacts:
     Attributes:
         origins: the settings that repot or one of its variables has set.
         delayed: the queues whose messages RabbitMQ delays for it.
+        store: its lease store.
+        keeps_failures: whether its workers write a dead letter for a task that failed for good.
     """
 
     origins: Mapping[str, str] = field(default_factory=dict)
     delayed: Mapping[str, bool] = field(default_factory=dict)
     store: StoreFacts | Unknown | None = None
+    keeps_failures: bool = False
 
 
 def collect_facts(request: DoctorRequest, config: DoctorConfig) -> Facts:
@@ -249,7 +252,8 @@ def _own_facts(app: Celery) -> OwnFacts:
         return OwnFacts()
     theirs = (APPLICATION, CELERY_DEFAULT)
     origins = {one.key: one.origin for one in effective_config(app) if one.origin not in theirs}
-    return OwnFacts(origins, delayed_by_repot(app), _store_of(settings))
+    keeps_failures = settings.dead_letter_failures and bool(settings.dead_letter_queue)
+    return OwnFacts(origins, delayed_by_repot(app), _store_of(settings), keeps_failures)
 
 
 def facts_of(
@@ -298,6 +302,7 @@ def facts_of(
         bounds=config.bounds,
         source=found,
         store=own.store,
+        keeps_failures=own.keeps_failures,
         is_configured=is_configured,
     )
 

@@ -211,6 +211,7 @@ class Facts:
         source_live: the same for today's broker, if `moved_from` is set.
         bounds: the user's own statements.
         store: the lease store; None if no setting of repot's names one.
+        keeps_failures: whether repot lets its workers write a dead letter for a task that failed for good.
         library_tasks: tasks of installed libraries, which are not judged.
     """
 
@@ -239,6 +240,7 @@ class Facts:
     #: The queues of the broker that it runs on today; None without `live`.
     broker_queues: DeploymentQueues | Unknown | None = None
     store: StoreFacts | Unknown | None = None
+    keeps_failures: bool = False
     is_configured: bool = False
     python: str = ""
     #: Rights that the lease store's user lacks; None if no task needs a store, or without `--live`.

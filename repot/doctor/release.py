@@ -61,6 +61,8 @@ SINCE: Mapping[str, str] = {
 
 
 _OF_TRANSPORT = "broker_transport_options."
+#: Of a task; a release before 5.7 does not read it.
+_RETRIES_LOST = "retry_on_worker_lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,12 @@ class Release:
         )
 
     def with_repot(self) -> Release:
-        """Return it with the settings and transport options that repot supplies in what it configures."""
+        """Return it with the settings, transport options and attributes of tasks that repot supplies."""
         options = {key.removeprefix(_OF_TRANSPORT) for key in supplied_keys() if key.startswith(_OF_TRANSPORT)}
         names = sorted(key for key in supplied_keys() if not key.startswith(_OF_TRANSPORT))
         return replace(
             self,
+            task_attributes=self.task_attributes | {_RETRIES_LOST},
             settings={**dict.fromkeys(names, "any"), **self.settings},
             transport_options={kind: found and found | options for kind, found in self.transport_options.items()},
         )

@@ -80,8 +80,10 @@ def worker_lost_is_acknowledged(facts: Facts) -> Iterator[Finding]:
 def failure_leaves_no_trace(facts: Facts) -> Iterator[Finding]:
     """A late-ack task that raises is acknowledged all the same, so the message is gone.
 
-    If its failure is not stored either, only a log line records it.
+    If its failure is not stored either, only a log line records it. repot's workers write a dead letter.
     """
+    if facts.keeps_failures:
+        return
     dead_letters = facts.broker.has_dead_letter_exchanges
     for task in facts.late_tasks():
         queue = facts.queue_of(task)

@@ -10,6 +10,7 @@ from celery import Celery
 from repot.config import ExplicitSettings
 from repot.doctor.collect import DoctorRequest, collect_facts, configured_by_repot, read_app
 from repot.doctor.config import DoctorConfig
+from repot.idempotency import TASK_ID, IdempotentTask, Policy
 from repot.upstream.capabilities import supplied_keys
 from repot.worker.configure import configure
 from support.bill import bill
@@ -22,11 +23,12 @@ REDIS = {"broker_url": "redis://localhost:6379/0"}
 RABBITMQ = {"broker_url": "amqp://shop:a-good-password@localhost//", "queue_type": "quorum"}
 
 
-def configured(**given: Any) -> Any:
+def configured(*, task: dict[str, Any] | None = None, **given: Any) -> Any:
     app = Celery("shop", set_as_current=False)
     settings = ExplicitSettings(result_backend="redis://localhost:6379/1", task_time_limit=10, **given)
     configure(app, settings)
-    app.task(name="shop.bill", shared=False)(bill)
+    options: Any = {"name": "shop.bill", "shared": False, **(task or {})}
+    app.task(**options)(bill)
     return read_app(app, "shop", DoctorConfig(ROOT))
 
 
@@ -34,6 +36,19 @@ def configured(**given: Any) -> Any:
 def test_nothing_is_found_in_what_repot_configures_on_any_release(given: dict[str, Any]) -> None:
     report = judge(configured(**given))
     assert [] == [(one.rule, one.finding.message) for one in report.findings]
+
+
+@pytest.mark.parametrize("given", [REDIS, RABBITMQ], ids=["redis", "rabbitmq"])
+def test_what_repot_s_own_class_states_is_an_option_on_any_release(given: dict[str, Any]) -> None:
+    found = configured(task={"base": IdempotentTask, "idempotency": Policy(key=TASK_ID)}, **given)
+    assert () == judge(found, "RPT509").findings
+
+
+@pytest.mark.parametrize("given", [REDIS, RABBITMQ], ids=["redis", "rabbitmq"])
+def test_a_failure_whose_result_is_ignored_leaves_a_dead_letter(given: dict[str, Any]) -> None:
+    assert () == judge(configured(task={"ignore_result": True}, **given), "RPT202").findings
+    (found,) = judge(configured(task={"ignore_result": True}, dead_letter_failures=False, **given), "RPT202").findings
+    assert "its failure is not stored" in found.finding.message
 
 
 @pytest.mark.parametrize("given", [REDIS, RABBITMQ], ids=["redis", "rabbitmq"])

@@ -681,6 +681,13 @@ CASES = [
     ),
     Case(
         "RPT202",
+        lambda: facts(redis(task_ignore_result=True)),
+        lambda: facts(redis(task_ignore_result=True), keeps_failures=True),
+        "is acknowledged when it fails; its failure",
+        "repot's dead letters",
+    ),
+    Case(
+        "RPT202",
         lambda: facts(rabbitmq(result_backend=None)),
         lambda: facts(rabbitmq(result_backend=None, task_acks_on_failure=False)),
         "is acknowledged when it fails; its failure",
