@@ -176,14 +176,14 @@ def given_addresses(given: dict[str, Any], settings: WorkerSettings) -> Addresse
     Raises:
         ConfigInvalid: one is not an address.
     """
-    from repot.migrate.addresses import Addresses, with_options_of
+    from repot.migrate.addresses import Addresses, with_management_of, with_options_of
     from repot.worker.app_loader import load_app
 
     source = _address(given, "source", "from", settings.move_from)
     target = _address(given, "target", "to", settings.move_to)
     if not (source and target):
         return None
-    found = Addresses(source, target)
+    found = with_management_of(Addresses(source, target), settings)
     # commands that only read a journal have no such option
     name = _app_name(given, settings) if "app" in given else ""
     return with_options_of(found, load_app(name)) if name else found

@@ -32,6 +32,12 @@ POINTS = (
         contains=("self.prepare_config(self.loader.conf), self._preconf,",),
     ),
     Point(
+        "celery.app.base:Celery.config_from_object",
+        Failure.LOUD,
+        "A configuration that is loaded after `repot.configure` is hidden without a warning.",
+        contains=("self._config_source = obj",),
+    ),
+    Point(
         "celery.utils.collections:ChainMap.__init__",
         Failure.LOUD,
         _BREAKS,
@@ -132,6 +138,11 @@ def changeable(app: Celery) -> tuple[dict[str, Any], dict[str, Any]]:
     # what the application was given before anything was read: its constructor's arguments among them
     given = app._preconf  # type: ignore[attr-defined]
     return cast("dict[str, Any]", app.conf.changes), cast("dict[str, Any]", given)
+
+
+def source_of(app: Celery) -> Any:
+    """Return what an application is configured from, an object or its name; None before `config_from_object`."""
+    return app._config_source  # type: ignore[attr-defined]
 
 
 def declared_queues(queues: Any) -> list[Any]:

@@ -33,6 +33,8 @@ class AppState:
     config_error: Any = None
     #: repot.worker.configure: by key of Celery's, what was set (`Applied`).
     applied: dict[str, Any] = field(default_factory=dict)
+    #: repot.worker.configure: what the application was configured from then (`config_from_object`).
+    source: Any = None
     #: repot.worker.configure: what stood in the place of what was set.
     replaced: list[dict[str, Any]] = field(default_factory=list)
     #: repot.worker.configure: the status writers of its workers in this process.

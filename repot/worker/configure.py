@@ -19,7 +19,7 @@ from repot.config.settings import same_broker_problem
 from repot.config.urls import REDIS_SCHEMES, is_rediss, is_valkey
 from repot.errors import ConfigInvalid
 from repot.logs import get_logger
-from repot.upstream.app_config import changeable, declared_queues, ignore_variables, let_changes_win
+from repot.upstream.app_config import changeable, declared_queues, ignore_variables, let_changes_win, source_of
 from repot.upstream.app_state import state_of
 from repot.upstream.collector import is_own
 from repot.upstream.control_queues import supply_kinds
@@ -142,6 +142,8 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     _remove_rollout(app)
     given = settings or load()
     settings = _derive(app, given, role)
+    state_of(app).source = source_of(app)
+    app.on_after_configure.connect(_warn_of_later_source, dispatch_uid="repot-later-source")
     _protect_results(settings.result_backend)
     if settings.journal:
         _instrument(settings.journal)
@@ -204,6 +206,17 @@ def _derive(app: Celery, settings: WorkerSettings, role: Role) -> WorkerSettings
         follow_the_primary(url)
         claim_messages(url)
     return settings
+
+
+def _warn_of_later_source(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """Warn where an application is configured from another object than it was when repot's defaults were added."""
+    if source_of(sender) is not state_of(sender).source:
+        log.warning(
+            "app.config_from_object(%r) came after repot.configure(app), so repot's defaults hide what it states; "
+            "call repot.configure(app) after it",
+            source_of(sender),
+            extra={"action": "configured_too_early"},
+        )
 
 
 def _warn_of_bound_tasks(app: Celery, earlier: dict[str, Any]) -> None:

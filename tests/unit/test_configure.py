@@ -536,6 +536,28 @@ def nothing() -> None:
     """The body of a task."""
 
 
+def test_a_configuration_that_is_loaded_afterwards_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """What it states is hidden by repot's defaults, and nothing said so."""
+
+    class Late:
+        result_backend = "redis://theirs/7"
+
+    app, in_time = shop(), shop()
+    for one in (app, in_time):
+        one.config_from_object({"task_acks_late": False})
+        repot.configure(one, ExplicitSettings())
+    assert "came after" not in caplog.text
+    app.config_from_object(Late)
+    assert app.conf.task_default_queue
+    assert "app.config_from_object(<class" in caplog.text
+    assert "call repot.configure(app) after it" in caplog.text
+    caplog.clear()
+    repot.configure(app, ExplicitSettings())
+    assert "redis://theirs/7" == app.conf.result_backend
+    assert in_time.conf.task_default_queue
+    assert "came after" not in caplog.text
+
+
 def test_tasks_that_were_made_before_are_named(caplog: pytest.LogCaptureFixture) -> None:
     """They keep Celery's early ACK: a killed worker loses them, and nothing said so."""
     app = shop(broker_url="redis://h/0")
