@@ -175,14 +175,14 @@ def _named_app(root: Path) -> str:
         ConfigInvalid: it names none; repot's own, the default of a worker, is not the user's application.
     """
     from repot.config import app_name, load
-    from repot.doctor.candidates import applications_in
+    from repot.doctor.candidates import commands_for
     from repot.errors import ConfigInvalid
 
     if name := app_name():
         return name
     # an invalid environment is named first
     load()
-    found = [f"`repot doctor -A {one}`" for one in applications_in(root)]
+    found = [f"`{one}`" for one in commands_for(root)]
     hint = f"This project has: {', '.join(found)}." if found else "As in `repot doctor -A shop.celery:app`."
     message = "no application is named, by -A or WORKER_APP"
     raise ConfigInvalid(message, hint=hint)

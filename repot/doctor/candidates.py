@@ -1,4 +1,4 @@
-"""The applications that a project's sources make, for who did not name one."""
+"""The commands that judge the applications which a project's sources make, for who did not name one."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ if TYPE_CHECKING:
 
 #: So many are named; a project with more has them in examples and tests.
 _MOST = 5
+_SOURCES = "src"
 
 
-def applications_in(root: Path) -> list[str]:
-    """Return what `-A` may name: `module:name` for each `name = Celery(...)` at the top of a module below `root`."""
+def commands_for(root: Path) -> list[str]:
+    """Return the commands that judge each `name = Celery(...)` at the top of a module below `root`."""
     files, _ = collector.other_modules(root, set())
-    return list(islice((name for path in sorted(files) for name in _made_in(path, root)), _MOST))
+    return list(islice((command for path in sorted(files) for command in _commands(path, root)), _MOST))
 
 
-def _made_in(path: Path, root: Path) -> Iterator[str]:
+def _commands(path: Path, root: Path) -> Iterator[str]:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
         tree = ast.parse(text) if "Celery(" in text else None
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
     parts = path.relative_to(root).with_suffix("").parts
-    # a directory of sources is on the path, not a package
-    parts = parts[1:] if parts[0] == "src" else parts
+    # a directory of sources is no package, and on the path where the project is installed
+    before, parts = (f"PYTHONPATH={_SOURCES} ", parts[1:]) if parts[0] == _SOURCES else ("", parts)
     module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     for node in tree.body if tree and module else ():
         match node:
@@ -41,4 +42,5 @@ def _made_in(path: Path, root: Path) -> Iterator[str]:
             case _:
                 continue
         if collector.dotted_name(function).rpartition(".")[2] == "Celery":
-            yield from (f"{module}:{one.id}" for one in targets if isinstance(one, ast.Name))
+            names = [one.id for one in targets if isinstance(one, ast.Name)]
+            yield from (f"{before}repot doctor -A {module}:{name}" for name in names)

@@ -124,7 +124,7 @@ MADE = "from celery import Celery\ncelery = Celery('shop')\n"
     [
         ({}, "As in `repot doctor -A shop.celery:app`."),
         ({"shop.py": MADE}, "This project has: `repot doctor -A shop:celery`."),
-        ({"src/shop/__init__.py": MADE}, "This project has: `repot doctor -A shop:celery`."),
+        ({"src/shop/__init__.py": MADE}, "This project has: `PYTHONPATH=src repot doctor -A shop:celery`."),
         ({"shop/jobs.py": MADE, "tests/jobs.py": MADE}, "This project has: `repot doctor -A shop.jobs:celery`."),
         ({"odd.py": "Celery(\0", "app.py": "import celery\napp: celery.Celery = celery.Celery()\n"},
          "This project has: `repot doctor -A app:app`."),
