@@ -9,8 +9,12 @@ from collections.abc import Mapping
 _SECRET_KEY = re.compile(
     r"pass|secret|(?<!fencing_)token|signature|credential|api_?key|private|authorization", re.IGNORECASE
 )
-#: Credentials in a URL: all text before its last @.
+#: Credentials in a text that is one URL: all before its last @.
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://.*@[^\s@]*[^\s@.]", re.DOTALL | re.IGNORECASE)
 _CREDENTIALS = re.compile(r"(?<=://)(?:(?!://).)*@", re.DOTALL)
+#: In other texts a URL ends at a blank; without an @ before that, its password has blanks or its host ends there.
+_HOST = r"""(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d{1,5})?(?:[/?#][^\s@]*)?[:,;.)\]'"]*(?=\s|$)"""
+_CREDENTIALS_IN_TEXT = re.compile(rf"(?<=://)(?:(?:(?!://)\S)*@|(?!{_HOST})(?:(?!://)[^@])*@(?:\S*@)?)")
 _SECRET_OPTION = re.compile(
     r"([?&;][^=&;\s]*(?:pass|secret|(?<!fencing_)token|key|signature)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE
 )
@@ -56,7 +60,8 @@ def masked(value: object, key: str = "") -> object:
 
 
 def _masked_text(text: str) -> str:
-    text = _SECRET_OPTION.sub(rf"\1{MASK}", _CREDENTIALS.sub(_without_password, text))
+    credentials = _CREDENTIALS if _ADDRESS.fullmatch(text) else _CREDENTIALS_IN_TEXT
+    text = _SECRET_OPTION.sub(rf"\1{MASK}", credentials.sub(_without_password, text))
     for pattern in (_AUTHORIZATION, _SCHEME, _MEMBER, _ASSIGNED, _LINE):
         text = pattern.sub(_without_value, text)
     return text

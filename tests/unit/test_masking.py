@@ -74,3 +74,20 @@ def test_the_header_of_a_dead_letter_holds_no_secret(shape: str) -> None:
     assert PLANTED not in found.headers[HEADER]
     assert "Traceback" in json.loads(found.headers[HEADER])["traceback"]
     assert message.body == found.body
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redis://127.0.0.1:21580/0 did not answer: NOPERM, on @user_script:67.",
+        "the store redis://h refuses access, see ann@example.org",
+        "'amqp://[::1]:5672//', and celery@host",
+        "redis://h:6379: celery@host has left",
+    ],
+)
+def test_an_address_without_credentials_ends_at_a_blank(text: str) -> None:
+    assert text == masked(text)
+    # and so do those with credentials, which are masked in the end
+    once = str(masked(text.replace("://", "://ann:planted@", 1)))
+    assert text.replace("://", "://ann:**@", 1) == once
+    assert once == masked(once)
