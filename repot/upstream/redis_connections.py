@@ -95,6 +95,15 @@ def take_connection(pool: Any) -> Any:
     return pool.get_connection("_") if _ASKS_FOR_COMMAND else pool.get_connection()
 
 
+def close_link(connection: Any) -> None:
+    """Close a connection of redis-py's that no poller of kombu's reads.
+
+    The class that kombu makes of a channel's connections tells the channel of each end, and kombu 5.4 takes that
+    for the end of the link that it polls: no notice is read any more.
+    """
+    AbstractConnection.disconnect(connection)  # type: ignore[no-untyped-call]
+
+
 class CheckedConnection:
     """Base of what stands before a class of redis-py's connections."""
 

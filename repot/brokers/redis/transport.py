@@ -25,7 +25,7 @@ from repot.brokers.redis.claims import HAND_ON, Claims, ClaimsOfProcess, is_clai
 from repot.brokers.redis.error_replies import Meaning, meaning_of
 from repot.config.redis import ATOMIC_CLAIM, DEFAULT_CLAIM_LEASE_S
 from repot.logs import get_logger
-from repot.upstream.redis_connections import take_connection
+from repot.upstream.redis_connections import close_link, take_connection
 from repot.upstream.redis_start import command_name, is_unknown, said_of_refusal, was_closed
 from repot.upstream.redis_transport import (
     NOTICE,
@@ -445,7 +445,7 @@ def _refused(pool: Any, claims: Claims) -> tuple[str, bool]:  # noqa: ANN401 - r
         return "", False
     finally:
         connection.is_trial = False
-        connection.disconnect()
+        close_link(connection)
         pool.release(connection)
 
 
