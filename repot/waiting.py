@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from contextlib import contextmanager
 from random import SystemRandom
-from threading import Event
+from threading import Event, current_thread, main_thread
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -48,6 +48,27 @@ def stop_on_signal(stop: Event) -> Iterator[None]:
         yield
     finally:
         restore()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let SIGTERM and SIGINT wait for the end of the block; nothing outside of the main thread, which they reach."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    came: list[int] = []
+    old = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            # None stands for a handler that Python has not installed
+            signal.signal(number, handler or signal.SIG_DFL)
+        for first in came[:1]:
+            signal.raise_signal(first)
 
 
 def wait_until(

@@ -9,6 +9,7 @@ from repot.errors import RepotError
 from repot.logs import get_logger
 from repot.routing.beat_lease import BeatLease, task_id_of
 from repot.upstream.beat import guard_scheduler, last_runs, set_last_runs
+from repot.waiting import uninterrupted
 from repot.worker.holder import described, has_ended, this_process
 from repot.worker.rollout_store import open_rollout_store, quick
 
@@ -73,14 +74,18 @@ class LeasedBeat:
             log.warning("%s is not sent: the lease of beat has ended", entry, extra={"action": "beat_refused"})
             return None
         at = time.time()
-        result = send(task_id_of(self._rollout, entry, self._runs.get(entry, last_run_at)))
-        self._runs[entry] = at
-        self._store()
+        # Celery's handler of a signal ends the process at once, also between the two: the next beat would send it again
+        with uninterrupted():
+            result = send(task_id_of(self._rollout, entry, self._runs.get(entry, last_run_at)))
+            self._runs[entry] = at
+            self._store()
         return result
 
     def close(self) -> None:
         """Leave the lease to another beat."""
         try:
+            if self._is_behind:
+                self._lease.ran(self._runs)
             self._lease.release()
         except RepotError as error:
             log.warning("the lease of beat ends by itself: %s", error.message, extra={"action": "beat_unreleased"})

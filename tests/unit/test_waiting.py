@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import signal
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
 from repot.errors import DeadlineExceeded, Interrupted
 from repot.idempotency import Backoff
-from repot.waiting import spread, stop_on_signal, wait_until
+from repot.waiting import spread, stop_on_signal, uninterrupted, wait_until
 
 
 def test_it_returns_the_first_true_answer() -> None:
@@ -55,3 +55,38 @@ def test_a_spread_leaves_the_sequence_of_the_application_as_it_was_seeded() -> N
     assert {0.0} != {spread(0, 1) for _ in range(3)}
     Backoff(base_s=1, cap_s=2).delay_s(3)
     assert before == random.getstate()
+
+
+def test_a_signal_waits_for_the_end_of_what_must_not_be_interrupted() -> None:
+    done: list[str] = []
+
+    def end(*_: object) -> None:
+        done.append("ended")
+        raise SystemExit
+
+    def work() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGTERM)
+            done.extend(("sent", "stored"))
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(SystemExit):
+            work()
+        assert ["sent", "stored", "ended"] == done
+        assert end is signal.getsignal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_outside_of_the_main_thread_no_signal_waits() -> None:
+    done: list[str] = []
+
+    def work() -> None:
+        with uninterrupted():
+            done.append("sent")
+
+    thread = Thread(target=work)
+    thread.start()
+    thread.join()
+    assert ["sent"] == done
