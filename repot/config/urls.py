@@ -188,6 +188,11 @@ class BrokerUrl(ServiceUrl):
         return self.kind != other.kind or bool({*self.addresses} & {*other.addresses})
 
     @property
+    def has_management(self) -> bool:
+        """Return whether the broker has a management API."""
+        return self.is_rabbitmq
+
+    @property
     def is_redis(self) -> bool:
         """Return whether the broker is a Redis (or Valkey)."""
         return self.scheme in REDIS_SCHEMES

@@ -79,13 +79,13 @@ class Addresses:
 def with_management_of(addresses: Addresses, settings: WorkerSettings) -> Addresses:
     """Return the addresses with the settings' management API where none is stated.
 
-    It is that of the settings' broker; if that is no RabbitMQ, of the only RabbitMQ of the move.
+    It is that of the settings' broker; if that has none, of the only broker of the move that has one.
     """
     sides: dict[str, Address] = {"source": addresses.source, "target": addresses.target}
-    rabbits = {side: one for side, one in sides.items() if one.url.is_rabbitmq}
+    managed = {side: one for side, one in sides.items() if one.url.has_management}
     url = settings.broker_url
-    for side, one in rabbits.items():
-        is_its = url.shares_management(one.url) if url.is_rabbitmq else len(rabbits) == 1
+    for side, one in managed.items():
+        is_its = url.shares_management(one.url) if url.has_management else len(managed) == 1
         if settings.management_url and is_its and not one.management_url:
             sides[side] = replace(one, management_url=settings.management_url.reveal())
     return Addresses(**sides)
