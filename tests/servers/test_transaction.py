@@ -423,7 +423,8 @@ def test_a_connection_of_djangos(request: pytest.FixtureRequest, name: str) -> N
             _is_one_effect(ledger, connection, write)
 
 
-def test_a_connection_of_djangos_that_does_not_commit_is_refused(ledger: Ledger) -> None:
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_a_connection_of_djangos_that_does_not_commit_is_refused(request: pytest.FixtureRequest, name: str) -> None:
     """With AUTOCOMMIT off its atomic() leaves the commit to the application, and the outcome would not be there."""
 
     def charge(self: Any, order: str) -> None:
@@ -432,6 +433,7 @@ def test_a_connection_of_djangos_that_does_not_commit_is_refused(ledger: Ledger)
             pytest.fail("the block must not begin")
 
     with (
+        _ledger(request.getfixturevalue(name).url) as ledger,
         django_connection(ledger.store.database.url.reveal(), AUTOCOMMIT=False) as connection,
         pytest.raises(ConfigInvalid, match="AUTOCOMMIT is off"),
     ):
