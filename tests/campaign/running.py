@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 #: How often a test that failed is run again, alone.
 REPEATS = 3
 
-#: More failed tests than this are not repeated: something is broken.
-MOST_REPEATED = 5
+#: More failed tests than this are not repeated: something is broken. A fixture that fails counts for each of its tests.
+MOST_REPEATED = 10
 
 #: Seconds; a command that hangs is ended.
 _LONGEST_S, _INTERRUPTED_WITHIN_S = 3600, 60
