@@ -120,8 +120,12 @@ def test_a_task_runs_once_and_has_its_effect(shared: RunningWorker) -> None:
 
 @pytest.mark.promise("redis")
 def test_a_ready_worker_logs_what_repot_set(shared: RunningWorker) -> None:
-    lines = [line for line in shared.worker.log_tail(1000).splitlines() if "] repot: " in line]
-    assert 3 == len(lines), shared.worker.log_tail(40)
+    def logged() -> list[str]:
+        return [line for line in shared.worker.log_tail(1000).splitlines() if "] repot: " in line]
+
+    # this test may be the first one of its worker
+    wait_until(lambda: len(logged()) == 3, within_s=60, what="the worker is ready")
+    lines = logged()
     assert f"reads {shared.settings.read_url}, stated in " in lines[0]
     assert f"dead letters go to {shared.settings.dead_letter_queue}" in lines[1]
 
