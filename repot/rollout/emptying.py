@@ -64,7 +64,7 @@ class Emptying:
         counts = self.tally.counts(side)
         sample = sample_of(counts, tasks_in(counts))
         self._note(sample, now)
-        strangers, fitting_s = self._strangers(record, side, counts, now)
+        strangers, fitting_s = self._strangers(record, side, counts, sample, now)
         quiet_s = fitting_s if self.plan.quiet_s is None else self.plan.quiet_s
         if self.plan.moves:
             if watched.has_waiting:
@@ -86,7 +86,9 @@ class Emptying:
         if ended != self._ended:
             self._ended, self._ended_at = ended, now
 
-    def _strangers(self, record: RolloutRecord, side: Side, counts: Mapping[str, int], now: float) -> tuple[int, float]:
+    def _strangers(
+        self, record: RolloutRecord, side: Side, counts: Mapping[str, int], sample: Sample, now: float
+    ) -> tuple[int, float]:
         """Return how many tasks came from elsewhere since the change, and the time that fits what the side receives."""
         watched = self.sides[side]
         if watched.held is None or now - record.updated_at < _FOLLOWED_S + watched.lag_s:
@@ -94,7 +96,7 @@ class Emptying:
         named = {side: {**counts, _HELD: watched.held}}
         first = self.store.first_counts(f"emptying:{record.generation}", named)[side]
         held, received = first.pop(_HELD), sample_of(first, tasks_in(first))
-        since = sample_of(counts, tasks_in(counts)) - received
+        since = sample - received
         strangers = max(0, _new(since) - since.sent - held)
         tasks = received.count(TaskOutcome.RECEIVED)
         pause_s = (record.updated_at - self.began_at()) / tasks if tasks else 0.0
