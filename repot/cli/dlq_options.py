@@ -120,8 +120,8 @@ def _opened(
         return open_dlqs(settings, names, _app(settings), others)
     sides = {"source": source_of, "target": target_of}
     url = sides[broker](settings) if broker in sides else parse(broker, "--broker")
-    if broker in sides and settings.management_url and settings.broker_url.shares_management(url):
-        management_url = management_url or settings.management_url.reveal()
+    if broker in sides:
+        management_url = management_url or settings.management_of(url)
     return open_dlqs_at(url, management_url, settings, names, others)
 
 

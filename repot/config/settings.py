@@ -411,6 +411,16 @@ class WorkerSettings(EnvironmentSettings):
             return self.result_backend if self.result_backend.scheme in STORE_SCHEMES else None
         return self.store_url
 
+    def management_of(self, url: BrokerUrl, other: BrokerUrl | None = None) -> str:
+        """Return the address of the management API of a broker, with its password; empty if none is known.
+
+        The setting belongs to the settings' broker; if that has no such API, to the only one of `url` and `other` that
+        has.
+        """
+        own = self.broker_url
+        is_its = own.shares_management(url) if own.has_management else not (other and other.has_management)
+        return self.management_url.reveal() if self.management_url and url.has_management and is_its else ""
+
     def dead_letters_of(self, queue: str) -> str:
         """Return the dead-letter queue of a queue; empty without one."""
         return self.dead_letter_queue.replace("{queue}", queue)

@@ -77,18 +77,13 @@ class Addresses:
 
 
 def with_management_of(addresses: Addresses, settings: WorkerSettings) -> Addresses:
-    """Return the addresses with the settings' management API where none is stated.
+    """Return the addresses with the settings' management API where none is stated and it is that broker's."""
 
-    It is that of the settings' broker; if that has none, of the only broker of the move that has one.
-    """
-    sides: dict[str, Address] = {"source": addresses.source, "target": addresses.target}
-    managed = {side: one for side, one in sides.items() if one.url.has_management}
-    url = settings.broker_url
-    for side, one in managed.items():
-        is_its = url.shares_management(one.url) if url.has_management else len(managed) == 1
-        if settings.management_url and is_its and not one.management_url:
-            sides[side] = replace(one, management_url=settings.management_url.reveal())
-    return Addresses(**sides)
+    def managed(one: Address, other: Address) -> Address:
+        return replace(one, management_url=one.management_url or settings.management_of(one.url, other.url))
+
+    source, target = addresses.source, addresses.target
+    return Addresses(managed(source, target), managed(target, source))
 
 
 def with_options_of(addresses: Addresses, app: Celery) -> Addresses:

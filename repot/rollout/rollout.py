@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from repot.config.redelivery import redelivered_within_s
 from repot.errors import ConfigInvalid, RolloutConflict, RolloutNotFound
-from repot.migrate.addresses import Address
+from repot.migrate.addresses import Address, Addresses, with_management_of
 from repot.rollout.carrying import Carrying
 from repot.rollout.controller import Controller
 from repot.rollout.emptying import Emptying
@@ -195,11 +195,9 @@ class Rollout:
             ConfigInvalid: the target is not named.
         """
         source, target = self.urls()
-        given = self.settings.management_url
-        management = given.reveal() if given else ""
-        of_target = management if source.shares_management(target) else ""
         options = dict(plan.options)
-        return {Side.SOURCE: Address(source, options, management), Side.TARGET: Address(target, options, of_target)}
+        found = with_management_of(Addresses(Address(source, options), Address(target, options)), self.settings)
+        return {Side.SOURCE: found.source, Side.TARGET: found.target}
 
     def beat_holder(self) -> str | None:
         """Return the text of the process whose beat sends; None if none does."""
