@@ -18,6 +18,8 @@ BIN = Path(PYTHON).parent
 
 #: Processes of pytest on two processors. Most tests wait for a broker; with too many, what has a time limit is late.
 PROCESSES = "4"
+#: The same in each of the lanes of a campaign, which run beside each other.
+PROCESSES_OF_A_LANE = "3"
 
 
 #: The minor release of Celery in an environment, whose own tests are run there.
@@ -62,8 +64,8 @@ def _run(*words: str) -> Command:
     return Command(words)
 
 
-def _pytest(name: str, paths: Sequence[str], python: str = PYTHON) -> Command:
-    spread = ("--numprocesses", PROCESSES, "--dist", "loadgroup")
+def _pytest(name: str, paths: Sequence[str], python: str = PYTHON, processes: str = PROCESSES_OF_A_LANE) -> Command:
+    spread = ("--numprocesses", processes, "--dist", "loadgroup")
     return Command((python, "-m", "pytest", *paths, "--group", name, *spread), python)
 
 
@@ -114,10 +116,10 @@ def _of(
     return Group(name, about, (*before, _pytest(name, _paths(name))), parts, lane=lane)
 
 
-def _unit_on(name: str, *, is_apart: bool = False) -> Group:
+def _unit_on(name: str) -> Group:
     """Return the group of unit tests in the environment of another release of Celery."""
     about = f"unit tests on Celery {_MINORS[name]}"
-    return Group(name, about, (_unit(_python_of(name)),), _environment(name), (), _SECOND, is_apart)
+    return Group(name, about, (_unit(_python_of(name)),), _environment(name), (), _SECOND, is_apart=True)
 
 
 def _environment(name: str) -> tuple[tuple[str, ...], ...]:
@@ -173,7 +175,7 @@ TEST = (
     Group(
         "promises",
         "each promise of the docs once, on real servers",
-        (_pytest("promises", _with_promises()),),
+        (_pytest("promises", _with_promises(), processes=PROCESSES),),
         (("scripts/setup", "postgresql"), *_SUITE),
     ),
 )
@@ -222,8 +224,8 @@ CAMPAIGN = (
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/store_outages.py", "--faults", "12", "--long", "0", "--store", "redis"),
     ), (("scripts/setup", "postgresql"),), lane=_THIRD),
-    _unit_on("celery-5.4", is_apart=True),
-    _unit_on("celery-5.5", is_apart=True),
+    _unit_on("celery-5.4"),
+    _unit_on("celery-5.5"),
     _unit_on("celery-5.6"),
     _promises_on("5.4"),
     _promises_on("5.5"),

@@ -93,6 +93,12 @@ def listening(server: Server) -> int:
         return sum(int(one["psub"]) for one in client.client_list())
 
 
+def await_both_consume(server: Server) -> None:
+    broker: Any
+    with closing(open_broker(BrokerUrl.parse(server.url))) as broker:
+        wait_until(lambda: 2 == len(broker.consuming_clients()), within_s=60, what="both consume")
+
+
 def requeue(shop: Shop, *words: str, older_than: str = "0s") -> Result:
     environment = {"WORKER_BROKER_URL": shop.settings.broker_url.reveal()}
     if shop.settings.management_url:
@@ -188,9 +194,9 @@ def test_idle_workers_that_claim_are_seen_to_consume(own: Server, redis: Server,
     shop = opened(own, redis, **CLAIM)
     for _ in range(2):
         shop.start(1)
+    await_both_consume(own)
     broker: Any
     with closing(open_broker(BrokerUrl.parse(own.url))) as broker:
-        wait_until(lambda: 2 == len(broker.consuming_clients()), within_s=30, what="both consume")
         consumers = broker.conditions().traffic([shop.name])[shop.name].consumers
     assert 2 == len(consumers)
 
@@ -237,6 +243,9 @@ def test_nothing_is_given_back_while_a_worker_does_not_answer(
     worker = started(shop, "task", *(("--pool", "solo") if solo else ()), count=1 if solo else 2)
     # another one, which answers unless it is mute, and takes what is free
     shop.start(1)
+    await_both_consume(own)
+    if instant != "mute":
+        wait_until(lambda: listening(own) == 2, within_s=60, what="both listen")
     await_in_hand(shop, 2)
     if instant == "frozen":
         worker.signal(signal.SIGSTOP)
