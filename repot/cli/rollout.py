@@ -347,6 +347,8 @@ def _status_lines(shown: dict[str, Any]) -> Iterator[str]:
     yield f"{shown['name']}: from {shown['source']} to {shown['target']}"
     yield _line(shown)
     yield f"controller: {shown['controller'] or 'none at work'}"
+    for _, verdict, reason in (shown["look"] or {"findings": ()})["findings"]:
+        yield f"judge: {verdict}: {reason}"
     for side, found in shown["depths"].items():
         counts = "unknown" if found is None else ", ".join(_depth(*pair) for pair in found.items())
         yield f"{side}: {counts}"

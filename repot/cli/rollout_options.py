@@ -94,16 +94,30 @@ _CHANGEABLE = (
     click.option(
         "--tolerance",
         type=click.FloatRange(0, 1),
-        default=0.02,
+        default=0.005,
         show_default=True,
-        help="Difference of two shares, of failed runs for example, that does not matter.",
+        help="Difference of two shares, of failed tasks for example, that does not matter.",
     ),
     click.option(
         "--slowdown",
         type=click.FloatRange(1),
-        default=1.5,
+        default=1.25,
         show_default=True,
-        help="Factor of the source's 95th percentile that does not matter.",
+        help="Factor of the source's run times and waits that does not matter.",
+    ),
+    click.option(
+        "--error-rate",
+        type=click.FloatRange(0, 0.5, min_open=True),
+        default=0.01,
+        show_default=True,
+        help="Probability with which chance aborts a rollout whose sides are alike.",
+    ),
+    click.option(
+        "--require",
+        "required",
+        multiple=True,
+        metavar="TASK",
+        help="No step passes before 20 roots of each side ran this task; may be repeated.",
     ),
     click.option(
         "--cost-limit",
@@ -139,10 +153,10 @@ _FIELDS = {
     "quiet": "quiet_s",
     "queries": "queries",
 }
-_CRITERIA = ("samples", "tolerance", "slowdown", "cost_limit")
+_CRITERIA = ("samples", "tolerance", "slowdown", "error_rate", "cost_limit", "required")
 _DRAIN = "drain"
 #: Where the option is not named after its parameter.
-_FLAGS = {"kills": "--kill", "queries": "--query"}
+_FLAGS = {"kills": "--kill", "queries": "--query", "required": "--require"}
 
 
 def plan_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,36 +1,59 @@
 """Judge the target by comparing it with the source: pass, fail, or inconclusive.
 
-Shares, such as failed of finished runs, are compared by Fisher's exact test, one-sided: is the target's share larger
-than the source's by more than chance explains? It needs no minimum of failures, unlike a test by the normal
-distribution. Durations are compared in the same way: the share of the target's runs above a bound that is
-`slowdown` times the source's 95th percentile, so that the width of the buckets cannot fail a healthy target.
+The canary divides by root id, and tasks of one root end alike; so what is compared is counted once for each root.
+Each task is compared by itself: its failures and its run times hide in those of all tasks. The controller looks each
+second, so a comparison keeps evidence that counts however often one looks (`repot/rollout/evidence.py`). The
+probability that chance aborts a rollout is `error_rate` for all its steps, tasks and comparisons together.
 
-A difference fails only if it is also larger than `tolerance`: with many samples a test finds differences that matter to
-no user. The judge looks many times in a step, so its error rate is small.
+A difference fails only if it is also larger than `tolerance`, or than `slowdown`: with many samples a test finds
+differences that matter to no user.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import dataclass, field
 from enum import StrEnum
-from math import exp, lgamma
-from typing import TYPE_CHECKING, TypeAlias
+from math import exp, log
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from repot.rollout.samples import empty
+from repot.errors import RecordUnreadable
+from repot.rollout.comparisons import InWindows, RunTimes, Shares, late
+from repot.rollout.evidence import Counted, Evidence, needed, portion
+from repot.rollout.units import ALL_TASKS, Units, above, name_of, quantile
 from repot.worker.cost import CostKind
-from repot.worker.task_outcomes import TaskDuration, TaskOutcome
+from repot.worker.task_outcomes import SENT, RootUnit, TaskDuration, TaskOutcome, bound_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from repot.rollout.samples import Histogram, Sample
+    from repot.rollout.samples import Sample
 
-Durations: TypeAlias = "tuple[Histogram, Histogram]"
-#: By task: failed runs, and runs that ended for good.
-Ended: TypeAlias = "Mapping[str, tuple[int, int]]"
+T = TypeVar("T", "Shares", "RunTimes", "InWindows")
+Comparison: TypeAlias = "Shares | RunTimes | InWindows"
 
-#: Durations are compared at this share.
-_QUANTILE = 0.95
+#: Criterion -> which roots are counted, and of which.
+_SHARES = {
+    "failed": (RootUnit.FAILED, RootUnit.ENDED),
+    "retried": (RootUnit.RETRIED, RootUnit.TRIED),
+    "redelivered": (RootUnit.REDELIVERED, RootUnit.DELIVERED),
+    "dead-lettered": (RootUnit.DEAD_LETTERED, RootUnit.DELIVERED),
+    "unknown outcomes": (RootUnit.UNKNOWN_OUTCOME, RootUnit.DELIVERED),
+}
+#: The criterion of the finding that names the tasks of which too little was seen.
+NOT_JUDGED = "not judged"
+_NOT_SENT, _RUN_TIME, _WAIT = "not sent", "run time", "wait in the queue"
+_KINDS: dict[str, type[Comparison]] = {one.__name__: one for one in (Shares, RunTimes, InWindows)}
+#: How many comparisons each task has: also runs that have ended, runs that go on, waits, and what could not be sent.
+_COMPARED = len(_SHARES) + 4
+#: Tasks among which half of the probability of a wrong abort is divided; the other half is for those beyond.
+_TASKS = 20
+#: Runs that go on are late after this quantile of the source's.
+_LONGEST = 0.99
+#: Roots that each side needs before a task counts as judged.
+JUDGED = 20
+#: Celery's task that polls until a chord's tasks have ended: it retries, which is no fault of a broker's.
+CHORD_UNLOCK = "celery.chord_unlock"
 
 
 class Verdict(StrEnum):
@@ -48,17 +71,19 @@ class Criteria:
 
     Attributes:
         samples: finished runs that each side needs.
-        error_rate: probability that chance explains the difference, below which it fails.
+        error_rate: probability with which chance aborts a whole rollout whose sides are alike.
         tolerance: difference of two shares that does not matter.
-        slowdown: factor of the source's 95th percentile that does not matter.
+        slowdown: factor of the source's run times and waits that does not matter.
         cost_limit: what repeated runs on the target may cost in a step; None for no limit.
+        required: tasks without which a step does not pass: so many roots of each side ran them as a comparison needs.
     """
 
     samples: int = 50
-    error_rate: float = 0.001
-    tolerance: float = 0.02
-    slowdown: float = 1.5
+    error_rate: float = 0.01
+    tolerance: float = 0.005
+    slowdown: float = 1.25
     cost_limit: float | None = None
+    required: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,72 +110,269 @@ class Judgement:
         return Verdict.PASS if verdicts == {Verdict.PASS} else Verdict.INCONCLUSIVE
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What both sides did in a step, or in the rollout where the step has no source.
+
+    Attributes:
+        name: of the step, as no other one is named.
+        now: in seconds since 1970, by the store's clock.
+        target, source: what all tasks did.
+        target_roots, source_roots: the same by task and root id.
+        usual: what the source's roots did since the rollout began.
+        running: by task, the roots whose tasks go on, and for how many seconds, of the target and of the source.
+        is_last: the source gets no more work, so the target is compared with what it did before.
+    """
+
+    name: str
+    now: float
+    target: Sample
+    source: Sample
+    target_roots: Mapping[str, Units] = field(default_factory=dict)
+    source_roots: Mapping[str, Units] = field(default_factory=dict)
+    usual: Mapping[str, Units] = field(default_factory=dict)
+    running: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]] = field(default_factory=dict)
+    is_last: bool = False
+
+    def roots(self, task: str) -> tuple[Units, Units]:
+        """Return what is compared of a task."""
+        source = self.usual if self.is_last else self.source_roots
+        return self.target_roots.get(task, Units()), source.get(task, Units())
+
+
+class Judge:
+    """Judges the steps of one rollout, and keeps the evidence of the one that goes on."""
+
+    def __init__(self, criteria: Criteria, steps: int) -> None:
+        """Judge by these criteria; a rollout is expected to have so many steps."""
+        self.criteria = criteria
+        self._expected = steps
+        self._step, self._place = "", -1
+        self._tasks: list[str] = []
+        self._comparisons: dict[tuple[str, str], Comparison] = {}
+
+    def look(self, step: Step) -> Judgement:
+        """Compare what both sides did in a step so far."""
+        if step.name != self._step:
+            self._step, self._place, self._comparisons = step.name, self._place + 1, {}
+        findings = [self._enough(step), *self._failures(step)]
+        failed = {one.criterion for one in findings}
+        findings += [one for one in _said(step) if one.criterion not in failed]
+        if step.target.costs or step.source.costs or self.criteria.cost_limit is not None:
+            findings.append(_cost(step.target.costs, step.source.costs, self.criteria.cost_limit))
+        return Judgement((*findings, *self._unjudged(step)))
+
+    def to_json(self) -> str:
+        """Return the evidence for the store."""
+        kept = [[*key, type(one).__name__, one.to_json()] for key, one in self._comparisons.items()]
+        return json.dumps([self._step, self._place, self._tasks, kept])
+
+    def restore(self, text: str) -> None:
+        """Go on with evidence that was stored.
+
+        Raises:
+            RecordUnreadable: it is not evidence.
+        """
+        try:
+            step, place, tasks, kept = json.loads(text)
+            comparisons = {(criterion, task): _KINDS[kind].of(found) for criterion, task, kind, found in kept}
+            self._step, self._place, self._tasks = str(step), int(place), list(map(str, tasks))
+        except (ValueError, TypeError, KeyError) as error:
+            message = f"the evidence of a rollout's judge cannot be read: {error}"
+            raise RecordUnreadable(message, hint="Another release of repot, or another program, wrote it.") from error
+        self._comparisons = comparisons
+
+    def _enough(self, step: Step) -> Finding:
+        counts = {"target": step.target.finished, "source": step.source.finished}
+        needed_runs = self.criteria.samples
+        short = [f"the {name} finished {count}" for name, count in counts.items() if count < needed_runs]
+        if short:
+            reason = f"{' and '.join(short)} of {needed_runs} runs that a comparison needs"
+            return Finding("samples", Verdict.INCONCLUSIVE, reason)
+        if not (step.target_roots and (step.source_roots or step.usual)):
+            reason = "workers of an older release report no roots, by which the judge compares"
+            return Finding("samples", Verdict.INCONCLUSIVE, reason)
+        reason = f"the target finished {counts['target']} runs, the source {counts['source']}"
+        return Finding("samples", Verdict.PASS, reason)
+
+    def _failures(self, step: Step) -> Iterator[Finding]:
+        on_target, on_source = (
+            step.target_roots.keys() | step.running.keys(),
+            step.source_roots.keys() | step.usual.keys(),
+        )
+        for task in sorted(on_target & on_source):
+            target, source = step.roots(task)
+            yield from self._failing_shares(task, target, source, step)
+            if task != ALL_TASKS:
+                yield from self._slow(task, target, source, step)
+                yield from self._waiting(task, target, source, step)
+        yield from self._not_sent(step)
+
+    def _failing_shares(self, task: str, target: Units, source: Units, step: Step) -> Iterator[Finding]:
+        for criterion, (hit, unit) in _SHARES.items():
+            if criterion == "retried" and name_of(task) == CHORD_UNLOCK:
+                continue
+            counted = Counted(target.count(hit), target.count(unit), source.count(hit), source.count(unit)).possible
+            log_evidence = self._share(criterion, task, counted, step)
+            if log_evidence >= self._needed(task) and _differ(counted, self.criteria.tolerance):
+                said = (
+                    f"{counted.target_hits:g} of {counted.target_units:g} roots on the target, "
+                    f"{counted.source_hits:.3g} of {counted.source_units:.6g} on the source"
+                )
+                yield self._finding(criterion, task, said, log_evidence)
+
+    def _share(self, criterion: str, task: str, counted: Counted, step: Step) -> float:
+        if not step.is_last:
+            return self._of(criterion, task, Shares).look(counted)
+        # there is no control at the same time: what all feel, such as an outage, is one bad window of time
+        compared = self._of(criterion, task, InWindows)
+        return compared.shares(counted, self.criteria.tolerance, step.now, alone=True)
+
+    def _slow(self, task: str, target: Units, source: Units, step: Step) -> Iterator[Finding]:
+        runs, others = (one.of(TaskDuration.RUNTIME) for one in (target, source))
+        log_evidence = self._slower(task, runs, others, step)
+        if log_evidence >= self._needed(task):
+            yield self._finding(_RUN_TIME, task, _quantiles(runs, others), log_evidence)
+        elif (log_evidence := self._going_on(task, target, source, step)) >= self._needed(task):
+            said = f"runs go on for longer than {self.criteria.slowdown:g} times what 99 % took on the source"
+            yield self._finding(_RUN_TIME, task, said, log_evidence)
+
+    def _slower(self, task: str, runs: Mapping[int, float], others: Mapping[int, float], step: Step) -> float:
+        if not step.is_last:
+            usual = step.usual.get(task, Units()).of(TaskDuration.RUNTIME)
+            return self._of(_RUN_TIME, task, RunTimes).look(runs, others, usual, self.criteria.slowdown, step.now)
+        found = [0.0]
+        for place, counted in enumerate(late(runs, others, self.criteria.slowdown)):
+            compared = self._of(f"{_RUN_TIME} {place}", task, InWindows)
+            found.append(compared.shares(counted, self.criteria.tolerance, step.now, alone=True) - log(2))
+        return max(found)
+
+    def _waiting(self, task: str, target: Units, source: Units, step: Step) -> Iterator[Finding]:
+        waits, others = (one.of(TaskDuration.QUEUE_WAIT) for one in (target, source))
+        compared = self._of(_WAIT, task, InWindows)
+        log_evidence = compared.waits(waits, others, self.criteria.slowdown, step.now, alone=step.is_last)
+        if log_evidence >= self._needed(task):
+            yield self._finding(_WAIT, task, _quantiles(waits, others), log_evidence)
+
+    def _going_on(self, task: str, target: Units, source: Units, step: Step) -> float:
+        """Return the evidence of the runs that have not ended yet: else runs that hang are not seen.
+
+        Without a source at work there is nothing to compare them with.
+        """
+        usual = step.usual.get(task, Units()).of(TaskDuration.RUNTIME)
+        if step.is_last or task not in step.running or sum(usual.values()) < self.criteria.samples:
+            return 0.0
+        longest = quantile(usual, _LONGEST)
+        target_bound, source_bound = bound_of(longest) * self.criteria.slowdown, bound_of(longest)
+        late = sum(seconds > target_bound for seconds in step.running[task][0].values())
+        others = sum(seconds > source_bound for seconds in step.running[task][1].values())
+        ended, other_ended = (one.count(RootUnit.TRIED) for one in (target, source))
+        other_late = others + above(source.of(TaskDuration.RUNTIME), longest)
+        counted = Counted(late, late + ended, other_late, others + max(other_ended, 1))
+        return Evidence().with_block(counted, max(1 - _LONGEST, 1 / sum(usual.values())))
+
+    def _not_sent(self, step: Step) -> Iterator[Finding]:
+        target, source = ((one.publish_failures, one.sent + one.publish_failures) for one in (step.target, step.source))
+        sending = self._of(_NOT_SENT, ALL_TASKS, InWindows)
+        counted = Counted(*target, *source)
+        log_evidence = sending.shares(counted, self.criteria.tolerance, step.now, alone=step.is_last)
+        if log_evidence >= self._needed(ALL_TASKS):
+            said = f"{target[0]} of {target[1]} on the target, {source[0]} of {source[1]} on the source"
+            yield self._finding(_NOT_SENT, ALL_TASKS, said, log_evidence)
+
+    def _unjudged(self, step: Step) -> Iterator[Finding]:
+        """Name the tasks of which too little was seen, and say which of them the step waits for."""
+        known = {name_of(task) for side in (step.target_roots, step.source_roots, step.usual) for task in side}
+        sides = step.target_roots, step.usual if step.is_last else step.source_roots
+        tried = {
+            task: [_tried(task, side) for side in sides]
+            for task in (known | set(self.criteria.required)) - {ALL_TASKS, CHORD_UNLOCK}
+        }
+        few = {task: counts[0] for task, counts in tried.items() if min(counts) < JUDGED}
+        if few:
+            said = ", ".join(f"{task} ({count} runs)" for task, count in sorted(few.items()))
+            yield Finding(NOT_JUDGED, Verdict.PASS, f"not judged: {said}")
+        for task in sorted(few.keys() & set(self.criteria.required)):
+            counts = tried[task]
+            reason = f"{task} is required: {counts[0]} roots on the target and {counts[1]} on the source, of {JUDGED}"
+            yield Finding("required", Verdict.INCONCLUSIVE, reason)
+
+    def _of(self, criterion: str, task: str, kind: type[T]) -> T:
+        """Return a comparison of this step, which begins with the first look at it."""
+        found = self._comparisons.get((criterion, task))
+        if not isinstance(found, kind):
+            found = self._comparisons[criterion, task] = kind()
+        return found
+
+    def _needed(self, task: str) -> float:
+        if task not in self._tasks:
+            self._tasks.append(task)
+        place = self._tasks.index(task)
+        portions = (portion(max(self._place, 0), self._expected), portion(place, _TASKS), 1 / _COMPARED)
+        return needed(self.criteria.error_rate, portions)
+
+    def _finding(self, criterion: str, task: str, said: str, log_evidence: float) -> Finding:
+        wanted = self._needed(task)
+        named = f"{criterion} {name_of(task)}{' sent by tasks' if task.startswith(SENT) else ''}".rstrip()
+        why = f"chance does not explain it (evidence {_number(log_evidence)}, needed {_number(wanted)})"
+        return Finding(named, Verdict.FAIL, f"{named}: {said}; {why}")
+
+
+def _tried(task: str, side: Mapping[str, Units]) -> int:
+    return int(sum(side[one].count(RootUnit.TRIED) for one in (task, f"{SENT}{task}") if one in side))
+
+
+def _differ(counted: Counted, tolerance: float) -> bool:
+    source = counted.source_hits / counted.source_units if counted.source_units else 0.0
+    return bool(counted.target_units) and counted.target_hits / counted.target_units > source + tolerance
+
+
+def _quantiles(target: Mapping[int, float], source: Mapping[int, float]) -> str:
+    said = []
+    for name, found in (("target", target), ("source", source)):
+        half, most = (f"{bound_of(quantile(found, share)):.2g} s" if found else "unknown" for share in (0.5, 0.9))
+        said.append(f"half within {half} and 90 % within {most} on the {name}")
+    return ", ".join(said)
+
+
+def _number(logarithm: float) -> str:
+    return f"{exp(logarithm):.1e}" if logarithm < _LARGEST else "beyond 1e+300"
+
+
+#: A larger exponent is no number.
+_LARGEST = 690.0
+
+
 def _of_received(outcome: TaskOutcome) -> Callable[[Sample], tuple[int, int]]:
     return lambda one: (one.count(outcome), one.count(TaskOutcome.RECEIVED))
 
 
-#: Criterion -> its count, and of how many.
-_SHARES: dict[str, Callable[[Sample], tuple[int, int]]] = {
+#: Criterion -> of all messages and runs, its count, and of how many.
+_COUNTS: dict[str, Callable[[Sample], tuple[int, int]]] = {
     "failed": lambda one: (one.count(TaskOutcome.FAILED), one.finished),
-    # each task once: the test takes what it counts as independent, and a task that polls is retried again and again
     "retried": lambda one: (one.count(TaskOutcome.FIRST_RETRIED), one.tasks),
     "redelivered": _of_received(TaskOutcome.REDELIVERED),
     "dead-lettered": _of_received(TaskOutcome.DEAD_LETTERED),
     "unknown outcomes": _of_received(TaskOutcome.UNKNOWN_OUTCOME),
+    _NOT_SENT: lambda one: (one.publish_failures, one.sent + one.publish_failures),
 }
 
 
-def judge(target: Sample, source: Sample, criteria: Criteria) -> Judgement:
-    """Compare what both sides did in a step."""
-    return Judgement((_enough(target, source, criteria), *_compared(target, source, criteria)))
-
-
-def _enough(target: Sample, source: Sample, criteria: Criteria) -> Finding:
-    counts = {"target": target.finished, "source": source.finished}
-    short = [f"the {name} finished {count}" for name, count in counts.items() if count < criteria.samples]
-    if short:
-        reason = f"{' and '.join(short)} of {criteria.samples} runs that a comparison needs"
-        return Finding("samples", Verdict.INCONCLUSIVE, reason)
-    return Finding("samples", Verdict.PASS, f"the target finished {target.finished} runs, the source {source.finished}")
-
-
-def _compared(target: Sample, source: Sample, criteria: Criteria) -> Iterator[Finding]:
-    for name, share in _SHARES.items():
-        yield _share(name, share(target), share(source), criteria)
-    yield from _failing_tasks(target.ended, source.ended, criteria)
-    yield _share(
-        "not sent",
-        (target.publish_failures, target.sent + target.publish_failures),
-        (source.publish_failures, source.sent + source.publish_failures),
-        criteria,
-    )
-    runs = ((target.runtime, target.running), (source.runtime, source.running))
-    yield _slower("run time", *runs, criteria, target.processes)
-    none = (empty(TaskDuration.QUEUE_WAIT),)
-    yield _slower("wait in the queue", (target.queue_wait, *none), (source.queue_wait, *none), criteria)
-    if target.costs or source.costs or criteria.cost_limit is not None:
-        yield _cost(target.costs, source.costs, criteria.cost_limit)
-
-
-def _failing_tasks(target: Ended, source: Ended, criteria: Criteria) -> Iterator[Finding]:
-    """Compare each task by itself: the other ones hide it in the share of all. Only what fails is a finding."""
-    # so many comparisons are as likely to err as one
-    strict = replace(criteria, error_rate=criteria.error_rate / max(len(target), 1))
-    for task, counts in target.items():
-        found = _share(f"failed {task}", counts, source.get(task, (0, 0)), strict)
-        if found.verdict is Verdict.FAIL:
-            yield found
-
-
-def _share(name: str, target: tuple[int, int], source: tuple[int, int], criteria: Criteria) -> Finding:
-    """Compare two shares, each as a count and the whole."""
-    said = f"{name}: {target[0]} of {target[1]} on the target, {source[0]} of {source[1]} on the source"
-    if not target[1] or target[0] / target[1] <= (source[0] / source[1] if source[1] else 0) + criteria.tolerance:
-        return Finding(name, Verdict.PASS, said)
-    chance = probability(target, source)
-    if chance >= criteria.error_rate:
-        return Finding(name, Verdict.PASS, f"{said}; chance explains it (p = {chance:.2g})")
-    return Finding(name, Verdict.FAIL, f"{said}; chance does not explain it (p = {chance:.2g})")
+def _said(step: Step) -> Iterator[Finding]:
+    """Yield what both sides did, for people who read: no comparison."""
+    for criterion, count in _COUNTS.items():
+        (hits, whole), (others, other_whole) = count(step.target), count(step.source)
+        said = f"{criterion}: {hits} of {whole} on the target, {others} of {other_whole} on the source"
+        yield Finding(criterion, Verdict.PASS, said)
+    for criterion, kind in ((_RUN_TIME, TaskDuration.RUNTIME), (_WAIT, TaskDuration.QUEUE_WAIT)):
+        target, source = (
+            one.runtime if kind is TaskDuration.RUNTIME else one.queue_wait for one in (step.target, step.source)
+        )
+        bounds = [one.bound_of(0.95) for one in (target, source)]
+        names = [f"{one:g} s" if one is not None else "unknown" for one in bounds]
+        yield Finding(
+            criterion, Verdict.PASS, f"{criterion}: 95 % within {names[0]} on the target, {names[1]} on the source"
+        )
 
 
 def _cost(target: Mapping[str, float], source: Mapping[str, float], limit: float | None) -> Finding:
@@ -165,51 +387,3 @@ def _cost(target: Mapping[str, float], source: Mapping[str, float], limit: float
     if limit is None or again <= limit:
         return Finding("cost", Verdict.PASS, said)
     return Finding("cost", Verdict.FAIL, f"{said}; the limit is {limit:g}")
-
-
-def _slower(name: str, target: Durations, source: Durations, criteria: Criteria, cold: int = 0) -> Finding:
-    """Compare durations, each those that have ended and those that go on: one that goes on counts once it is longer.
-
-    `cold` of the target's may be long: a process loads and connects in its first run.
-    """
-    usual = source[0].bound_of(_QUANTILE)
-    if usual is None:
-        why = "nothing was measured on the source" if not source[0].total else "the source's 95th percentile is unknown"
-        return Finding(name, Verdict.PASS if source[0].total else Verdict.INCONCLUSIVE, f"{name}: {why}")
-    bounds = source[0].bounds
-    bound = next((one for one in bounds if one >= usual * criteria.slowdown), bounds[-1])
-
-    def longer(ended: Histogram, still: Histogram) -> tuple[int, int]:
-        return ended.above(bound) + still.above(bound), ended.total + still.above(bound)
-
-    hits, whole = longer(*target)
-    if whole < criteria.samples:
-        # a few runs on a busy machine say little of durations
-        return Finding(name, Verdict.PASS, f"{name}: {hits} of {whole} on the target took longer than {bound:g} s")
-    spared = min(cold, criteria.samples // 2, hits)
-    found = _share(name, (hits - spared, whole), longer(*source), criteria)
-    first = f", not counting {spared} that may be first runs of a process" if spared else ""
-    return Finding(name, found.verdict, f"{found.reason} took longer than {bound:g} s{first}")
-
-
-def probability(target: tuple[int, int], source: tuple[int, int]) -> float:
-    """Return the probability of a target's count at least as large, if both sides have the same share.
-
-    Each side is a count and the whole; a message may be counted twice where it is delivered twice, so a count is taken
-    as at most the whole.
-    Fisher's exact test: the hypergeometric distribution's upper tail.
-    """
-    (hits, size), (others, other_size) = ((min(count, whole), whole) for count, whole in (target, source))
-    total, hit_total = size + other_size, hits + others
-    highest = min(size, hit_total)
-    logs = [
-        _choose(hit_total, k) + _choose(total - hit_total, size - k) - _choose(total, size)
-        for k in range(hits, highest + 1)
-        if size - k <= total - hit_total
-    ]
-    return min(1.0, sum(map(exp, logs)))
-
-
-def _choose(of: int, count: int) -> float:
-    """Return the logarithm of the binomial coefficient."""
-    return lgamma(of + 1) - lgamma(count + 1) - lgamma(of - count + 1)

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from repot.errors import RecordUnreadable
-from repot.rollout.judge import Criteria, Verdict
+from repot.rollout.judge import NOT_JUDGED, Criteria, Verdict
 from repot.routing.choice import Weights
 from repot.routing.record import Change
 
@@ -107,7 +107,8 @@ class Plan:
         """
         try:
             found = json.loads(text)
-            criteria = Criteria(**found.pop("criteria"))
+            criteria = found.pop("criteria")
+            criteria = Criteria(**criteria | {"required": tuple(criteria.get("required", ()))})
             found |= {name: tuple(found[name]) for name in ("steps", "queues", "synthetic", "queries")}
             return cls(criteria=criteria, **found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -202,4 +203,8 @@ def _after_look(record: RolloutRecord, plan: Plan, seen: Observed) -> Change | N
         return Change(CONTROLLER, f"a person must decide: {why}", phase=Phase.PAUSED)
     if plan.manual or seen.step_age_s < plan.bake_s:
         return None
-    return promote(record, plan, CONTROLLER, "the judge passed the step")
+    why = "the judge passed the step"
+    if plan.after(record.weights.default) is None:
+        # after the last one nothing judges them
+        why = "; ".join([why, *(one.reason for one in seen.judgement.findings if one.criterion == NOT_JUDGED)])
+    return promote(record, plan, CONTROLLER, why)

@@ -66,10 +66,7 @@ class Sample:
         queue_wait: of first deliveries.
         sent: messages that producers sent to this side.
         publish_failures: messages that producers could not send to this side, with those that another side took.
-        running: how long the tasks that run now have taken.
-        processes: of the workers that run now.
         costs: by `CostKind`, of the tasks that state a price; empty if none does.
-        ended: by task, how many runs failed, and how many ended for good.
     """
 
     outcomes: Mapping[str, int] = field(default_factory=Counter)
@@ -77,10 +74,7 @@ class Sample:
     queue_wait: Histogram = field(default_factory=lambda: empty(TaskDuration.QUEUE_WAIT))
     sent: int = 0
     publish_failures: int = 0
-    running: Histogram = field(default_factory=lambda: empty(TaskDuration.RUNTIME))
-    processes: int = 0
     costs: Mapping[str, float] = field(default_factory=dict)
-    ended: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def count(self, *outcomes: TaskOutcome) -> int:
         """Return how many messages had one of these outcomes."""
@@ -97,7 +91,7 @@ class Sample:
         return self.count(TaskOutcome.RECEIVED) - self.count(TaskOutcome.RETRIES_RECEIVED)
 
     def __sub__(self, earlier: Sample) -> Sample:
-        """Return what was counted since an earlier look, and what runs now."""
+        """Return what was counted since an earlier look."""
         names = {*self.outcomes, *earlier.outcomes}
         return Sample(
             {name: self.outcomes.get(name, 0) - earlier.outcomes.get(name, 0) for name in names},
@@ -105,15 +99,8 @@ class Sample:
             self.queue_wait - earlier.queue_wait,
             self.sent - earlier.sent,
             self.publish_failures - earlier.publish_failures,
-            self.running,
-            self.processes,
             {kind: amount - earlier.costs.get(kind, 0) for kind, amount in self.costs.items()},
-            {task: _less(now, earlier.ended.get(task, (0, 0))) for task, now in self.ended.items()},
         )
-
-
-def _less(now: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
-    return now[0] - before[0], now[1] - before[1]
 
 
 def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -> Sample:
@@ -123,7 +110,6 @@ def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -
     """
     outcomes: Counter[str] = Counter()
     costs: Counter[str] = Counter()
-    by_task: dict[str, tuple[int, int]] = {}
     found = {kind: [0] * (len(bounds) + 1) for kind, bounds in BUCKETS_S.items()}
     for name, count in counts.items():
         kind, _, rest = name.partition(":")
@@ -135,18 +121,13 @@ def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -
                 # it waits, which is no fault of a broker's
                 continue
             outcomes[what] += count
-            if what in _ENDED:
-                failed, ended = by_task.get(task, (0, 0))
-                by_task[task] = failed + (count if what == TaskOutcome.FAILED else 0), ended + count
         elif kind == "cost":
             costs[what] += count
         elif kind in found:
             found[TaskDuration(kind)][int(what)] += count
     runtime, wait = (Histogram(BUCKETS_S[kind], tuple(found[kind])) for kind in TaskDuration)
     spent = {kind: amount / MILLIONTHS for kind, amount in costs.items()}
-    return Sample(
-        outcomes, runtime, wait, counts.get("sent", 0), counts.get("publish_failures", 0), costs=spent, ended=by_task
-    )
+    return Sample(outcomes, runtime, wait, counts.get("sent", 0), counts.get("publish_failures", 0), costs=spent)
 
 
 def running_of(workers: Iterable[WorkerState], tasks: Collection[str] | None = None) -> Histogram:

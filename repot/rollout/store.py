@@ -62,13 +62,29 @@ class ControllerStore:
             message = f"the counts at the start of a step of the rollout {self._name} cannot be read: {error}"
             raise RecordUnreadable(message, hint="Another program writes under WORKER_LEASE_PREFIX.") from error
 
-    def forget_steps(self) -> None:
-        """Forget the counts at the start of all steps: a rollout begins again.
+    def evidence(self) -> str | None:
+        """Return what the judge has kept; None before the first time.
 
         Raises:
             StoreUnreachable: the store is unavailable.
         """
-        self._store.forget(f"{self._base}:starts")
+        return self._store.text(f"{self._base}:evidence")
+
+    def put_evidence(self, text: str) -> None:
+        """Keep the judge's evidence.
+
+        Raises:
+            StoreUnreachable: the store is unavailable.
+        """
+        self._store.put_text(f"{self._base}:evidence", text)
+
+    def forget_steps(self) -> None:
+        """Forget the counts at the start of all steps, and the judge's evidence: a rollout begins again.
+
+        Raises:
+            StoreUnreachable: the store is unavailable.
+        """
+        self._store.forget(f"{self._base}:starts", f"{self._base}:evidence")
 
     def hold(self, owner: str, lease_s: float) -> int:
         """Acquire or renew the controller's lease; return its fencing token.

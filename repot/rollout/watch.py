@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from repot.errors import RecordUnreadable
+from repot.logs import get_logger
 from repot.rollout.hung import hung
-from repot.rollout.judge import Judgement, judge
+from repot.rollout.judge import Judge, Judgement, Step
 from repot.rollout.phases import Observed, Phase
-from repot.rollout.samples import running_of, sample_of, tasks_in
+from repot.rollout.samples import sample_of, tasks_in
+from repot.rollout.units import units_of
 from repot.routing.choice import Side
 from repot.worker.status_file import WorkerPhase
 
@@ -24,11 +27,16 @@ if TYPE_CHECKING:
     from repot.rollout.side_watch import SideWatch
     from repot.rollout.store import ControllerStore
     from repot.rollout.synthetic import Synthetic
+    from repot.rollout.units import Units
     from repot.routing.record import RolloutRecord
     from repot.routing.tally import Tally, WorkerState
 
+log = get_logger(__name__)
+
 #: A worker reports once a second, and one that has lost its broker for a moment reads nothing.
 _SILENT_S = 10.0
+#: Between two times at which the judge's evidence is kept.
+_KEPT_EVERY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -43,6 +51,9 @@ class Watch:
     carrying: Carrying
     prometheus: PrometheusCriteria
     emptying: Emptying
+    #: Made with the first look that compares, from what the store has.
+    _judge: Judge | None = None
+    _kept_at: float = 0.0
     #: When a worker of the target has read each queue the last time, or else this was looked at first.
     _read_at: dict[str, float] = field(default_factory=dict)
     #: When all workers of the target have answered the last time.
@@ -141,37 +152,78 @@ class Watch:
         """Judge the step, with what was found already, and look for what needs no comparison."""
         workers = {side: self._workers(side) for side in Side}
         counts = {side: self.tally.counts(side) for side in Side}
-        criteria = self.plan.criteria
+        now, criteria = self.tally.now(), self.plan.criteria
         faults = (
             *self.sides[Side.TARGET].faults(),
             *self._abandoned(),
             *hung(workers[Side.TARGET], workers[Side.SOURCE], counts[Side.SOURCE], criteria),
         )
-        judged = judge(*self._samples(begun, counts, workers), criteria)
+        judged = self._judged(self._judged_step(begun, counts, workers, now), now)
         return Observed(
             age_s, judgement=Judgement((*judged.findings, *found, *self.prometheus.findings())), faults=faults
         )
 
-    def _samples(
+    def _judged(self, step: Step, now: float) -> Judgement:
+        """Compare, and keep the evidence: another controller goes on with it."""
+        if self._judge is None:
+            self._judge = Judge(self.plan.criteria, len(self.plan.steps))
+            self._restore(self._judge)
+        judged = self._judge.look(step)
+        if now - self._kept_at >= _KEPT_EVERY_S:
+            self.store.put_evidence(self._judge.to_json())
+            self._kept_at = now
+        return judged
+
+    def _restore(self, judge: Judge) -> None:
+        if kept := self.store.evidence():
+            try:
+                judge.restore(kept)
+            except RecordUnreadable as error:
+                # a controller of another release was at work: a step that begins again is no reason to stop
+                log.warning("%s; it begins again", error.message, extra={"action": "rollout_evidence_unreadable"})
+
+    def _judged_step(
         self,
         begun: RolloutRecord,
-        now: Mapping[Side, Mapping[str, int]],
-        workers: Mapping[Side, Iterable[WorkerState]],
-    ) -> tuple[Sample, Sample]:
-        """Return the target's sample of the step, and the source's: of the step, or of the rollout if that is short."""
-        stepped, first = (self.store.first_counts(name, now) for name in (str(begun.generation), "first"))
+        counts: Mapping[Side, Mapping[str, int]],
+        workers: Mapping[Side, list[WorkerState]],
+        now: float,
+    ) -> Step:
+        """Return what both sides did in the step; of the source in the rollout, if that is short."""
+        stepped, first = (self.store.first_counts(name, counts) for name in (str(begun.generation), "first"))
         # a task that the target does not run says nothing about it
-        both = tasks_in(now[Side.TARGET]) or tasks_in(now[Side.SOURCE])
+        both = tasks_in(counts[Side.TARGET]) or tasks_in(counts[Side.SOURCE])
+        known = both | tasks_in(counts[Side.SOURCE])
 
         def since(side: Side, before: Mapping[Side, Mapping[str, int]]) -> Sample:
-            processes = sum(one.processes for one in workers[side])
-            found = replace(sample_of(now[side], both), running=running_of(workers[side], both), processes=processes)
-            return found - sample_of(before.get(side, {}), both)
+            return sample_of(counts[side], both) - sample_of(before.get(side, {}), both)
 
-        baseline = since(Side.SOURCE, stepped)
-        if baseline.finished < self.plan.criteria.samples:
-            baseline = since(Side.SOURCE, first)
-        return since(Side.TARGET, stepped), baseline
+        def roots(side: Side, before: Mapping[Side, Mapping[str, int]]) -> dict[str, Units]:
+            return units_of(counts[side], before.get(side, {}), known)
+
+        source = since(Side.SOURCE, stepped)
+        running = {task for one in workers[Side.TARGET] for task in one.running_roots}
+        return Step(
+            # a rollout of the same name may have had this generation before
+            f"{begun.generation} {begun.updated_at}",
+            now,
+            since(Side.TARGET, stepped),
+            source if source.finished >= self.plan.criteria.samples else since(Side.SOURCE, first),
+            roots(Side.TARGET, stepped),
+            roots(Side.SOURCE, stepped),
+            roots(Side.SOURCE, first),
+            {task: (_running(task, workers[Side.TARGET]), _running(task, workers[Side.SOURCE])) for task in running},
+            is_last=begun.weights.default >= 1 and not begun.weights.differ,
+        )
+
+
+def _running(task: str, workers: Iterable[WorkerState]) -> dict[str, float]:
+    """Return the roots whose tasks of this name run on a side, and for how many seconds the longest of each."""
+    found: dict[str, float] = {}
+    for one in workers:
+        for root, seconds in one.running_roots.get(task, {}).items():
+            found[root] = max(found.get(root, 0.0), seconds)
+    return found
 
 
 def _unread(queues: Iterable[str]) -> list[str]:

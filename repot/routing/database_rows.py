@@ -107,6 +107,14 @@ class Rows:
 
         self._upsert(tables.fields, rows, change, expires_at=_after(retention_s))
 
+    def add_new(self, key: str, names: Iterable[str], retention_s: float) -> list[str]:
+        """Add names without a value, for so many seconds; return those that were not there. The key is locked."""
+        table, wanted = tables.fields, {_name(name): name for name in names}
+        query = select(table.c.field).where(table.c.key == _key(key), table.c.field.in_(sorted(wanted)))
+        new = sorted(wanted.keys() - set(self._connection.scalars(query)))
+        self.put(key, dict.fromkeys((wanted[one] for one in new), ""), retention_s)
+        return [wanted[one] for one in new]
+
     def put_first(self, key: str, field: str, value: str) -> str:
         """Put a named value unless there is one; return the one that is stored."""
         table = tables.fields

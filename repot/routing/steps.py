@@ -6,11 +6,12 @@ A step runs in one transaction, under the lock of a key where it decides by what
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from repot.routing.database_rows import Rows
 
@@ -62,15 +63,20 @@ def lease(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> list[str
 
 def report(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
     """Add what a process counted since its last report."""
-    counts, workers, reported = keys
-    number, retention_s, node, state, *flat = arguments
+    counts, workers, reported, once = keys
+    number, retention_s, node, state, once_s, fields, *rest = arguments
+    flat = rest[: 2 * int(fields)]
     if _number(rows.lock(reported)) >= int(number):
         return 0
     rows.put(reported, {"": str(number)}, retention_s=float(retention_s))
     if node:
         rows.put(workers, {node: f"{rows.now():.6f} {state}"})
     # last, because other processes wait for these rows
-    added = {name: int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
+    added = Counter({name: int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)})
+    if first := dict(_named(rest[len(flat) :])):
+        rows.lock(once)
+        for name in rows.add_new(once, first, retention_s=float(once_s)):
+            added.update(first[name])
     rows.count(counts, added, crc32(reported.encode()) % _PARTS)
     return 1
 
@@ -133,6 +139,15 @@ def _counted(rows: Rows, key: str, id_: str, run: str, *, count: str, last: str,
         new[f"{first}:{id_}"] = f"{rows.now():.6f}"
     rows.put(key, new)
     return number + 1
+
+
+def _named(words: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield names with the fields that follow each, after their number."""
+    place = 0
+    while place < len(words):
+        end = place + 2 + int(words[place + 1])
+        yield words[place], words[place + 2 : end]
+        place = end
 
 
 def _number(text: str | None) -> int:

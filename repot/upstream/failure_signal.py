@@ -39,8 +39,8 @@ _SENDS_TWICE = "task_failure" in Request.on_timeout.__code__.co_names
 _MAX_KILLED = 1000
 
 
-def once_a_failure(call: Callable[[Any], None]) -> Callable[..., None]:
-    """Return a receiver of `task_failure` that calls `call(task)` for each task that fails, once."""
+def once_a_failure(call: Callable[[Any, str], None]) -> Callable[..., None]:
+    """Return a receiver of `task_failure` that calls `call(task, id)` for each task that fails, once."""
     killed: deque[str] = deque(maxlen=_MAX_KILLED)
 
     def failed(sender: Any, task_id: str, exception: object, **_: Any) -> None:
@@ -49,6 +49,6 @@ def once_a_failure(call: Callable[[Any], None]) -> Callable[..., None]:
                 killed.remove(task_id)
                 return
             killed.append(task_id)
-        call(sender)
+        call(sender, task_id)
 
     return failed

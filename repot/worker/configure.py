@@ -310,7 +310,7 @@ def _start_status_writer(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celer
         if settings.rollout:
             from repot.worker.rollout_report import report_to_rollout
 
-            writer.receivers.add(report_to_rollout(sender, settings, writer.path))
+            report_to_rollout(sender, settings, writer.path, writer.receivers)
 
 
 def _applies(app: Celery, entry: Entry, given: set[str]) -> bool:

@@ -6,6 +6,7 @@ must not wait for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -18,14 +19,16 @@ from repot.routing.tally import Reporter, Tally, WorkerState
 from repot.worker import status_file
 from repot.worker.rollout_revoked import RevokedWatch
 from repot.worker.rollout_store import open_rollout_store, quick
+from repot.worker.root_units import RootUnits
 from repot.worker.status_file import INTERVAL_S, WorkerPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from repot.config import WorkerSettings
     from repot.routing.store import RolloutStore
+    from repot.worker.receivers import Receivers
     from repot.worker.status_file import WorkerStatus
 
 log = get_logger(__name__)
@@ -35,14 +38,17 @@ def report_to_rollout(
     worker: Any,  # noqa: ANN401 - WorkController
     settings: WorkerSettings,
     path: Path,
-) -> Callable[[], None]:
-    """Report what a worker counts in its status file at `path`, until what is returned is called."""
+    receivers: Receivers,
+) -> None:
+    """Report what a worker counts, in its status file at `path` and by root id, until `receivers` disconnect."""
     store = open_rollout_store(quick(settings))
     revoked = RevokedWatch(worker, store, settings)
     revoked.load()
-    reporter = WorkerReporter(settings, store, path, revoked)
+    units = RootUnits(worker.app.tasks)
+    units.connect(receivers)
+    reporter = WorkerReporter(settings, store, path, revoked, units)
     reporter.start()
-    return reporter.stop
+    receivers.add(reporter.stop)
 
 
 #: A stopping worker waits no longer for its last report.
@@ -52,14 +58,18 @@ _LAST_S = 2.0
 class WorkerReporter:
     """Reports what the status file of one worker says, and tells the worker what is revoked, once a second."""
 
-    def __init__(self, settings: WorkerSettings, store: RolloutStore, path: Path, revoked: RevokedWatch) -> None:
+    def __init__(
+        self, settings: WorkerSettings, store: RolloutStore, path: Path, revoked: RevokedWatch, units: RootUnits
+    ) -> None:
         """Read the status at `path`, and what is revoked; `start` begins, and the end closes the store."""
-        self._revoked = revoked
+        self._revoked, self._units = revoked, units
+        self._unit_counts: Counter[str] = Counter()
+        self._once: dict[str, tuple[str, ...]] = {}
         self._path, self._side = path, Side(settings.rollout_side)
         self._store = store
         tally = Tally(store, settings.lease_prefix, settings.rollout)
         self._status: WorkerStatus | None = None
-        self._reporter = Reporter(tally, self._side, uuid4().hex, lambda: dict(_counts(self._status)))
+        self._reporter = Reporter(tally, self._side, uuid4().hex, self._totals, self._take_once)
         self._stopped = Event()
         self._thread = Thread(target=self._report_on, name="repot-rollout-report", daemon=True)
         self._failed = False
@@ -98,6 +108,16 @@ class WorkerReporter:
                 )
             self._failed = True
 
+    def _totals(self) -> dict[str, int]:
+        seen = self._units.drain(self._status.pool.processes if self._status else 0)
+        self._unit_counts.update(seen.counts)
+        self._once = seen.once
+        return dict(_counts(self._status)) | self._unit_counts
+
+    def _take_once(self) -> dict[str, tuple[str, ...]]:
+        once, self._once = self._once, {}
+        return once
+
     def _state(self, status: WorkerStatus) -> WorkerState:
         phase = WorkerPhase.STOPPED if self._stopped.is_set() else status.phase
         pool = status.pool
@@ -106,7 +126,15 @@ class WorkerReporter:
         link = status.link
         control = link.control_exchange if link.can_be_pinged else ""
         return WorkerState(
-            status.node, self._side, phase, link.queues, pool.processes, pool.running, stalled_s, control
+            status.node,
+            self._side,
+            phase,
+            link.queues,
+            pool.processes,
+            pool.running,
+            stalled_s,
+            control,
+            running_roots=self._units.running(),
         )
 
 

@@ -173,10 +173,10 @@ def count_tasks(app: Celery, receivers: Receivers) -> TaskCounters:
         if request.delivery_info.get("redelivered"):
             # the time of its first run does not count as waiting
             counts.add(request.name, TaskOutcome.REDELIVERED)
-        elif (waited_s := _queue_wait_s(request)) is not None:
+        elif (waited_s := queue_wait_s(request)) is not None:
             counts.observe(request.name, TaskDuration.QUEUE_WAIT, waited_s)
 
-    def failed(task: Any) -> None:  # noqa: ANN401
+    def failed(task: Any, _: str) -> None:  # noqa: ANN401
         counts.add(task.name, TaskOutcome.FAILED)
 
     receivers.connect(signals.task_received, received)
@@ -232,7 +232,7 @@ def _time_runs(
     receivers.connect(signals.task_postrun, postrun)
 
 
-def _queue_wait_s(request: Any) -> float | None:  # noqa: ANN401 - celery's Request
+def queue_wait_s(request: Any) -> float | None:  # noqa: ANN401 - celery's Request
     """Return the seconds since a message was sent, or since its ETA, by the clocks of both machines; at least 0.
 
     None if the message does not say when it was sent.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from math import ceil, log2
 
 
 class TaskOutcome(StrEnum):
@@ -61,3 +62,43 @@ BUCKETS_S: dict[TaskDuration, tuple[float, ...]] = {
 
 #: Tasks that were not registered when the worker started are counted under this name.
 OTHER = "(other)"
+
+
+class RootUnit(StrEnum):
+    """What a rollout's judge compares, by task: each counts once for each root id, however many of its tasks it sent.
+
+    A canary divides by root id, so tasks of one root end alike: forty tasks of a chord with bad input are one
+    failure.
+    """
+
+    #: First deliveries, and those of them that were delivered before.
+    DELIVERED = "delivered"
+    REDELIVERED = "redelivered"
+    #: First runs that ended, in whichever way, and those that ended in a retry.
+    TRIED = "tried"
+    RETRIED = "retried"
+    #: Tasks that ended for good, and those of them that failed.
+    ENDED = "ended"
+    FAILED = "failed"
+    DEAD_LETTERED = "dead_lettered"
+    UNKNOWN_OUTCOME = "unknown_outcome"
+
+
+#: Before the name of a task that other tasks sent. They are counted apart, as a root may send some of its own name.
+SENT = ">"
+
+#: Buckets for each doubling: exponential histograms as OpenTelemetry defines them, at scale 3. A value within a bucket
+#: is known to 4.3 %.
+BUCKETS_PER_DOUBLING = 8
+#: Seconds; shorter durations are in its bucket.
+_SHORTEST_S = 1e-4
+
+
+def bucket_of(seconds: float) -> int:
+    """Return the number of the bucket of a duration; its upper bound belongs to it."""
+    return ceil(round(log2(max(seconds, _SHORTEST_S)) * BUCKETS_PER_DOUBLING, 9))
+
+
+def bound_of(bucket: int) -> float:
+    """Return the upper bound of a bucket, in seconds."""
+    return float(2 ** (bucket / BUCKETS_PER_DOUBLING))

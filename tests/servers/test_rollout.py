@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
@@ -19,6 +20,7 @@ from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side
 from repot.waiting import wait_until
+from repot.worker.task_outcomes import SENT
 from support.applications import python_of, workers_of
 from support.rollouts import TASKS, WITHOUT_REDIS, Rollout, doubled, rollout_between
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from repot.rollout.phases import Observed
     from repot.routing.record import RolloutRecord
+    from repot.routing.tally import Tally
     from repot.testbed import Server
 
 
@@ -89,6 +92,24 @@ def lead(rollout: Rollout, plan: Plan, show: Callable[[RolloutRecord, Observed],
         return ended, {side: opened.tally.counts(side) for side in Side}
 
 
+def roots_that_ended(lines: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
+    """By side and task, of how many roots tasks have ended; one that comes back ends in its second run."""
+    ended = [one for one in lines if not (one["task"].endswith(".again") and one["label"].endswith("-0"))]
+    names = {True: "", False: SENT}
+    found = {(one["side"], f"{names[one['id'] == one['root']]}{one['task']}", one["root"]) for one in ended}
+    return dict(Counter((side, task) for side, task, _ in found))
+
+
+def roots_counted(tally: Tally) -> dict[tuple[str, str], int]:
+    prefix = "units:ended:"
+    return {
+        (side, name.removeprefix(prefix)): count
+        for side in Side
+        for name, count in tally.counts(side).items()
+        if name.startswith(prefix) and name != prefix and TASKS in name
+    }
+
+
 def test_a_healthy_rollout_goes_through_and_every_task_runs_once(rollout: Rollout) -> None:
     rollout.start_workers()
     with sending(rollout.producer(), send_canvas) as labels:
@@ -105,6 +126,9 @@ def test_a_healthy_rollout_goes_through_and_every_task_runs_once(rollout: Rollou
         assert counts[side][f"outcome:succeeded:{TASKS}.step"] > 0
         assert 0 == counts[side].get("publish_failures", 0)
     with open_rollout(rollout.settings.rollout, rollout.settings) as opened:
+        wait_until(
+            lambda: roots_that_ended(lines) == roots_counted(opened.tally), within_s=30, what="a root counts once"
+        )
         wait_until(lambda: not any(one.is_open for one in opened.synthetic.all()), within_s=60, what="all have ended")
         tasks = opened.synthetic.all()
     # those of an hour ended early, as the source had to become empty

@@ -195,11 +195,17 @@ def test_a_starved_step_never_passes_and_asks_a_person(rollout: Rollout, reports
     assert "a person must decide: the target finished 0 of 50 runs" in found.why
 
 
-def test_a_pause_is_no_new_step(rollout: Rollout, reports: Reports) -> None:
+def test_a_pause_is_no_new_step(rollout: Rollout, reports: Reports, repot: Callable[..., Result]) -> None:
     """What the target did before a pause counts after it."""
     with reports.each_second(**HEALTHY):
         stop = Event()
         lead(rollout, plan_of(rollout, bake_s=60), stop, lambda *seen: stop.set() if is_judged(*seen) else None)
+    assert "judge: pass: failed: 0 of" in repot(rollout.settings, "status", rollout.name).output
+    kept = rollout.store.evidence()
+    assert kept is not None
+    assert json.loads(kept)[0].startswith(f"{rollout.record().generation} ")
+    # a controller of another release may have been at work
+    rollout.store.put_evidence("of another release")
     wait = rollout.record()
     rollout.records.change(wait, Change("ann", "look", phase=Phase.PAUSED))
     rollout.change(lambda _: Change("ann", "go on", phase=Phase.CANARY))

@@ -146,6 +146,24 @@ def test_many_processes_report_at_once(store: RolloutStore) -> None:
     assert dict.fromkeys(names, 40) == tally.counts(Side.SOURCE)
 
 
+def test_what_several_processes_saw_counts_once(store: RolloutStore) -> None:
+    """Each process sees the same roots, among them some that are its own."""
+    tally = Tally(store, prefix(), "shop")
+
+    def report(own: int) -> None:
+        process = uuid4().hex
+        seen = {f"{place}:charge": ("tried", "charge tried") for place in (*range(20), 100 + own)}
+        tally.add(Side.TARGET, process, 1, {"sent": 1}, None, seen)
+        # its answer was lost
+        tally.add(Side.TARGET, process, 1, {"sent": 1}, None, seen | {"another": ("tried",)})
+
+    together(6, report)
+    assert {"sent": 6, "tried": 26, "charge tried": 26} == tally.counts(Side.TARGET)
+    # the other side has roots of its own
+    tally.add(Side.SOURCE, uuid4().hex, 1, {}, None, {"0:charge": ("tried",)})
+    assert {"tried": 1} == tally.counts(Side.SOURCE)
+
+
 def test_a_task_may_have_any_name(store: RolloutStore) -> None:
     tally, odd = Tally(store, prefix(), "shop"), ["a" * 1000, "a" * 999 + "b", "A", "a", "\N{SNOWMAN}"]
     tally.add(Side.SOURCE, uuid4().hex, 1, dict.fromkeys(odd, 1), None)

@@ -14,6 +14,7 @@ from repot.rollout.judge import Criteria
 from repot.rollout.phases import Plan
 from repot.routing.choice import Side
 from repot.routing.tally import Reporter, WorkerState
+from repot.worker.task_outcomes import TaskDuration
 from support.moves import declare
 
 if TYPE_CHECKING:
@@ -41,6 +42,15 @@ class Reports:
         added = {"received": succeeded + failed, "succeeded": succeeded, "failed": failed}
         fields = {f"outcome:{name}:shop.charge": count for name, count in added.items()}
         fields |= {f"runtime:{bucket}:shop.charge": succeeded + failed, "queue_wait:0:shop.charge": succeeded + failed}
+        # each of them is the task of a root of its own
+        roots = {
+            "delivered": succeeded + failed,
+            "tried": succeeded + failed,
+            "ended": succeeded + failed,
+            "failed": failed,
+        }
+        fields |= {f"units:{unit}:{task}": count for unit, count in roots.items() for task in ("", "shop.charge")}
+        fields |= {f"units_{kind}:{bucket}:shop.charge": succeeded + failed for kind in TaskDuration}
         for name, count in fields.items():
             self.totals[side][name] = self.totals[side].get(name, 0) + count
 

@@ -175,7 +175,7 @@ def test_a_skipped_task_is_seen() -> None:
 
 def test_a_failure_is_told_once(task: Any) -> None:
     failed: list[str] = []
-    receive = once_a_failure(lambda found: failed.append(found.name))
+    receive = once_a_failure(lambda found, _: failed.append(found.name))
     # the releases before 5.7 send one
     killed = [TimeLimitExceeded(1)] * (2 if has("celery", "5.7") else 1)
     for error in (*killed, ValueError(), *killed):
