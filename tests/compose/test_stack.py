@@ -93,7 +93,13 @@ def roots(stack: Stack, service: str) -> set[str]:
 def require_no_process_stays_roots(stack: Stack, service: str) -> None:
     first = roots(stack, service)
     # on a busy machine a process that the next check leaves is there before the last one is gone
-    wait_until(lambda: not first & roots(stack, service), within_s=60, what=f"no process of {service} stays root's")
+    try:
+        wait_until(lambda: not first & roots(stack, service), within_s=60, what=f"no process of {service} stays root's")
+    except DeadlineExceeded as error:
+        asked = ["docker", "top", stack.container(service), "-eo", "pid,ppid,uid,etimes,args"]
+        shown = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        message = f"{error}; of them {', '.join(sorted(first))}\n{shown}"
+        raise AssertionError(message) from error
 
 
 def test_a_task_completes_on_each_broker(stack: Stack) -> None:
