@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import exp, log
+from math import exp
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from repot.errors import RecordUnreadable
 from repot.rollout.comparisons import InWindows, RunTimes, Shares, late
-from repot.rollout.evidence import Counted, Evidence, needed, portion
+from repot.rollout.evidence import Counted, Evidence, log_mean, needed, portion
+from repot.rollout.samples import CHORD_UNLOCK
 from repot.rollout.units import ALL_TASKS, Units, above, name_of, quantile
 from repot.worker.cost import CostKind
 from repot.worker.task_outcomes import SENT, RootUnit, TaskDuration, TaskOutcome, bound_of
@@ -52,8 +53,6 @@ _TASKS = 20
 _LONGEST = 0.99
 #: Roots that each side needs before a task counts as judged.
 JUDGED = 20
-#: Celery's task that polls until a chord's tasks have ended: it retries, which is no fault of a broker's.
-CHORD_UNLOCK = "celery.chord_unlock"
 
 
 class Verdict(StrEnum):
@@ -241,11 +240,11 @@ class Judge:
         if not step.is_last:
             usual = step.usual.get(task, Units()).of(TaskDuration.RUNTIME)
             return self._of(_RUN_TIME, task, RunTimes).look(runs, others, usual, self.criteria.slowdown, step.now)
-        found = [0.0]
+        found = []
         for place, counted in enumerate(late(runs, others, self.criteria.slowdown)):
             compared = self._of(f"{_RUN_TIME} {place}", task, InWindows)
-            found.append(compared.shares(counted, self.criteria.tolerance, step.now, alone=True) - log(2))
-        return max(found)
+            found.append(compared.shares(counted, self.criteria.tolerance, step.now, alone=True))
+        return log_mean(found or [0.0])
 
     def _waiting(self, task: str, target: Units, source: Units, step: Step) -> Iterator[Finding]:
         waits, others = (one.of(TaskDuration.QUEUE_WAIT) for one in (target, source))

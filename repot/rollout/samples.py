@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ENDED = (TaskOutcome.SUCCEEDED, TaskOutcome.FAILED)
 #: Celery's task that polls until a chord's tasks have ended, where the result store cannot count them.
-_CHORD_UNLOCK = "celery.chord_unlock"
+CHORD_UNLOCK = "celery.chord_unlock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -
         if tasks is not None and task and task not in tasks:
             continue
         if kind == "outcome":
-            if what == TaskOutcome.FIRST_RETRIED and task == _CHORD_UNLOCK:
+            if what == TaskOutcome.FIRST_RETRIED and task == CHORD_UNLOCK:
                 # it waits, which is no fault of a broker's
                 continue
             outcomes[what] += count

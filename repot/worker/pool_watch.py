@@ -88,7 +88,7 @@ class RunningTasks:
 
 def mark_of(task_id: str) -> int:
     """Return a number for a task's id that fits into one shared cell."""
-    return int.from_bytes(blake2b(task_id.encode(), digest_size=_CELL_BYTES).digest(), "big")
+    return int.from_bytes(blake2b(task_id.encode("utf-8", "replace"), digest_size=_CELL_BYTES).digest(), "big")
 
 
 @dataclass(slots=True)

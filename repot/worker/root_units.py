@@ -12,7 +12,6 @@ import mmap
 import struct
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import islice
 from threading import Lock
 from time import monotonic, time
@@ -25,9 +24,9 @@ from repot.deadletter import dead_letter_events
 from repot.idempotency.guard_events import GuardEvent, guard_event
 from repot.routing.synthetic import TASK as SYNTHETIC
 from repot.upstream.failure_signal import once_a_failure
-from repot.upstream.pool_process import process_index
 from repot.upstream.worker_state import active_requests
-from repot.worker.task_counters import queue_wait_s
+from repot.worker.pool_watch import mark_of
+from repot.worker.task_counters import ROWS, queue_wait_s, row_of_process
 from repot.worker.task_outcomes import OTHER, SENT, RootUnit, TaskDuration, bucket_of
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
     from repot.worker.receivers import Receivers
 
-#: Rows: the worker's own, and one for each child; children beyond this number share the last.
-_ROWS = 513
 #: A process that writes more in a second than its ring takes loses the oldest.
 _RING = 512
 #: Hash of the root id, number of the task, bucket of a duration, number of the unit, flags.
@@ -92,8 +89,8 @@ class RootUnits:
         """Allocate the rings; `names` are the application's tasks."""
         self._names = (*sorted(names), OTHER)
         self._numbers = {name: number for number, name in enumerate(self._names)}
-        self._memory = mmap.mmap(-1, _ROWS * _ROW_BYTES)
-        self._read = [0] * _ROWS
+        self._memory = mmap.mmap(-1, ROWS * _ROW_BYTES)
+        self._read = [0] * ROWS
         self._roots: OrderedDict[str, _Root] = OrderedDict()
         self._started_at: dict[str, float] = {}
         self.in_child()
@@ -101,8 +98,7 @@ class RootUnits:
     def in_child(self) -> None:
         """Use the ring of this process, and a new lock: at the fork another thread may have held the old one."""
         self._lock = Lock()
-        index = process_index()
-        self._row = _ROW_BYTES * (0 if index is None else min(index + 1, _ROWS - 1))
+        self._row = _ROW_BYTES * row_of_process()
 
     def connect(self, receivers: Receivers) -> None:
         """Follow the tasks of this process and of its children."""
@@ -117,7 +113,7 @@ class RootUnits:
     def drain(self, processes: int) -> Seen:
         """Return what was written since the last call, by the worker and this number of children."""
         seen = Seen()
-        for row in range(min(processes + 1, _ROWS)):
+        for row in range(min(processes + 1, ROWS)):
             for record in self._unread(row):
                 self._add(seen, *record)
         return seen
@@ -172,7 +168,7 @@ class RootUnits:
 
     def _remember(self, id_: str, root_id: str | None, *, again: bool, is_retry: bool) -> _Root:
         flags = (_OWN if root_id in (None, id_) else 0) | (_AGAIN if again else 0)
-        root = _Root(_hash(root_id or id_), flags, is_retry)
+        root = _Root(mark_of(root_id or id_), flags, is_retry)
         with self._lock:
             self._roots[id_] = root
             if len(self._roots) > _REMEMBERED:
@@ -181,7 +177,7 @@ class RootUnits:
 
     def _root_of(self, id_: str) -> _Root:
         """Return what is known of a task's root; of one that is unknown, that it may have been counted."""
-        return self._roots.get(id_) or _Root(_hash(id_), _AGAIN, is_retry=False)
+        return self._roots.get(id_) or _Root(mark_of(id_), _AGAIN, is_retry=False)
 
     def _received(self, request: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
         said, again = request.request_dict, bool(request.delivery_info.get("redelivered"))
@@ -211,7 +207,8 @@ class RootUnits:
         """Count a task whose process was killed; one that raised has its end in its own process."""
         if task_id not in self._started_at:
             root = self._root_of(task_id)
-            self._write(RootUnit.TRIED, task.name, root)
+            if not root.is_retry:
+                self._write(RootUnit.TRIED, task.name, root)
             self._write(RootUnit.ENDED, task.name, root, hit=True)
 
     def _guarded(self, sender: str, event: str, task_id: str = "", **_: Any) -> None:  # noqa: ANN401
@@ -220,7 +217,3 @@ class RootUnits:
 
     def _dead_lettered(self, sender: str, task_id: str = "", **_: Any) -> None:  # noqa: ANN401
         self._write(RootUnit.DEAD_LETTERED, sender, self._root_of(task_id))
-
-
-def _hash(root_id: str) -> int:
-    return int.from_bytes(blake2b(root_id.encode("utf-8", "replace"), digest_size=8).digest(), "little")

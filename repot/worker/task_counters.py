@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from repot.worker.receivers import Receivers
 
 #: Rows: the worker's own, and one for each child; children beyond this number share the last.
-_ROWS = 513
+ROWS = 513
 _CELL_BYTES = 8
 
 _OUTCOMES = tuple(outcome.value for outcome in TaskOutcome)
@@ -62,7 +62,7 @@ class TaskCounters:
             for kind, bounds in BUCKETS_S.items():
                 self._first_bucket[name, kind.value] = self._width
                 self._width += len(bounds) + 2
-        self._cells = memoryview(mmap.mmap(-1, _ROWS * self._width * _CELL_BYTES)).cast("Q")
+        self._cells = memoryview(mmap.mmap(-1, ROWS * self._width * _CELL_BYTES)).cast("Q")
         self._sums = [0] * self._width
         self._seen: dict[int, list[int]] = {}
         #: The names, in the order in which they were first seen to have counts.
@@ -72,7 +72,7 @@ class TaskCounters:
     def in_child(self) -> None:
         """Use the row of this process, and a new lock: a thread of the parent may have held the old one at the fork."""
         self._lock = Lock()
-        self._row_begins = self._width * _row()
+        self._row_begins = self._width * row_of_process()
 
     def add(self, name: str, outcome: str) -> None:
         """Count one outcome; from any thread and any child."""
@@ -145,7 +145,7 @@ class TaskCounters:
         return found
 
     def _added_up(self, processes: int) -> list[int]:
-        for row in range(min(max(processes + 1, len(self._seen)), _ROWS)):
+        for row in range(min(max(processes + 1, len(self._seen)), ROWS)):
             begin = row * self._width
             before = self._seen.get(row)
             if self._cells[begin] != (before[0] if before else 0):
@@ -156,10 +156,10 @@ class TaskCounters:
         return self._sums
 
 
-def _row() -> int:
+def row_of_process() -> int:
     """Return the row of this process: billiard gives a child that replaces another its index."""
     index = process_index()
-    return 0 if index is None else min(index + 1, _ROWS - 1)
+    return 0 if index is None else min(index + 1, ROWS - 1)
 
 
 def count_tasks(app: Celery, receivers: Receivers) -> TaskCounters:

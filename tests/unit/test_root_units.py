@@ -123,6 +123,13 @@ def test_a_process_that_was_killed_leaves_a_failure(units: RootUnits) -> None:
     assert ["units:tried:>shop.mail", "units:ended:>shop.mail", "units:failed:>shop.mail"] == fields
 
 
+def test_a_process_that_was_killed_in_a_retry_had_its_first_run_before(units: RootUnits) -> None:
+    receive(units, CHARGE, "a", retries=2)
+    units._failed(SimpleNamespace(name=CHARGE), "a")
+    counts = without_durations(units.drain(0).counts)
+    assert {"units:ended:shop.charge", "units:failed:shop.charge", "units:ended:", "units:failed:"} == set(counts)
+
+
 def test_dead_letters_and_unknown_outcomes_are_those_of_the_root(units: RootUnits) -> None:
     for number in range(3):
         receive(units, MAIL, f"child{number}", "a")
@@ -158,7 +165,7 @@ def test_a_task_that_no_one_knew_is_one_of_the_others(units: RootUnits) -> None:
 def test_a_child_process_counts_in_its_own_ring(units: RootUnits, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = os.fork()
     if not pid:
-        monkeypatch.setattr("repot.worker.root_units.process_index", lambda: 1)
+        monkeypatch.setattr("repot.worker.task_counters.process_index", lambda: 1)
         units.in_child()
         for number in range(2):
             run(units, CHARGE, f"child{number}")
