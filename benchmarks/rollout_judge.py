@@ -8,7 +8,8 @@ end as the scenario says; the judge looks every 5 s. Healthy rollouts take the s
 Regressions are judged in one step at each of three weights, in which 12,000 roots arrive. Beside the judge, on the same
 data: Fisher's exact test on runs at each look (0.001, a difference above 0.02), Mann-Whitney's test as Kayenta uses it
 (confidence 0.98, a difference above 25 %, once a minute), and fixed thresholds (5 % more failures; a 95th percentile
-1.5 times as long, of 50 runs).
+1.5 times as long, of 50 runs). "held" are the rollouts of which the judge's doubts made steps longer, and by how many
+seconds (median); of regressions, those that the step would not have passed either, though they were not aborted.
 """
 
 from __future__ import annotations
@@ -40,13 +41,17 @@ if TYPE_CHECKING:
 #: Failed and ended runs by task, of all under the name ""; and run times by bucket.
 Runs: TypeAlias = "Counter[tuple[str, str]]"
 Times: TypeAlias = "dict[str, Counter[int]]"
+#: By judge when it would have aborted a rollout; and by how many seconds doubts made steps longer, under "held".
+Found: TypeAlias = "dict[str, float | None]"
 
 STEPS = (0.01, 0.05, 0.25, 0.5, 1.0)
 STEP_S, LOOK_S, RATE = 300.0, 5.0, 20.0
+PATIENCE_S = 3600.0
 ROOTS = 12_000
 WEIGHTS = (0.01, 0.05, 0.25)
 SIDES = ("target", "source")
 JUDGES = ("judge", "fisher", "mann-whitney", "threshold")
+COLUMNS = (*JUDGES, "held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,20 +305,26 @@ class Led:
         """Begin."""
         self._rollout, self._judge, self._seed = Rollout(scenario, seed), Judge(Criteria(), steps), seed
         self.aborted_at: dict[str, float | None] = dict.fromkeys(JUDGES)
+        #: By how many seconds the judge's doubts made steps longer.
+        self.held_s = 0.0
+        self.doubts = False
 
-    def take(self, weight: float, now: float, step_s: float, look_s: float, rate: float) -> float:
-        """Take a step; return when it ended."""
+    def take(
+        self, weight: float, now: float, step_s: float, look_s: float, rate: float, patience_s: float = 0.0
+    ) -> float:
+        """Take a step, which goes on while the judge doubts, for `patience_s` at most; return when it ended."""
         began = {side: one.seen() for side, one in self._rollout.sides.items()}
-        ends, looks = now + step_s, 0
-        while now < ends and None in self.aborted_at.values():
+        ends, looks, self.doubts = now + step_s, 0, False
+        while now < (ends + patience_s if self.doubts else ends) and None in self.aborted_at.values():
             self._rollout.pass_time(now, now + look_s, weight, rate)
             now, looks = now + look_s, looks + 1
             seen = {side: one.seen() for side, one in self._rollout.sides.items()}
             since = {side: one - began[side] for side, one in seen.items()}
             if self.aborted_at["judge"] is None and self._fails(weight, now, since, seen["source"]):
-                self.aborted_at["judge"] = now
-            if weight < 1.0:
+                self.aborted_at["judge"], self.doubts = now, False
+            if weight < 1.0 and now <= ends:
                 self._ask_peers(now, looks, since)
+        self.held_s += max(now - ends, 0)
         return max(now, ends)
 
     def _fails(self, weight: float, now: float, since: dict[str, Seen], source: Seen) -> bool:
@@ -322,7 +333,9 @@ class Led:
             str(weight), now, target, other, since["target"].units, since["source"].units, source.units,
             self._rollout.running(now), is_last=weight == 1.0,
         )  # fmt: skip
-        failing = [one.reason for one in self._judge.look(step).findings if one.verdict is Verdict.FAIL]
+        judged = self._judge.look(step)
+        failing = [one.reason for one in judged.findings if one.verdict is Verdict.FAIL]
+        self.doubts = judged.verdict is Verdict.INCONCLUSIVE
         if failing and os.environ.get("SHOWN"):
             print(self._seed, weight, now, failing, file=sys.stderr)
         return bool(failing)
@@ -415,19 +428,19 @@ def _no_durations() -> dict[str, Counter[int]]:
     return {str(kind): Counter() for kind in TaskDuration}
 
 
-def healthy(scenario: Scenario, seed: int) -> dict[str, float | None]:
-    """Lead a whole rollout; return by judge when it would have been aborted."""
+def healthy(scenario: Scenario, seed: int) -> Found:
+    """Lead a whole rollout."""
     led, now = Led(scenario, seed, len(STEPS)), 0.0
     for weight in STEPS:
-        now = led.take(weight, now, STEP_S, LOOK_S, RATE)
-    return led.aborted_at
+        now = led.take(weight, now, STEP_S, LOOK_S, RATE, PATIENCE_S)
+    return led.aborted_at | {"held": led.held_s or None}
 
 
-def in_one_step(scenario: Scenario, weight: float, seed: int) -> dict[str, float | None]:
-    """Judge one step; return by judge when it would have been aborted."""
+def in_one_step(scenario: Scenario, weight: float, seed: int) -> Found:
+    """Judge one step."""
     led = Led(scenario, seed, len(STEPS))
-    led.take(weight, 0.0, ROOTS / RATE * scenario.scale, LOOK_S * scenario.scale, RATE / scenario.scale)
-    return led.aborted_at
+    now = led.take(weight, 0.0, ROOTS / RATE * scenario.scale, LOOK_S * scenario.scale, RATE / scenario.scale)
+    return led.aborted_at | {"held": now if led.doubts else None}
 
 
 def main() -> int:
@@ -442,7 +455,7 @@ def main() -> int:
     given = parser.parse_args()
     rows = []
     if not given.json:
-        print(f"{'':52} | {' | '.join(f'{one:11}' for one in JUDGES)}")
+        print(f"{'':52} | {' | '.join(f'{one:11}' for one in COLUMNS)}")
     with ProcessPoolExecutor(given.processes) as processes:
         for scenario, weight, count in _cases(given):
             seeds = [given.seed * 1_000_000 + one for one in range(count)]
@@ -464,16 +477,16 @@ def _cases(given: argparse.Namespace) -> Iterator[tuple[Scenario, float | None, 
     return (one for one in every if one[2] and any(word in one[0].name for word in given.only))
 
 
-def _row(what: str, weight: float | None, found: Sequence[dict[str, float | None]]) -> dict[str, Any]:
+def _row(what: str, weight: float | None, found: Sequence[Found]) -> dict[str, Any]:
     row: dict[str, Any] = {"what": what, "weight": weight, "rollouts": len(found)}
-    for judge in JUDGES:
+    for judge in COLUMNS:
         times = [at for one in found if (at := one[judge]) is not None]
         row |= {judge: len(times), f"{judge}_s": round(median(times)) if times else None}
     return row
 
 
 def _line(row: dict[str, Any]) -> str:
-    shown = (f"{row[judge]:4} {'' if row[f'{judge}_s'] is None else row[f'{judge}_s']:>6}" for judge in JUDGES)
+    shown = (f"{row[judge]:4} {'' if row[f'{judge}_s'] is None else row[f'{judge}_s']:>6}" for judge in COLUMNS)
     weight = "" if row["weight"] is None else row["weight"]
     return f"{row['what']:40} {weight:5} {row['rollouts']:5} | {' | '.join(shown)}"
 

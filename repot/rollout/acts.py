@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from repot.errors import RolloutConflict, RolloutRefused
+from repot.errors import DeadlineExceeded, RolloutConflict, RolloutRefused
 from repot.rollout import phases
 from repot.rollout.phases import Phase
 from repot.routing.record import Change
+from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from repot.rollout.rollout import Rollout
@@ -24,6 +26,9 @@ ACTS: dict[str, tuple[Phase, ...]] = {
 
 #: Where `promote` leads to the first step.
 _BEFORE_STEPS = (Phase.PREPARE, Phase.ABORTED)
+
+#: A worker reports once a second.
+_REPORTS_S = 4.0
 
 _USUAL = {
     "promote": "promoted",
@@ -55,7 +60,7 @@ def act(
         return _change(rollout, record, name, who, why or _USUAL[name])
 
     record = rollout.record()
-    if name == "promote" and record.phase in _BEFORE_STEPS and not force and (lacks := rollout.obstacles()):
+    if name == "promote" and record.phase in _BEFORE_STEPS and not force and (lacks := _obstacles(rollout)):
         message = "\n".join(["the first step cannot begin:", *lacks])
         raise RolloutRefused(message, hint=f"`repot rollout promote {rollout.name} --force` begins nevertheless.")
     if name == "promote" and record.phase == Phase.ABORTED:
@@ -63,6 +68,19 @@ def act(
         decide(record)
         rollout.forget_attempt()
     return rollout.change(decide)
+
+
+def _obstacles(rollout: Rollout) -> list[str]:
+    """Return what the target lacks, and goes on lacking: a worker that has just begun has not reported yet."""
+    found: list[str] = []
+
+    def nothing_lacks() -> bool:
+        found[:] = rollout.obstacles()
+        return not found
+
+    with suppress(DeadlineExceeded):
+        wait_until(nothing_lacks, within_s=_REPORTS_S, what="the target lacks nothing", poll_s=0.5)
+    return found
 
 
 def _change(rollout: Rollout, record: RolloutRecord, name: str, who: str, why: str) -> Change:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import exp
+from math import exp, log
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from repot.errors import RecordUnreadable
@@ -53,6 +53,9 @@ _TASKS = 20
 _LONGEST = 0.99
 #: Roots that each side needs before a task counts as judged.
 JUDGED = 20
+#: The logarithm of the evidence with which a step waits for more: chance reaches it in one of twenty comparisons at
+#: most, and then it falls again. Without it, a step that ends before the evidence suffices passes what is plain to see.
+_SUSPECTED = log(20)
 
 
 class Verdict(StrEnum):
@@ -213,12 +216,12 @@ class Judge:
                 continue
             counted = Counted(target.count(hit), target.count(unit), source.count(hit), source.count(unit)).possible
             log_evidence = self._share(criterion, task, counted, step)
-            if log_evidence >= self._needed(task) and _differ(counted, self.criteria.tolerance):
+            if _differ(counted, self.criteria.tolerance):
                 said = (
                     f"{counted.target_hits:g} of {counted.target_units:g} roots on the target, "
                     f"{counted.source_hits:.3g} of {counted.source_units:.6g} on the source"
                 )
-                yield self._finding(criterion, task, said, log_evidence)
+                yield from self._weighed(criterion, task, said, log_evidence)
 
     def _share(self, criterion: str, task: str, counted: Counted, step: Step) -> float:
         if not step.is_last:
@@ -229,12 +232,12 @@ class Judge:
 
     def _slow(self, task: str, target: Units, source: Units, step: Step) -> Iterator[Finding]:
         runs, others = (one.of(TaskDuration.RUNTIME) for one in (target, source))
-        log_evidence = self._slower(task, runs, others, step)
-        if log_evidence >= self._needed(task):
-            yield self._finding(_RUN_TIME, task, _quantiles(runs, others), log_evidence)
-        elif (log_evidence := self._going_on(task, target, source, step)) >= self._needed(task):
+        log_ended, log_running = self._slower(task, runs, others, step), self._going_on(task, target, source, step)
+        if log_ended >= min(log_running, self._needed(task)):
+            yield from self._weighed(_RUN_TIME, task, _quantiles(runs, others), log_ended)
+        else:
             said = f"runs go on for longer than {self.criteria.slowdown:g} times what 99 % took on the source"
-            yield self._finding(_RUN_TIME, task, said, log_evidence)
+            yield from self._weighed(_RUN_TIME, task, said, log_running)
 
     def _slower(self, task: str, runs: Mapping[int, float], others: Mapping[int, float], step: Step) -> float:
         if not step.is_last:
@@ -250,8 +253,7 @@ class Judge:
         waits, others = (one.of(TaskDuration.QUEUE_WAIT) for one in (target, source))
         compared = self._of(_WAIT, task, InWindows)
         log_evidence = compared.waits(waits, others, self.criteria.slowdown, step.now, alone=step.is_last)
-        if log_evidence >= self._needed(task):
-            yield self._finding(_WAIT, task, _quantiles(waits, others), log_evidence)
+        yield from self._weighed(_WAIT, task, _quantiles(waits, others), log_evidence)
 
     def _going_on(self, task: str, target: Units, source: Units, step: Step) -> float:
         """Return the evidence of the runs that have not ended yet: else runs that hang are not seen.
@@ -275,9 +277,8 @@ class Judge:
         sending = self._of(_NOT_SENT, ALL_TASKS, InWindows)
         counted = Counted(*target, *source)
         log_evidence = sending.shares(counted, self.criteria.tolerance, step.now, alone=step.is_last)
-        if log_evidence >= self._needed(ALL_TASKS):
-            said = f"{target[0]} of {target[1]} on the target, {source[0]} of {source[1]} on the source"
-            yield self._finding(_NOT_SENT, ALL_TASKS, said, log_evidence)
+        said = f"{target[0]} of {target[1]} on the target, {source[0]} of {source[1]} on the source"
+        yield from self._weighed(_NOT_SENT, ALL_TASKS, said, log_evidence)
 
     def _unjudged(self, step: Step) -> Iterator[Finding]:
         """Name the tasks of which too little was seen, and say which of them the step waits for."""
@@ -310,11 +311,17 @@ class Judge:
         portions = (portion(max(self._place, 0), self._expected), portion(place, _TASKS), 1 / _COMPARED)
         return needed(self.criteria.error_rate, portions)
 
-    def _finding(self, criterion: str, task: str, said: str, log_evidence: float) -> Finding:
+    def _weighed(self, criterion: str, task: str, said: str, log_evidence: float) -> Iterator[Finding]:
+        """Yield what the evidence says: the target fails, or the step waits for more, or nothing."""
         wanted = self._needed(task)
+        if log_evidence < min(wanted, _SUSPECTED):
+            return
         named = f"{criterion} {name_of(task)}{' sent by tasks' if task.startswith(SENT) else ''}".rstrip()
-        why = f"chance does not explain it (evidence {_number(log_evidence)}, needed {_number(wanted)})"
-        return Finding(named, Verdict.FAIL, f"{named}: {said}; {why}")
+        numbers = f"(evidence {_number(log_evidence)}, needed {_number(wanted)})"
+        if log_evidence >= wanted:
+            yield Finding(named, Verdict.FAIL, f"{named}: {said}; chance does not explain it {numbers}")
+        else:
+            yield Finding(named, Verdict.INCONCLUSIVE, f"{named}: {said}; chance may explain it {numbers}")
 
 
 def _tried(task: str, side: Mapping[str, Units]) -> int:

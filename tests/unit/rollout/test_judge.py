@@ -116,16 +116,40 @@ def usual(number: int) -> dict[str, Units]:
 )
 def test_each_kind_of_regression_of_a_task_fails_by_its_name(criterion: str, worse: Units) -> None:
     looked = Looks()
-    found: list[str] = []
+    found, before = list[str](), Judgement(())
     for number in range(LOOKS):
+        before = looked.last
         if found := looked.look({TASK: worse, OTHER: roots(10)}, usual(number)):
             break
     assert [f"{criterion} {TASK}"] == found
+    # a step that would have ended with the look before has waited
+    assert [f"{criterion} {TASK}"] == doubted(before)
     (reason,) = [one.reason for one in looked.last.findings if one.verdict is Verdict.FAIL]
     assert "on the target" in reason
     assert "chance does not explain it (evidence" in reason
     # the same of the other task, whose runs are as many
     assert [f"{criterion} {OTHER}"] == failing(lambda _: {TASK: roots(10), OTHER: worse}, usual)
+
+
+def doubted(judged: Judgement) -> list[str]:
+    """The criteria for which a step waits."""
+    return [one.criterion for one in judged.findings if one.verdict is Verdict.INCONCLUSIVE]
+
+
+def test_a_step_waits_while_a_difference_is_plain_and_not_proved() -> None:
+    """Else nine of ten charges are retried, and a step of ten seconds passes."""
+    looked = Looks()
+    looked.look({TASK: roots(5, retried=4)}, {TASK: roots(15)})
+    assert [f"retried {TASK}"] == doubted(looked.last)
+    assert str(looked.last.verdict) == "inconclusive"
+    (reason,) = [one.reason for one in looked.last.findings if one.verdict is Verdict.INCONCLUSIVE]
+    assert reason.startswith(
+        "retried shop.charge: 4 of 5 roots on the target, 0 of 15 on the source; chance may explain"
+    )
+    for _ in range(10):
+        # and it was chance
+        assert [] == looked.look({TASK: roots(20)}, {TASK: roots(20)})
+    assert str(looked.last.verdict) == "pass"
 
 
 def test_equal_sides_pass() -> None:
