@@ -21,10 +21,30 @@ if TYPE_CHECKING:
     from repot.rollout.queues import LedQueues
     from repot.routing.record import RolloutRecord
 
+
+def _webhooks(_: click.Context, __: click.Parameter, urls: tuple[str, ...]) -> tuple[str, ...]:
+    from repot.config.settings import http_url
+
+    try:
+        return tuple(http_url(one).reveal() for one in urls)
+    except ValueError as error:
+        message = f"an address {error}"
+        raise click.BadParameter(message) from None
+
+
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _EXECUTE = click.option("--execute", is_flag=True, help="Do it; without it, only show what would be done.")
 _ABORT_IS_NO_ERROR = click.option(
     "--abort-is-no-error", is_flag=True, help="Exit with 0 after an abort, for what starts a failed program again."
+)
+_NOTIFY = click.option(
+    "--notify",
+    "webhooks",
+    multiple=True,
+    metavar="URL",
+    callback=_webhooks,
+    help="Tell a webhook of each change, and of a step that waits for a person; may be repeated. Other users of this "
+    "machine see it in the list of processes: a secret one belongs into WORKER_ROLLOUT_NOTIFY, its default.",
 )
 _WHY = click.option("--why", default="", help="The reason, for the history.")
 _NAME = click.argument("name")
@@ -58,10 +78,19 @@ def plan(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - c
 @rollout.command()
 @_NAME
 @plan_options
+@_NOTIFY
 @_ABORT_IS_NO_ERROR
 @_EXECUTE
 @_JSON
-def start(*, name: str, abort_is_no_error: bool, execute: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+def start(
+    *,
+    name: str,
+    webhooks: tuple[str, ...],
+    abort_is_no_error: bool,
+    execute: bool,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401
+) -> None:
     """Begin a rollout and lead it to its end; show the plan without --execute.
 
     A second start under the same name goes on where the first one was, by the plan of the first:
@@ -84,7 +113,7 @@ def start(*, name: str, abort_is_no_error: bool, execute: bool, as_json: bool, *
             # one that goes on keeps to the queues of its plan
             _refuse(led.obstacles)
         opened.begin(found, user())
-        _lead(opened, abort_is_no_error=abort_is_no_error, as_json=as_json)
+        _lead(opened, webhooks, abort_is_no_error=abort_is_no_error, as_json=as_json)
 
 
 @rollout.command()
@@ -163,10 +192,13 @@ def pause(*, name: str, why: str) -> None:
 @rollout.command()
 @_NAME
 @_WHY
+@_NOTIFY
 @_ABORT_IS_NO_ERROR
 @_EXECUTE
 @_JSON
-def resume(*, name: str, why: str, abort_is_no_error: bool, execute: bool, as_json: bool) -> None:
+def resume(
+    *, name: str, why: str, webhooks: tuple[str, ...], abort_is_no_error: bool, execute: bool, as_json: bool
+) -> None:
     """End a pause; with --execute, lead the rollout from here: its controller may have died."""
     from repot.rollout.phases import Phase
 
@@ -174,7 +206,7 @@ def resume(*, name: str, why: str, abort_is_no_error: bool, execute: bool, as_js
         if not execute or opened.record().phase == Phase.PAUSED:
             _act(name, "resume", why)
         if execute:
-            _lead(opened, abort_is_no_error=abort_is_no_error, as_json=as_json)
+            _lead(opened, webhooks, abort_is_no_error=abort_is_no_error, as_json=as_json)
 
 
 @rollout.command()
@@ -297,10 +329,17 @@ def _depth(queue: str, counts: tuple[int, int, int]) -> str:
     return "{}: {} ready, {} in hand, {} delayed".format(queue, *counts)
 
 
-def _lead(opened: Any, *, abort_is_no_error: bool, as_json: bool) -> None:  # noqa: ANN401 - a Rollout
+def _lead(
+    opened: Any,  # noqa: ANN401 - a Rollout
+    webhooks: tuple[str, ...],
+    *,
+    abort_is_no_error: bool,
+    as_json: bool,
+) -> None:
     from threading import Event
 
     from repot.errors import RolloutAborted
+    from repot.rollout.notify import Notifier
     from repot.rollout.phases import Phase
     from repot.waiting import stop_on_signal
 
@@ -317,8 +356,11 @@ def _lead(opened: Any, *, abort_is_no_error: bool, as_json: bool) -> None:  # no
                 echo_line(line, err=True)
         said[:] = lines
 
-    with stop_on_signal(stopping):
-        record = opened.controller().run(stopping, show)
+    setting = opened.settings.rollout_notify
+    notifier = Notifier(opened, webhooks or ((setting.get_secret_value(),) if setting else ()))
+    controller = opened.controller()
+    with stop_on_signal(stopping), notifier:
+        record = controller.run(stopping, show)
     if as_json:
         echo_json(record.as_dict(), indent=None)
     else:

@@ -55,7 +55,7 @@ _CHANGEABLE = (
         callback=seconds,
         default="1h",
         show_default=True,
-        help="A step without enough samples pauses after this time.",
+        help="A step without enough samples, or with some evidence against the target, pauses after this time.",
     ),
     click.option("--manual/--no-manual", help="Each step waits for `repot rollout promote`."),
     click.option(

@@ -16,6 +16,7 @@ from pydantic import (
     PlainSerializer,
     PositiveFloat,
     PositiveInt,
+    SecretStr,
     model_validator,
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -77,14 +78,20 @@ def _store_url(value: object) -> ServiceUrl:
     return url
 
 
-def _http_url(value: object) -> ServiceUrl:
+def http_url(value: object) -> ServiceUrl:
+    """Return one http or https address.
+
+    Raises:
+        ValueError: it is something else; the text shows no secret.
+    """
     if isinstance(value, ServiceUrl):
         return value
-    url = ServiceUrl.parse(str(value))
-    if url.scheme not in ("http", "https") or len(url.servers) > 1:
+    text = str(value)
+    servers = ServiceUrl.parse(text).servers if text.lower().startswith(("http://", "https://")) else ()
+    if len(servers) != 1:
         message = "is not one http:// or https:// address"
         raise ValueError(message)
-    return url
+    return ServiceUrl(servers)
 
 
 def _names(value: object) -> object:
@@ -101,7 +108,13 @@ def empty_is_none(value: object) -> object:
 _reveal = PlainSerializer(lambda url: url and url.reveal(), return_type=str)
 Broker = Annotated[BrokerUrl, BeforeValidator(_broker_url), _reveal]
 OptionalBroker = Annotated[BrokerUrl | None, BeforeValidator(lambda v: _broker_url(v) if v else None), _reveal]
-HttpUrl = Annotated[ServiceUrl | None, BeforeValidator(lambda v: _http_url(v) if v else None), _reveal]
+HttpUrl = Annotated[ServiceUrl | None, BeforeValidator(lambda v: http_url(v) if v else None), _reveal]
+#: An address whose path is a secret.
+SecretUrl = Annotated[
+    SecretStr | None,
+    BeforeValidator(lambda v: SecretStr(http_url(v).reveal()) if isinstance(v, str) and v else v or None),
+    PlainSerializer(lambda v: v and v.get_secret_value(), return_type=str),
+]
 OptionalStore = Annotated[ServiceUrl | None, BeforeValidator(lambda v: _store_url(v) if v else None), _reveal]
 Results = Annotated[ServiceUrl, BeforeValidator(_result_url), _reveal]
 OptionalPath = Annotated[Path | None, BeforeValidator(empty_is_none)]
@@ -343,6 +356,11 @@ class WorkerSettings(EnvironmentSettings):
     )
     prometheus_url: HttpUrl = Field(
         None, description="The Prometheus that the controller of a rollout asks: `repot rollout start --query`."
+    )
+    rollout_notify: SecretUrl = Field(
+        None,
+        description="The webhook that the controller of a rollout tells of each change, and of a step that waits for a "
+        "person: `repot rollout start --notify`. Its path is a secret.",
     )
 
     move_from: OptionalBroker = Field(None, description="`repot move`: the source broker, if --from is not given.")

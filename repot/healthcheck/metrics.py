@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from repot.config.healthcheck import DEFAULT_METRICS_TASKS
 from repot.healthcheck.broker_metrics import broker_metrics, queue_metrics
+from repot.healthcheck.rollout_metrics import rollout_metrics
 from repot.healthcheck.worker_metrics import within, worker_metrics
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from repot.healthcheck.ping import PingResult
     from repot.healthcheck.queue_counts import BrokerTotal, QueueCount
+    from repot.healthcheck.rollout_metrics import RolloutSeen
     from repot.healthcheck.worker_probe import Snapshot
 
 
@@ -54,10 +56,17 @@ class Metrics:
         self._pings.labels(ping.outcome.value).inc()
         self.observe_probe("ping", ping.took_s)
 
-    def render(self, snapshot: Snapshot, counts: Iterable[QueueCount], totals: Iterable[BrokerTotal] = ()) -> bytes:
+    def render(
+        self,
+        snapshot: Snapshot,
+        counts: Iterable[QueueCount],
+        totals: Iterable[BrokerTotal] = (),
+        rollout: RolloutSeen | None = None,
+    ) -> bytes:
         """Return the text that Prometheus scrapes."""
         collector = self._collector
         collector.snapshot, collector.counts, collector.totals = snapshot, tuple(counts), tuple(totals)
+        collector.rollout = rollout
         return generate_latest(self._registry)
 
 
@@ -67,9 +76,10 @@ class _SnapshotCollector(Collector):
     snapshot: Snapshot | None = None
     counts: tuple[QueueCount, ...] = ()
     totals: tuple[BrokerTotal, ...] = ()
+    rollout: RolloutSeen | None = None
 
     def __init__(self, rollout: str, side: str, most_tasks: int) -> None:
-        self._rollout, self._side, self._most_tasks = rollout, side, most_tasks
+        self._name, self._side, self._most_tasks = rollout, side, most_tasks
 
     def collect(self) -> Iterator[Metric]:
         if self.snapshot is None:
@@ -77,14 +87,16 @@ class _SnapshotCollector(Collector):
         yield from _probe_results(self.snapshot)
         if self.snapshot.status is not None:
             yield from worker_metrics(within(self.snapshot.status, self._most_tasks))
-            if self._rollout:
+            if self._name:
                 info = GaugeMetricFamily(
                     "repot_worker_rollout_info", "1: the worker is on this side.", labels=["node", "rollout", "side"]
                 )
-                info.add_metric([self.snapshot.status.node, self._rollout, self._side], 1)
+                info.add_metric([self.snapshot.status.node, self._name, self._side], 1)
                 yield info
         yield from queue_metrics(self.counts)
         yield from broker_metrics(self.totals)
+        if self.rollout is not None:
+            yield from rollout_metrics(self.rollout)
 
 
 def _probe_results(snapshot: Snapshot) -> Iterator[Metric]:

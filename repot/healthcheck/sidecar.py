@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request, Response
 
 from repot.healthcheck.metrics import Metrics
 from repot.healthcheck.queue_counts import QueueCounter
+from repot.healthcheck.rollout_metrics import RolloutLooker
 from repot.healthcheck.worker_probe import WorkerProbe, timed_out
 from repot.masking import masked
 from repot.worker.status_file import WorkerPhase
@@ -84,6 +85,7 @@ class Sidecar:
         self._metrics = Metrics(worker.rollout, worker.rollout_side, most_tasks=health.metrics_tasks)
         self._probe = WorkerProbe(worker, health, self._metrics.observe_ping)
         self._counter = QueueCounter(worker, health.ping_timeout, health.other_broker_url)
+        self._rollout = RolloutLooker(worker) if worker.rollout else None
         self._liveness = CachedCall(self._timed("live", self._probe.check_liveness), health.cache)
         self._readiness = CachedCall(self._timed("ready", self._probe.check_readiness), health.cache)
         self._snapshot: Snapshot | None = None
@@ -132,7 +134,7 @@ class Sidecar:
         """Stop probing, and close the brokers' connections."""
         self._liveness.close()
         self._readiness.close(self._probe.close)
-        self._scraped.close(self._counter.close)
+        self._scraped.close(self._close_scraped)
 
     async def _checked(self) -> Snapshot:
         """Return the readiness within the deadline: on a slow link each of many steps is slow."""
@@ -145,7 +147,13 @@ class Sidecar:
         assert self._snapshot is not None
         status = self._snapshot.status
         counts = self._counter.count(status.link) if status else self._counter.count_configured()
-        return self._metrics.render(self._snapshot, counts, self._counter.totals(status, counts) if status else ())
+        totals = self._counter.totals(status, counts) if status else ()
+        return self._metrics.render(self._snapshot, counts, totals, self._rollout.look() if self._rollout else None)
+
+    def _close_scraped(self) -> None:
+        self._counter.close()
+        if self._rollout:
+            self._rollout.close()
 
     def _timed(self, probe: str, call: Callable[[], Snapshot]) -> Callable[[], Snapshot]:
         def timed() -> Snapshot:

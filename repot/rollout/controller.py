@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from repot.errors import RolloutConflict, StoreUnreachable
 from repot.logs import get_logger
 from repot.rollout.observations import Recorder
-from repot.rollout.phases import Phase, next_change
+from repot.rollout.phases import Phase, begun_of, next_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,8 @@ class Controller:
         if (plan := self._rollout.store.plan()) != self._plan:
             self._watch.close()
             self._follow(plan)
-        seen = self._watch.look(record, self._begun(record))
+        history = self._rollout.records.history(self._rollout.name)
+        seen = self._watch.look(record, begun_of([*history, record]))
         show(record, seen)
         self._recorder.record(record, seen)
         change = next_change(record, self._plan, seen)
@@ -90,15 +91,6 @@ class Controller:
     def _follow(self, plan: Plan) -> None:
         self._plan, self._watch = plan, self._rollout.watch(plan)
         self._recorder = Recorder(self._rollout.observations, self._rollout.tally, self._watch.sides)
-
-    def _begun(self, record: RolloutRecord) -> RolloutRecord:
-        """Return the state in which the weights became what they are: a pause is no new step."""
-        begun = record
-        for earlier in reversed(self._rollout.records.history(self._rollout.name)):
-            if earlier.weights != record.weights:
-                break
-            begun = earlier
-        return begun
 
     def _release(self) -> None:
         try:

@@ -288,9 +288,12 @@ class Judge:
             task: [_tried(task, side) for side in sides]
             for task in (known | set(self.criteria.required)) - {ALL_TASKS, CHORD_UNLOCK}
         }
-        few = {task: counts[0] for task, counts in tried.items() if min(counts) < JUDGED}
+        few = {task: counts for task, counts in tried.items() if min(counts) < JUDGED}
         if few:
-            said = ", ".join(f"{task} ({count} runs)" for task, count in sorted(few.items()))
+            said = ", ".join(
+                f"{task} ({target} runs)" if target < JUDGED else f"{task} ({source} runs on the source)"
+                for task, (target, source) in sorted(few.items())
+            )
             yield Finding(NOT_JUDGED, Verdict.PASS, f"not judged: {said}")
         for task in sorted(few.keys() & set(self.criteria.required)):
             counts = tried[task]

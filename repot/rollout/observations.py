@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from repot.errors import RecordUnreadable
 from repot.rollout.samples import sample_of, tasks_in
 from repot.routing.choice import Side
+from repot.routing.looks import LastLook, Looks
 from repot.routing.store import key_of
 from repot.worker.task_outcomes import TaskOutcome
 
@@ -43,52 +42,13 @@ COUNTED = (
 Depths = dict[str, tuple[int, int, int]] | None
 
 
-@dataclass(frozen=True, slots=True)
-class LastLook:
-    """The controller's last look.
-
-    Attributes:
-        at: in seconds since 1970, by the store's clock.
-        findings: criterion, verdict and reason of each comparison.
-        obstacles, faults, left: as in `Observed`.
-    """
-
-    at: float
-    generation: int
-    findings: tuple[tuple[str, str, str], ...] = ()
-    obstacles: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
-
-
 class Observations:
     """The observations of one rollout. Methods raise StoreUnreachable, StoreMisconfigured or StoreRefused."""
 
     def __init__(self, store: RolloutStore, prefix: str, name: str) -> None:
         """Take the store, the prefix of its keys (WORKER_LEASE_PREFIX), and the rollout's name."""
-        self._store, base = store, key_of(prefix, name)
-        self._look, self._series = f"{base}:look", f"{base}:series"
-
-    def put(self, look: LastLook) -> None:
-        """Keep the last look."""
-        self._store.put_text(self._look, json.dumps(asdict(look)))
-
-    def last(self) -> LastLook | None:
-        """Return the last look; None before the first.
-
-        Raises:
-            RecordUnreadable: the value is of another program.
-        """
-        text = self._store.text(self._look)
-        if text is None:
-            return None
-        try:
-            found = json.loads(text)
-            found["findings"] = tuple((str(name), str(verdict), str(why)) for name, verdict, why in found["findings"])
-            return LastLook(**found | {name: tuple(found[name]) for name in ("obstacles", "faults", "left")})
-        except (ValueError, TypeError, KeyError) as error:
-            message = f"the last look of a rollout's controller cannot be read: {error}"
-            raise RecordUnreadable(message, hint="Another program writes under WORKER_LEASE_PREFIX.") from error
+        self._store, self._series = store, f"{key_of(prefix, name)}:series"
+        self.looks = Looks(store, prefix, name)
 
     def add(self, point: Mapping[str, Any]) -> None:
         """Add a point to the series."""
@@ -124,7 +84,7 @@ class Recorder:
         now = self._tally.now()
         judged = seen.judgement.findings if seen.judgement else ()
         findings = tuple((one.criterion, str(one.verdict), one.reason) for one in judged)
-        self._observations.put(LastLook(now, record.generation, findings, seen.obstacles, seen.faults, seen.left))
+        self._observations.looks.put(LastLook(now, record.generation, findings, seen.obstacles, seen.faults, seen.left))
         if self._begun_at is None:
             ends = self._observations.ends()
             self._begun_at, self._last_at = (ends[0]["at"], ends[-1]["at"]) if ends else (now, 0.0)

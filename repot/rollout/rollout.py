@@ -154,7 +154,7 @@ class Rollout:
         Raises:
             RolloutNotFound: it does not exist.
         """
-        record, look = self.record(), self.observations.last()
+        record, look = self.record(), self.observations.looks.last()
         is_new = look and look.generation == record.generation and self.tally.now() - look.at < _SEEN_S
         seen = look.obstacles if look and is_new else ()
         with closing(self.watch(self.store.plan())) as watch:

@@ -38,7 +38,7 @@ def snapshot(
     record, now = rollout.record(), rollout.tally.now()
     counts = {side: rollout.tally.counts(side) for side in Side}
     samples = {side: sample_of(found, tasks_in(found)) for side, found in counts.items()}
-    look, holder, beat = rollout.observations.last(), rollout.store.holder(), rollout.beat_holder()
+    look, holder, beat = rollout.observations.looks.last(), rollout.store.holder(), rollout.beat_holder()
     try:
         plan: Plan | None = rollout.store.plan()
     except RolloutNotFound:

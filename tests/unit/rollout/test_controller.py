@@ -161,7 +161,7 @@ def test_it_leads_until_the_end_and_keeps_each_look(led: Led) -> None:
     last = led.control(Event())
     assert (Phase.ABORTED, 0.0) == (last.phase, last.weights.default)
     assert ["begun", "the target is ready", "gone", "the target is empty"] == led.history()
-    look = led.observations.last()
+    look = led.observations.looks.last()
     assert look is not None
     assert 3 == look.generation
 

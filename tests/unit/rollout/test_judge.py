@@ -279,8 +279,10 @@ def test_tasks_that_were_hardly_seen_are_named() -> None:
     looked.look({TASK: roots(50), OTHER: roots(JUDGED - 1)}, source)
     (said,) = (one for one in looked.last.findings if one.criterion == "not judged")
     assert said.reason == "not judged: reports.monthly (0 runs), shop.mail (19 runs)"
+    looked.look({"reports.yearly": roots(50)}, {"reports.yearly": roots(3)})
+    assert "reports.yearly (3 runs on the source)" in looked.last.findings[-1].reason
     assert Verdict.PASS is looked.last.verdict
-    looked.look({OTHER: roots(1)}, {"reports.monthly": roots(50)})
+    looked.look({OTHER: roots(1)}, {"reports.monthly": roots(50), "reports.yearly": roots(17)})
     (said,) = (one for one in looked.last.findings if one.criterion == "not judged")
     assert said.reason == "not judged: reports.monthly (0 runs)"
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from repot.errors import RecordUnreadable
 from repot.rollout.judge import Criteria, Finding, Judgement, Verdict
-from repot.rollout.phases import CONTROLLER, Observed, Phase, Plan, abort, next_change, promote
+from repot.rollout.phases import CONTROLLER, Observed, Phase, Plan, abort, next_change, promote, waiting_step
 from repot.routing.choice import Weights
+from repot.routing.looks import LastLook
 from repot.routing.record import RolloutRecord
 
 PLAN = Plan(steps=(0.01, 0.5, 1.0), bake_s=60, patience_s=600, queues=("orders",))
@@ -48,6 +50,40 @@ def test_after_the_last_step_the_source_becomes_empty_and_then_the_rollout_is_do
     ended = next_change(drains, PLAN, Observed(is_empty=True))
     assert ended is not None
     assert Phase.DONE == ended.phase
+
+
+MANUAL = replace(PLAN, manual=True)
+CANARY = [record(Phase.PREPARE), record(Phase.CANARY, 0.5, updated_at=100.0)]
+#: A pause is no new step: it began at 100.
+RESUMED = [*CANARY, record(Phase.PAUSED, 0.5, updated_at=130.0), record(Phase.CANARY, 0.5, updated_at=155.0)]
+
+
+def look(*verdicts: Verdict, generation: int = 1, obstacles: tuple[str, ...] = ()) -> LastLook:
+    return LastLook(160.0, generation, tuple(("one", str(verdict), "why") for verdict in verdicts), obstacles)
+
+
+@pytest.mark.parametrize(
+    ("history", "plan", "seen", "now", "waits"),
+    [
+        (CANARY, MANUAL, look(Verdict.PASS, Verdict.PASS), 160.0, True),
+        (CANARY, MANUAL, look(Verdict.PASS), 159.0, False),
+        (RESUMED, MANUAL, look(Verdict.PASS), 160.0, True),
+        (CANARY, MANUAL, look(Verdict.PASS, Verdict.INCONCLUSIVE), 160.0, False),
+        (CANARY, MANUAL, look(Verdict.PASS, Verdict.FAIL), 160.0, False),
+        (CANARY, MANUAL, look(), 160.0, False),
+        (CANARY, MANUAL, look(Verdict.PASS, generation=0), 160.0, False),
+        (CANARY, MANUAL, None, 160.0, False),
+        (CANARY, PLAN, look(Verdict.PASS), 160.0, False),
+        (CANARY[:1], MANUAL, look(), 160.0, True),
+        (CANARY[:1], MANUAL, look(obstacles=("no worker",)), 160.0, False),
+        (CANARY[:1], PLAN, look(), 160.0, False),
+        ([*CANARY, record(Phase.DRAIN, 1.0)], MANUAL, look(), 900.0, False),
+    ],
+)
+def test_a_step_of_a_manual_plan_waits_once_it_has_passed(
+    history: list[RolloutRecord], plan: Plan, seen: LastLook | None, now: float, waits: bool
+) -> None:
+    assert waits == bool(waiting_step(history, plan, seen, now))
 
 
 @pytest.mark.parametrize("phase", [Phase.CANARY, Phase.PAUSED])

@@ -1,0 +1,206 @@
+"""The metrics of a rollout as a sidecar serves them, and the alerts on them by Prometheus' own tool."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from repot.config import child_environment
+from repot.rollout.phases import Phase
+from repot.rollout.rollout import Rollout, open_rollout
+from repot.routing.choice import Weights
+from repot.routing.looks import LastLook
+from repot.routing.record import Change
+from repot.testbed import LOOPBACK, ReapedProcess, free_port
+from repot.waiting import wait_until
+from repot.worker.holder import this_process
+from support.reports import between, plan_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repot.testbed import Server
+
+ALERTS = Path(__file__).parents[2] / "compose" / "prometheus" / "alerts.yml"
+
+
+@pytest.fixture
+def rollout(redis: Server, rabbitmq: Server) -> Iterator[Rollout]:
+    settings = between(redis, rabbitmq, redis)
+    with open_rollout(settings.rollout, settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sidecar(rollout: Rollout, tmp_path: Path) -> Iterator[str]:
+    """The address of one whose worker does not run."""
+    port = free_port()
+    settings = rollout.settings.replace(status_dir=tmp_path)
+    variables = child_environment(settings) | {"HEALTHCHECK_PORT": str(port), "HEALTHCHECK_CACHE": "0.2"}
+    command = [sys.executable, "-m", "repot", "healthcheck", "serve"]
+    with ReapedProcess(command, log=tmp_path / "sidecar.log", environment=variables):
+        yield f"http://{LOOPBACK}:{port}/metrics"
+
+
+def scraped(address: str) -> dict[tuple[str, ...], float]:
+    """What it serves of a rollout: name without `repot_rollout_`, and labels other than the rollout's name."""
+    try:
+        with urlopen(address, timeout=10) as answer:  # noqa: S310 - its own address
+            text = answer.read().decode()
+    except URLError:
+        return {}
+    samples = (one for family in text_string_to_metric_families(text) for one in family.samples)
+    return {
+        (
+            one.name.removeprefix("repot_rollout_"),
+            *(value for name, value in one.labels.items() if name != "rollout"),
+        ): (one.value)
+        for one in samples
+        if one.name.startswith("repot_rollout_")
+    }
+
+
+def await_scraped(address: str, expected: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
+    found: dict[tuple[str, ...], float] = {}
+
+    def as_expected() -> bool:
+        found.clear()
+        found.update(scraped(address))
+        return expected.items() <= found.items()
+
+    try:
+        wait_until(as_expected, within_s=30, poll_s=0.2, what="the sidecar serves it")
+    except Exception as error:
+        error.add_note(f"expected {expected}, found {found}")
+        raise
+    return found
+
+
+@pytest.mark.promise
+def test_a_sidecar_serves_the_phase_the_share_and_the_findings(rollout: Rollout, sidecar: str) -> None:
+    records, store = rollout.records, rollout.store
+    wait_until(lambda: _is_served(sidecar), within_s=30, what="the sidecar listens")
+    # before the rollout is begun there is nothing to say
+    assert {} == scraped(sidecar)
+
+    rollout.begin(plan_of(rollout), "ann")
+    found = await_scraped(sidecar, {("phase", "prepare"): 1, ("weight",): 0, ("controller_up",): 0})
+    assert not [name for name, *_ in found if name in ("findings", "looked_timestamp_seconds")]
+
+    holder = this_process("the rollout")
+    store.hold(holder, 60)
+    changed = records.change(rollout.record(), Change("ann", "go", phase=Phase.CANARY, weights=Weights(0.25)))
+    findings = (("samples", "pass", "enough"), ("retried", "inconclusive", "some"), ("failed", "inconclusive", "some"))
+    rollout.observations.looks.put(LastLook(12.5, changed.generation, findings))
+    found = await_scraped(sidecar, {("phase", "canary"): 1, ("weight",): 0.25, ("controller_up",): 1})
+    assert {("findings", "pass"): 1, ("findings", "inconclusive"): 2, ("findings", "fail"): 0}.items() <= found.items()
+    assert 12.5 == found["looked_timestamp_seconds",]
+    assert ("phase", "prepare") not in found
+
+    # what was seen in another state says nothing of this one
+    records.change(rollout.record(), Change("ann", "wait", phase=Phase.PAUSED))
+    store.release(holder)
+    found = await_scraped(sidecar, {("phase", "paused"): 1, ("controller_up",): 0})
+    assert not [name for name, *_ in found if name in ("findings", "looked_timestamp_seconds")]
+
+
+def _is_served(address: str) -> bool:
+    try:
+        with urlopen(address, timeout=10):  # noqa: S310 - its own address
+            return True
+    except URLError:
+        return False
+
+
+#: Alert -> series that raise it, as promtool's tests write them, and the time until then.
+RAISED: dict[str, tuple[dict[str, str], str]] = {
+    "RolloutWaitsForPerson": ({"repot_rollout_phase{rollout='friday', phase='paused'}": "1x90"}, "5m"),
+    "RolloutAborted": ({"repot_rollout_phase{rollout='friday', phase='abort'}": "1x90"}, "1m"),
+    "RolloutWithoutController": (
+        {
+            "repot_rollout_phase{rollout='friday', phase='canary'}": "1x90",
+            "repot_rollout_controller_up{rollout='friday'}": "0x90",
+        },
+        "5m",
+    ),
+    "RolloutStandsStill": (
+        {
+            "repot_rollout_phase{rollout='friday', phase='drain'}": "1x90",
+            "repot_rollout_changed_timestamp_seconds{rollout='friday'}": "0x90",
+        },
+        "65m",
+    ),
+}
+#: Series of rollouts that raise nothing.
+QUIET: list[dict[str, str]] = [
+    {f"repot_rollout_phase{{rollout='friday', phase='{phase}'}}": "1x90", up: value}
+    for up, value, phases in (
+        ("repot_rollout_controller_up{rollout='friday'}", "1x90", ("prepare", "canary")),
+        ("repot_rollout_controller_up{rollout='friday'}", "0x90", ("done",)),
+    )
+    for phase in phases
+]
+
+
+def _tested(directory: Path, series: dict[str, str], at: str, alert: str, *, is_raised: bool) -> None:
+    """Ask promtool whether the series raise the alert, and no other rollout's."""
+    shutil.copy(ALERTS, directory / "alerts.yml")
+    expected: list[dict[str, Any]] = []
+    if is_raised:
+        rule = next(
+            one
+            for group in yaml.safe_load(ALERTS.read_text())["groups"]
+            for one in group["rules"]
+            if one.get("alert") == alert
+        )
+        named = {name: text.replace("{{ $labels.rollout }}", "friday") for name, text in rule["annotations"].items()}
+        named = {
+            name: text.replace("{{ $externalLabels.repot_docs }}", "https://docs.example")
+            for name, text in named.items()
+        }
+        named = {name: text.replace("{{ $value | humanizeDuration }}", "1h 5m 0s") for name, text in named.items()}
+        expected.append({"exp_labels": {"rollout": "friday", **rule["labels"]}, "exp_annotations": named})
+    test = {
+        "rule_files": ["alerts.yml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "external_labels": {"repot_docs": "https://docs.example"},
+                "input_series": [
+                    # every sidecar has the same
+                    {"series": f"{name[:-1]}, node='{node}'}}", "values": values}
+                    for name, values in series.items()
+                    for node in ("w1", "w2")
+                ],
+                "alert_rule_test": [{"eval_time": at, "alertname": alert, "exp_alerts": expected}],
+            }
+        ],
+    }
+    path = directory / "test.yml"
+    path.write_text(yaml.safe_dump(test))
+    promtool = shutil.which("promtool")
+    assert promtool, "install it: scripts/setup prometheus"
+    ended = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
+    assert 0 == ended.returncode, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("alert", RAISED)
+def test_each_alert_is_raised_once_for_a_rollout(alert: str, tmp_path: Path) -> None:
+    series, at = RAISED[alert]
+    _tested(tmp_path, series, at, alert, is_raised=True)
+
+
+@pytest.mark.parametrize("alert", RAISED)
+@pytest.mark.parametrize("series", QUIET, ids=lambda series: next(iter(series)).split("'")[3])
+def test_a_rollout_that_goes_on_raises_nothing(alert: str, series: dict[str, str], tmp_path: Path) -> None:
+    _tested(tmp_path, series, "80m", alert, is_raised=False)
