@@ -207,7 +207,8 @@ def test_a_regression_of_the_target_is_aborted_and_the_producer_goes_back(rollou
     assert [] == rollout.waiting(Side.TARGET)
     with open_rollout(rollout.settings.rollout, rollout.settings) as opened:
         reason = next(one.why for one in opened.records.history(rollout.settings.rollout) if one.phase == Phase.ABORT)
-    assert "failed:" in reason
+    # the task dead-letters what fails: whichever count arrives first
+    assert re.match("(failed|dead-lettered)", reason)
     assert "chance does not explain it" in reason
 
 
