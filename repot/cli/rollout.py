@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from repot.cli.new_lines import NewLines
 from repot.cli.output import echo, echo_json, echo_line
 from repot.cli.rollout_options import change_options, changed_by, differences, plan_of, plan_options, stated
 from repot.cli.rollout_page import report, serve
@@ -344,17 +345,15 @@ def _lead(
     from repot.waiting import stop_on_signal
 
     stopping = Event()
-    said: list[str] = []
+    states, new_lines = NewLines(again_s=0), NewLines()
 
     def show(record: RolloutRecord, seen: Observed) -> None:
         """Print what is new."""
-        lines = [_line(record.as_dict()), *(f"  {one}" for one in (*seen.obstacles, *seen.faults, *seen.left))]
+        lines = [f"  {one}" for one in (*seen.obstacles, *seen.faults, *seen.left)]
         if seen.judgement is not None:
             lines += [f"  {one.verdict}: {one.reason}" for one in seen.judgement.findings if one.verdict != "pass"]
-        for line in lines:
-            if line not in said:
-                echo_line(line, err=True)
-        said[:] = lines
+        for line in (*states.of([_line(record.as_dict())]), *new_lines.of(lines)):
+            echo_line(line, err=True)
 
     setting = opened.settings.rollout_notify
     notifier = Notifier(opened, webhooks or ((setting.get_secret_value(),) if setting else ()))

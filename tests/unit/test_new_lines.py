@@ -1,0 +1,48 @@
+"""Which lines of a long command are shown again."""
+
+from __future__ import annotations
+
+from repot.cli.new_lines import NewLines
+
+
+class Shown:
+    """Looks, and what was shown of them; a look each second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lines = NewLines(clock=lambda: self.now)
+
+    def look(self, *lines: str) -> list[str]:
+        self.now += 1
+        return self.lines.of(lines)
+
+
+def test_a_line_is_shown_once_and_again_after_it_was_gone() -> None:
+    shown = Shown()
+    assert ["canary at 25%", "no worker"] == shown.look("canary at 25%", "no worker")
+    assert [] == shown.look("canary at 25%", "no worker")
+    assert [] == shown.look("canary at 25%")
+    assert ["no worker"] == shown.look("canary at 25%", "no worker")
+
+
+def test_a_line_whose_numbers_grow_is_shown_each_quarter_of_a_minute() -> None:
+    shown = Shown()
+    looks = {
+        number: shown.look(f"the target finished {number} of 50 runs (evidence 2.4e+{number:02})")
+        for number in range(1, 33)
+    }
+    assert [1, 16, 31] == [number for number, found in looks.items() if found]
+    # and two lines that differ in words are two
+    assert ["the source finished 1 of 50 runs"] == shown.look("the source finished 1 of 50 runs")
+
+
+def test_a_line_that_stays_as_it_is_is_not_repeated() -> None:
+    shown = Shown()
+    assert 1 == sum(len(shown.look("it waits for 50 runs")) for _ in range(40))
+
+
+def test_two_lines_that_differ_in_a_number_are_two() -> None:
+    shown = Shown()
+    two = ("no worker reads 'orders-1'", "no worker reads 'orders-2'")
+    assert list(two) == shown.look(*two)
+    assert [] == [line for _ in range(40) for line in shown.look(*two)]
