@@ -181,7 +181,7 @@ def main() -> None:
         shoot(there / "report.html", into / "report.png", 900)
         tutorial = [sys.executable, str(ROOT / "scripts" / "run_page.py"), "--html", "rollout.html"]
         subprocess.run(tutorial, cwd=there, check=True, stdout=subprocess.DEVNULL)
-        shoot(there / "rollout.html", into / "rollout.png", 1500)
+        shoot(there / "rollout.html", into / "rollout.png", 1350)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def status(*, name: str, as_json: bool) -> None:
 
     with _opened(name, _settings()) as opened:
         depths = opened.depths()
-        shown, _ = snapshot(opened, depths)
+        shown = snapshot(opened, depths)
     if as_json:
         echo_json(shown)
         return
@@ -388,8 +388,10 @@ def _status_lines(shown: dict[str, Any]) -> Iterator[str]:
     yield f"{shown['name']}: from {shown['source']} to {shown['target']}"
     yield _line(shown)
     yield f"controller: {shown['controller'] or 'none at work'}"
-    for _, verdict, reason in (shown["look"] or {"findings": ()})["findings"]:
-        yield f"judge: {verdict}: {reason}"
+    judged = shown["judged"] or {"findings": (), "is_now": True}
+    judge = "judge" if judged["is_now"] else f"judge of the step {shown['step']['weight']:.0%}"
+    for _, verdict, reason in judged["findings"]:
+        yield f"{judge}: {verdict}: {reason}"
     for side, found in shown["depths"].items():
         counts = "unknown" if found is None else ", ".join(_depth(*pair) for pair in found.items())
         yield f"{side}: {counts}"

@@ -82,7 +82,7 @@ def report(*, name: str, html: Path | None, as_json: bool) -> None:
         raise click.UsageError(message)
     with open_rollout(name, load()) as opened:
         with closing(opened.moves(opened.store.plan())) as moves:
-            shown, _ = snapshot(opened, opened.depths(), moves=moves.look())
+            shown = snapshot(opened, opened.depths(), moves=moves.look())
         series = opened.observations.series()
     if html is not None:
         from repot.rollout.page.document import report as document

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from repot.errors import RolloutConflict, StoreUnreachable
 from repot.logs import get_logger
 from repot.rollout.observations import Recorder
-from repot.rollout.phases import Phase, begun_of, next_change
+from repot.rollout.phases import Phase, next_change
+from repot.rollout.steps import begun, counts_at_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,8 +71,7 @@ class Controller:
         if (plan := self._rollout.store.plan()) != self._plan:
             self._watch.close()
             self._follow(plan)
-        history = self._rollout.records.history(self._rollout.name)
-        seen = self._watch.look(record, begun_of([*history, record]))
+        seen = self._watch.look(record, begun(self._history(), record))
         show(record, seen)
         self._recorder.record(record, seen)
         change = next_change(record, self._plan, seen)
@@ -90,7 +90,15 @@ class Controller:
 
     def _follow(self, plan: Plan) -> None:
         self._plan, self._watch = plan, self._rollout.watch(plan)
-        self._recorder = Recorder(self._rollout.observations, self._rollout.tally, self._watch.sides)
+        self._recorder = Recorder(
+            self._rollout.observations,
+            self._rollout.tally,
+            self._watch.sides,
+            lambda counts: counts_at_step(self._rollout.store, self._history(), counts),
+        )
+
+    def _history(self) -> list[RolloutRecord]:
+        return self._rollout.records.history(self._rollout.name)
 
     def _release(self) -> None:
         try:

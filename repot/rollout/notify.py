@@ -26,8 +26,9 @@ from repot.config.http_address import HttpAddress
 from repot.errors import RepotError
 from repot.logs import get_logger
 from repot.masking import masked
-from repot.rollout.phases import Phase, waiting_step
+from repot.rollout.phases import Phase
 from repot.rollout.rollout import open_rollout
+from repot.rollout.steps import waiting_step
 from repot.routing.store import key_of
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a rollout's controller saw, in the lease store: its last look, and a series of figures for charts."""
+"""What a rollout's controller saw, in the lease store: its last looks, and a series of figures for charts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from repot.routing.store import key_of
 from repot.worker.task_outcomes import TaskOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from repot.rollout.phases import Observed
-    from repot.rollout.samples import Sample
     from repot.rollout.side_watch import SideWatch
     from repot.routing.record import RolloutRecord
     from repot.routing.store import RolloutStore
@@ -28,7 +27,7 @@ _MOST_POINTS = 20_000
 _DEPTHS_S = 5.0
 _QUANTILE = 0.95
 
-#: What a point has of each side, beside depths and durations; counts since the rollout began.
+#: What a point has of each side, beside depths and durations of the step; counts since the rollout began.
 COUNTED = (
     TaskOutcome.FAILED,
     TaskOutcome.RETRIED,
@@ -37,6 +36,9 @@ COUNTED = (
     TaskOutcome.UNKNOWN_OUTCOME,
     TaskOutcome.DEAD_LETTERED,
 )
+
+#: Durations of a point, in the step.
+DURATIONS = ("runtime_p95_s", "queue_wait_p95_s")
 
 #: By queue: ready, in hand, delayed; None if the broker did not say.
 Depths = dict[str, tuple[int, int, int]] | None
@@ -66,14 +68,22 @@ class Observations:
 class Recorder:
     """Keeps each look of a controller, and a point of the series when it is time."""
 
-    def __init__(self, observations: Observations, tally: Tally, sides: Mapping[Side, SideWatch]) -> None:
-        """Write to `observations`; the first point is due at once unless there are points already."""
-        self._observations, self._tally, self._sides = observations, tally, sides
+    def __init__(
+        self,
+        observations: Observations,
+        tally: Tally,
+        sides: Mapping[Side, SideWatch],
+        at_step: Callable[[Mapping[Side, Mapping[str, int]]], Mapping[Side, Mapping[str, int]]],
+    ) -> None:
+        """Write to `observations`; the first point is due at once unless there are points already.
+
+        `at_step` returns the counts at the start of the step, by those of now.
+        """
+        self._observations, self._tally, self._sides, self._at_step = observations, tally, sides, at_step
         self._begun_at: float | None = None
         self._last_at = 0.0
         self._depths: dict[Side, Depths] = dict.fromkeys(Side)
         self._depths_at = 0.0
-        self._before: dict[Side, Sample] = {}
 
     def record(self, record: RolloutRecord, seen: Observed) -> None:
         """Keep a look.
@@ -97,15 +107,16 @@ class Recorder:
             self._depths = {side: one.depths() for side, one in self._sides.items()}
             self._depths_at = now
         counts = {side: self._tally.counts(side) for side in Side}
-        samples = {side: sample_of(found, tasks_in(found)) for side, found in counts.items()}
-        sides = {str(side): figures(samples[side], self._before.get(side), self._depths[side]) for side in Side}
-        self._before = samples
+        first = self._at_step(counts)
+        sides = {str(side): figures(counts[side], first[side], self._depths[side]) for side in Side}
         return {"at": now, "phase": record.phase, "weight": record.weights.default, **sides}
 
 
-def figures(sample: Sample, before: Sample | None, depths: Depths) -> dict[str, Any]:
-    """Return the figures of one side: counts so far, durations since `before`, and its depth; None is unknown."""
-    since = sample - before if before is not None else sample
+def figures(counts: Mapping[str, int], first: Mapping[str, int], depths: Depths) -> dict[str, Any]:
+    """Return the figures of one side: counts so far, durations since those of `first`, its depth; None is unknown."""
+    tasks = tasks_in(counts)
+    sample = sample_of(counts, tasks)
+    since = sample - sample_of(first, tasks)
     totals = [sum(column) for column in zip(*depths.values(), strict=True)] if depths else [None, None, None]
     return {
         "ready": totals[0],
@@ -116,6 +127,5 @@ def figures(sample: Sample, before: Sample | None, depths: Depths) -> dict[str, 
         "finished": sample.finished,
         **{str(one): sample.count(one) for one in COUNTED},
         **{f"cost_{kind}": amount for kind, amount in sample.costs.items()},
-        "runtime_p95_s": since.runtime.bound_of(_QUANTILE),
-        "queue_wait_p95_s": since.queue_wait.bound_of(_QUANTILE),
+        **dict(zip(DURATIONS, (since.runtime.bound_of(_QUANTILE), since.queue_wait.bound_of(_QUANTILE)), strict=True)),
     }

@@ -22,10 +22,9 @@ from repot.routing.choice import Weights
 from repot.routing.record import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from repot.rollout.judge import Judgement
-    from repot.routing.looks import LastLook
     from repot.routing.record import RolloutRecord
 
 #: Who is named in the history as the author of the controller's changes.
@@ -186,32 +185,6 @@ def drain(who: str, why: str) -> Change:
 def abort(who: str, why: str) -> Change:
     """Return the change that ends a rollout: all tasks go to the source, those of running roots as well."""
     return Change(who, why, phase=Phase.ABORT, weights=Weights(0.0), gather=True)
-
-
-def waiting_step(history: Sequence[RolloutRecord], plan: Plan, look: LastLook | None, now: float) -> str:
-    """Return why a step of a plan that is manual waits for a person; empty if it does not.
-
-    `history` has all states, `look` is the controller's last one, `now` is in seconds since 1970.
-    """
-    record = history[-1]
-    if not plan.manual or look is None or look.generation != record.generation:
-        return ""
-    if record.phase == Phase.PREPARE:
-        return "" if look.obstacles else "the target is ready, and the first step waits for `promote`"
-    verdicts = {verdict for _, verdict, _ in look.findings}
-    if record.phase != Phase.CANARY or verdicts != {Verdict.PASS} or now - begun_of(history).updated_at < plan.bake_s:
-        return ""
-    return "the judge passed the step, and the next one waits for `promote`"
-
-
-def begun_of(history: Sequence[RolloutRecord]) -> RolloutRecord:
-    """Return the state in which the weights became what they are: a pause is no new step."""
-    begun = history[-1]
-    for earlier in reversed(history):
-        if earlier.weights != begun.weights:
-            break
-        begun = earlier
-    return begun
 
 
 def _after_look(record: RolloutRecord, plan: Plan, seen: Observed) -> Change | None:

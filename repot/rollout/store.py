@@ -54,7 +54,19 @@ class ControllerStore:
             RecordUnreadable: the value is of another program.
         """
         key = f"{self._base}:starts"
-        text = self._store.field(key, step) or self._store.put_first(key, step, json.dumps(now))
+        return self._counts(self._store.field(key, step) or self._store.put_first(key, step, json.dumps(now)))
+
+    def counts_of(self, step: str) -> dict[Side, dict[str, int]] | None:
+        """Return the counts at the start of a step, by side; None if no controller has looked at it.
+
+        Raises:
+            StoreUnreachable: the store is unavailable.
+            RecordUnreadable: the value is of another program.
+        """
+        text = self._store.field(f"{self._base}:starts", step)
+        return self._counts(text) if text else None
+
+    def _counts(self, text: str) -> dict[Side, dict[str, int]]:
         try:
             found = json.loads(text)
             return {Side(side): counts for side, counts in found.items()}

@@ -39,11 +39,15 @@ class Looks:
 
     def __init__(self, store: RolloutStore, prefix: str, name: str) -> None:
         """Take the store, the prefix of its keys (WORKER_LEASE_PREFIX), and the rollout's name."""
-        self._store, self._key = store, f"{key_of(prefix, name)}:look"
+        base = key_of(prefix, name)
+        self._store, self._last, self._judged = store, f"{base}:look", f"{base}:judged"
 
     def put(self, look: LastLook) -> None:
-        """Keep the last look."""
-        self._store.put_text(self._key, json.dumps(asdict(look)))
+        """Keep the last look; one that judged stays also when later ones compare nothing."""
+        text = json.dumps(asdict(look))
+        self._store.put_text(self._last, text)
+        if look.findings:
+            self._store.put_text(self._judged, text)
 
     def last(self) -> LastLook | None:
         """Return the last look; None before the first.
@@ -51,7 +55,18 @@ class Looks:
         Raises:
             RecordUnreadable: the value is of another program.
         """
-        text = self._store.text(self._key)
+        return self._read(self._last)
+
+    def judged(self) -> LastLook | None:
+        """Return the last look that compared the sides; None before the first.
+
+        Raises:
+            RecordUnreadable: the value is of another program.
+        """
+        return self._read(self._judged)
+
+    def _read(self, key: str) -> LastLook | None:
+        text = self._store.text(key)
         if text is None:
             return None
         try:

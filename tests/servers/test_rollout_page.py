@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from base64 import b64decode
+from collections import Counter
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event, Thread
@@ -249,6 +253,20 @@ def test_what_waits_on_a_broker_is_shown_in_the_next_states(reader: Reader, roll
         consume(broker, queue)
 
 
+def test_ages_go_on_while_the_page_is_not_current(reader: Reader, served: Served) -> None:
+    reader.opens()
+    reader.waits(SHOWN, "a state is shown")
+    os.kill(served.process.pid, signal.SIGSTOP)
+    try:
+        reader.waits("document.getElementById('connection').className === 'stale'", "it is not current")
+        ages = (reader.text("#workers td:last-child"), reader.text("#timing"), reader.text("#judged"))
+        for age, selector in zip(ages, ("#workers td:last-child", "#timing", "#judged"), strict=True):
+            wait_until(partial(lambda one, old: reader.text(one) != old, selector, age), within_s=20, what=selector)
+    finally:
+        os.kill(served.process.pid, signal.SIGCONT)
+    reader.waits(SHOWN, "it is current again")
+
+
 def test_a_person_pauses_and_resumes_by_keyboard_and_is_in_the_history(
     reader: Reader, rollout: Rollout, served: Served
 ) -> None:
@@ -270,7 +288,7 @@ def test_a_person_pauses_and_resumes_by_keyboard_and_is_in_the_history(
     reader.one("#token").send_keys(served.token)
     reader.clicks("#go")
     reader.waits("document.getElementById('phase').textContent.includes('Paused at 50 %')", "it is paused")
-    assert "A person must decide" in reader.text("#attention")
+    assert "A person must decide: paused by ann (page), pause <b>it</b>" in reader.text("#attention")
     record = rollout.record()
     assert (Phase.PAUSED, "ann (page)", "pause <b>it</b>") == (record.phase, record.who, record.why)
     reader.waits("!document.querySelector('[data-act=pause]') || document.querySelector('[data-act=resume]')", "acts")
@@ -317,8 +335,31 @@ def test_an_act_that_says_nothing_clear_is_refused(served: Served, rollout: Roll
     assert before == rollout.record()
 
 
-def test_a_body_that_is_nested_too_deeply_is_refused(served: Served) -> None:
-    assert 422 == served.ask("POST", "/api/act", "[" * 9_000, **allowed(served))[0]
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[" * 9_000,
+        nested(5_000),
+        f'{{"act": {nested(4_900)}, "generation": 1, "who": "eve", "why": "mischief"}}',
+        f'{{"act": {nested(900)}, "generation": 1, "who": "eve", "why": "mischief"}}',
+        f'{{"act": "pause", "generation": {nested(900)}, "who": "eve", "why": "mischief"}}',
+        f'{{"act": "pause", "generation": 1, "who": {nested(900)}, "why": "mischief"}}',
+        '{"act": "pause", "generation": 1, "who": "eve", "why": "half of a pair: \\ud800"}',
+        '{"act": "pause", "generation": true, "who": "eve", "why": "mischief"}',
+    ],
+    ids=["unclosed", "deep", "a deep act", "an act", "a generation", "a name", "a surrogate", "a boolean"],
+)
+def test_a_body_that_means_nothing_is_refused(served: Served, rollout: Rollout, body: str) -> None:
+    before = rollout.record()
+    # the generation of the record, so that nothing but the body is wrong
+    body = body.replace('"generation": 1', f'"generation": {before.generation}')
+    status, text, _ = served.ask("POST", "/api/act", body, **allowed(served))
+    assert (422, True) == (status, "error" in json.loads(text))
+    assert before == rollout.record()
 
 
 def test_open_pages_are_bounded_and_do_not_stop_the_others(served: Served) -> None:
@@ -333,9 +374,23 @@ def test_open_pages_are_bounded_and_do_not_stop_the_others(served: Served) -> No
         statuses = [opened(stack) for _ in range(104)]
         assert {200, 503} == {*statuses}
         assert statuses.index(503) >= 96
-        assert 200 == served.ask("GET", "/api/state")[0]
+        for path in ("/", "/charts.js", "/page.js", "/page.css", "/api/state", "/api/series"):
+            assert 200 == served.ask("GET", path)[0]
     with ExitStack() as again:
         wait_until(lambda: opened(again) == 200, within_s=60, what="a page may be opened again")
+
+
+def test_pages_that_are_opened_at_once_are_bounded_as_well(served: Served) -> None:
+    request = f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode()
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=60)) for _ in range(160)
+        ]
+        for one in opened:
+            one.sendall(request)
+        statuses = Counter(one.recv(12).decode().split()[1] for one in opened)
+        assert statuses["200"] <= page_server._MOST_STREAMS
+        assert 200 == served.ask("GET", "/api/state")[0]
 
 
 @pytest.mark.promise
@@ -380,6 +435,6 @@ def test_the_report_is_one_file_without_passwords(
     assert "a look </script>" in reader.text("#history")
     # the broker refused the wrong password: that is unknown, not empty
     assert "unknown" in reader.text("#queues")
-    assert 6 == len(reader.all("#charts svg"))
+    assert 6 == len(reader.all("#charts svg[role]"))
     assert [] == reader.complaints
     see(reader, tmp_path, "report")

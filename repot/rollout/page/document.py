@@ -19,9 +19,12 @@ _FILE_POLICY = (
     "form-action 'none'"
 )
 
+#: In the order in which they run.
+SCRIPTS = ("charts.js", "page.js")
+
 
 def asset(name: str) -> str:
-    """Return the text of `page.js` or `page.css`."""
+    """Return the text of a script, or of `page.css`."""
     return (files("repot.rollout.page") / "templates" / name).read_text()
 
 
@@ -39,7 +42,7 @@ def report(shown: dict[str, Any], series: list[dict[str, Any]]) -> str:
         # "</script>" in a text would end the element
         data=data.replace("<", "\\u003c"),
         policy=_FILE_POLICY,
-        script=asset("page.js"),
+        script="\n".join(map(asset, SCRIPTS)),
         style=asset("page.css"),
     )
 

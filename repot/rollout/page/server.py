@@ -17,19 +17,19 @@ from repot.healthcheck.serve import listen, server_config
 from repot.healthcheck.sidecar import CachedCall
 from repot.logs import get_logger
 from repot.rollout.acts import ACTS, act
-from repot.rollout.page.document import LIVE_POLICY, asset, live_document
+from repot.rollout.page.document import LIVE_POLICY, SCRIPTS, asset, live_document
 from repot.rollout.rollout import open_rollout
 from repot.rollout.snapshot import snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from starlette.types import Receive, Scope, Send
 
     from repot.config import WorkerSettings
     from repot.rollout.moves import MovesWatch
     from repot.rollout.rollout import Rollout
-    from repot.rollout.samples import Sample
     from repot.rollout.watch import Watch
-    from repot.routing.choice import Side
 
 log = get_logger(__name__)
 
@@ -58,7 +58,6 @@ class Page:
         self._rollout, self._token, self._named = rollout, token, tuple(moves)
         self._moves: MovesWatch | None = None
         self._watch: Watch | None = None
-        self._before: Mapping[Side, Sample] | None = None
         self._looked = CachedCall(self._look, _SHARED_S)
         self._series = CachedCall(rollout.observations.series, _SHARED_S)
         self.stopping = asyncio.Event()
@@ -68,9 +67,9 @@ class Page:
         """Answer with the document."""
         return _answer(live_document(self._rollout.name, acts=bool(self._token)), "text/html")
 
-    async def script(self, _: Request) -> Response:
-        """Answer with the script."""
-        return _answer(asset("page.js"), "text/javascript")
+    async def script(self, request: Request) -> Response:
+        """Answer with the script of this path."""
+        return _answer(asset(request.url.path.removeprefix("/")), "text/javascript")
 
     async def style(self, _: Request) -> Response:
         """Answer with the style."""
@@ -94,7 +93,9 @@ class Page:
         """Answer with a state each second, until the client or the server goes."""
         if self._streams >= _MOST_STREAMS:
             return _json(503, {"error": f"{_MOST_STREAMS} pages follow this rollout already"})
-        return StreamingResponse(self._events(), media_type="text/event-stream", headers=_HEADERS)
+        # counted now: many that come at once would all pass before the first one streams
+        self._streams += 1
+        return _Stream(self._events(), self._ended)
 
     async def act(self, request: Request) -> Response:
         """Do what a person asks, if the request is the page's own and has the token."""
@@ -119,15 +120,14 @@ class Page:
         self._series.close()
         self._looked.close(self._close_watch)
 
+    def _ended(self) -> None:
+        self._streams -= 1
+
     async def _events(self) -> AsyncIterator[str]:
-        self._streams += 1
-        try:
-            while not self.stopping.is_set():
-                yield await self._event()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self.stopping.wait(), _EVERY_S)
-        finally:
-            self._streams -= 1
+        while not self.stopping.is_set():
+            yield await self._event()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.stopping.wait(), _EVERY_S)
 
     async def _event(self) -> str:
         try:
@@ -142,8 +142,7 @@ class Page:
             plan = self._rollout.store.plan()
             self._watch, self._moves = self._rollout.watch(plan), self._rollout.moves(plan, self._named)
         depths = {side: one.depths() for side, one in self._watch.sides.items()}
-        shown, self._before = snapshot(self._rollout, depths, self._before, self._moves.look())
-        return shown
+        return snapshot(self._rollout, depths, self._moves.look())
 
     def _close_watch(self) -> None:
         if self._watch is not None:
@@ -172,6 +171,21 @@ class Page:
         return ""
 
 
+class _Stream(StreamingResponse):
+    """Server-sent events; `ended` is called however they end, also for a client that goes before the first."""
+
+    def __init__(self, events: AsyncIterator[str], ended: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=_HEADERS)
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until the client or the server goes."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
 def _answer(text: str, media_type: str, status: int = 200) -> Response:
     return Response(text, status, media_type=f"{media_type}; charset=utf-8", headers=_HEADERS)
 
@@ -187,12 +201,22 @@ async def _given(request: Request) -> dict[str, Any] | str:
         found = json.loads(body) if len(body) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or str(found.get("act")) not in ACTS or not isinstance(found.get("generation"), int):
+    if not isinstance(found, dict) or not _is_act(found.get("act")) or type(found.get("generation")) is not int:
         return f"an act is one of {', '.join(ACTS)}, with the generation that was seen"
-    texts = [found.get(name) for name in ("who", "why")]
-    if not all(isinstance(one, str) and 0 < len(one.strip()) <= _LONGEST_TEXT for one in texts):
+    if not all(_is_text(found.get(name)) for name in ("who", "why")):
         return f"an act needs a name and a reason, of at most {_LONGEST_TEXT} characters"
     return found
+
+
+def _is_act(found: object) -> bool:
+    return isinstance(found, str) and found in ACTS
+
+
+def _is_text(found: object) -> bool:
+    if not isinstance(found, str) or not 0 < len(found.strip()) <= _LONGEST_TEXT:
+        return False
+    # half of a surrogate pair, which JSON may have and no store takes
+    return not any("\ud800" <= one <= "\udfff" for one in found)
 
 
 def create_app(rollout: Rollout, token: str, moves: tuple[str, ...] = ()) -> FastAPI:
@@ -208,7 +232,8 @@ def create_app(rollout: Rollout, token: str, moves: tuple[str, ...] = ()) -> Fas
     app.state.page = page
 
     app.add_route("/", page.document)
-    app.add_route("/page.js", page.script)
+    for name in SCRIPTS:
+        app.add_route(f"/{name}", page.script)
     app.add_route("/page.css", page.style)
     app.add_route("/api/state", page.state)
     app.add_route("/api/series", page.series)

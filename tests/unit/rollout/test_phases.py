@@ -9,7 +9,8 @@ import pytest
 
 from repot.errors import RecordUnreadable
 from repot.rollout.judge import Criteria, Finding, Judgement, Verdict
-from repot.rollout.phases import CONTROLLER, Observed, Phase, Plan, abort, next_change, promote, waiting_step
+from repot.rollout.phases import CONTROLLER, Observed, Phase, Plan, abort, next_change, promote
+from repot.rollout.steps import waiting_step
 from repot.routing.choice import Weights
 from repot.routing.looks import LastLook
 from repot.routing.record import RolloutRecord
