@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from repot.rollout.phases import Observed
 from repot.rollout.samples import sample_of, tasks_in
+from repot.worker.status_file import WorkerPhase
 from repot.worker.task_outcomes import TaskOutcome
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _FOLLOWED_S = 4.0
 #: An empty side is quiet for so many of the pauses that lay between its tasks, within these bounds in seconds.
 _PAUSES, _SHORTEST_S, _LONGEST_S = 10, 10.0, 300.0
+#: A worker that has not reported for so many seconds has ended.
+_SILENT_S = 10.0
 #: Seconds without an end of a task, after which a person may have to help.
 _STUCK_S = 60.0
 
@@ -51,6 +55,8 @@ class Emptying:
     _received_at: float = 0.0
     _ended: int = -1
     _ended_at: float = 0.0
+    #: What the side held once senders followed: the generation, when it was read, how much.
+    _held: tuple[int, float, int] | None = None
 
     def look(self, record: RolloutRecord, side: Side) -> Observed:
         """Look at a side.
@@ -61,10 +67,12 @@ class Emptying:
         now = self.tally.now()
         watched = self.sides[side]
         is_empty = watched.is_empty()
+        # before the counts, which are then at least as new
+        reported_at = self._reported_at(side, now)
         counts = self.tally.counts(side)
         sample = sample_of(counts, tasks_in(counts))
         self._note(sample, now)
-        strangers, fitting_s = self._strangers(record, side, counts, sample, now)
+        strangers, fitting_s = self._strangers(record, side, counts, min(now, reported_at))
         quiet_s = fitting_s if self.plan.quiet_s is None else self.plan.quiet_s
         if self.plan.moves:
             if watched.has_waiting:
@@ -86,22 +94,54 @@ class Emptying:
         if ended != self._ended:
             self._ended, self._ended_at = ended, now
 
+    def _reported_at(self, side: Side, now: float) -> float:
+        """Return since when every worker of a side that runs has reported; infinity without one."""
+        workers = (one for one in self.tally.workers() if one.side == side and one.phase == WorkerPhase.RUNNING)
+        return min((one.reported_at for one in workers if now - one.reported_at < _SILENT_S), default=inf)
+
     def _strangers(
-        self, record: RolloutRecord, side: Side, counts: Mapping[str, int], sample: Sample, now: float
+        self, record: RolloutRecord, side: Side, counts: Mapping[str, int], reported_at: float
     ) -> tuple[int, float]:
-        """Return how many tasks came from elsewhere since the change, and the time that fits what the side receives."""
-        watched = self.sides[side]
-        if watched.held is None or now - record.updated_at < _FOLLOWED_S + watched.lag_s:
+        """Return how many tasks came from elsewhere since the change, and the time that fits what the side receives.
+
+        `counts` have what all workers had received at `reported_at`.
+        """
+        first = self._first(record, side, counts, reported_at)
+        if first is None:
             return 0, _SHORTEST_S
-        named = {side: {**counts, _HELD: watched.held}}
-        first = self.store.first_counts(f"emptying:{record.generation}", named)[side]
-        held, received = first.pop(_HELD), sample_of(first, tasks_in(first))
+        held, sample, received = (
+            first.pop(_HELD),
+            sample_of(counts, tasks_in(counts)),
+            sample_of(first, tasks_in(first)),
+        )
         since = sample - received
         strangers = max(0, _new(since) - since.sent - held)
         tasks = received.count(TaskOutcome.RECEIVED)
         pause_s = (record.updated_at - self.began_at()) / tasks if tasks else 0.0
         fitting_s = min(max(_PAUSES * pause_s, _SHORTEST_S), _LONGEST_S)
         return strangers, _LONGEST_S if strangers else fitting_s
+
+    def _first(
+        self, record: RolloutRecord, side: Side, counts: Mapping[str, int], reported_at: float
+    ) -> dict[str, int] | None:
+        """Return what the side had received and held once senders followed the change; None before that is known.
+
+        What it holds is read first, and the counts of workers that have reported since: else a task that a busy worker
+        has not reported yet would be in neither of both, and count as a stranger's.
+        """
+        name, watched = f"emptying:{record.generation}", self.sides[side]
+        if kept := self.store.counts_of(name):
+            return kept[side]
+        now = self.tally.now()
+        if watched.held is None or now - record.updated_at < _FOLLOWED_S + watched.lag_s:
+            return None
+        if self._held is None or self._held[0] != record.generation:
+            self._held = record.generation, now, watched.held
+        _, held_at, held = self._held
+        if reported_at < held_at:
+            return None
+        named = {side: {**counts, _HELD: held}}
+        return self.store.first_counts(name, named)[side]
 
     def _helps(self, side: Side, now: float) -> Iterator[str]:
         """Yield what a person may do about a side on which nothing ends."""

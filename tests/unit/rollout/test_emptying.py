@@ -16,6 +16,7 @@ from repot.rollout.watch import Watch
 from repot.routing.choice import Side, Weights
 from repot.routing.database_store import DatabaseRolloutStore
 from repot.routing.record import RolloutRecord
+from repot.routing.tally import WorkerState
 from support.databases import with_tables
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class Emptied:
     def __init__(self, store: DatabaseRolloutStore, **changes: Any) -> None:
         self.at, self.found = DRAINS_AT, dict(USUAL)
         self.queues, self.carried = Queues(), Carried()
+        #: By how many seconds the last reports of the workers are older than the look.
+        self.reports_age_s: dict[str, float] = {"w1": 0.0, "w2": 0.0}
         self.plan = Plan(queues=("orders", "mails"), **changes)
         self._store = ControllerStore(store, "test", "friday")
         self.begin()
@@ -90,6 +93,13 @@ class Emptied:
 
     def counts(self, _side: Side) -> dict[str, int]:
         return self.found
+
+    def workers(self) -> list[WorkerState]:
+        return [
+            WorkerState(node, side, "running", ("orders",), reported_at=self.at - age_s)
+            for node, age_s in self.reports_age_s.items()
+            for side in Side
+        ]
 
     def receive(self, count: int = 1, *, sent: int = 0, **outcomes: int) -> None:
         added = {"received": count, "succeeded": count, **outcomes}
@@ -132,6 +142,23 @@ def test_a_side_is_not_empty_between_two_messages_of_a_producer_that_does_not_fo
     ended = side.look(341)
     assert ended.is_empty
     assert "5 more than were counted as sent" in ended.account
+
+
+def test_what_a_busy_worker_reports_late_is_no_strangers(made: Callable[..., Emptied]) -> None:
+    """It had ended before the queues were looked at, so that they did not hold it, and its worker had not said so."""
+    side = made()
+    for second in range(8):
+        # of two workers one reports nothing for four seconds
+        side.reports_age_s["w2"] = max(0, second - 3)
+        side.look(second)
+    side.receive(5)
+    side.reports_age_s["w2"] = 0
+    looked = [side.look(second) for second in range(8, 30)]
+    assert not [one.account for one in looked if "that no producer" in one.account]
+    assert looked[-1].is_empty
+    # and what comes after that is
+    side.receive(2)
+    assert "the source received 2 tasks after the change that no producer" in side.look(30).account
 
 
 def test_a_side_of_seldom_tasks_is_quiet_for_longer(made: Callable[..., Emptied]) -> None:
