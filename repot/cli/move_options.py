@@ -10,6 +10,8 @@ import click
 
 from repot.cli.dlq_options import refuse_blank
 from repot.cli.durations import seconds
+from repot.cli.output import echo
+from repot.cli.parameters import stated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -237,10 +239,16 @@ def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: W
 def order_again(
     name: str, addresses: Addresses, given: dict[str, Any], settings: WorkerSettings, record: Mapping[str, str]
 ) -> Order:
-    """Return the order of the options for the queues in a move's journal, unless others are named."""
+    """Return the order of a move's journal, with what the options state: its queues, pace and priorities."""
     from repot.migrate.choice import QueueChoice
-    from repot.migrate.status import dead_of
+    from repot.migrate.status import dead_of, remembered
 
+    options = stated(given)
+    kept = {name: value for name, value in remembered(record).items() if name not in options and given[name] != value}
+    given |= kept
+    if kept:
+        said = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in kept.items())
+        echo(f"as the move was started: {said}", err=True)
     dead = dead_of(record)
     queues = {old: new for old, new in json.loads(record["queues"]).items() if old not in dead}
     mapping = dict(_pair(one) for one in given["mapped"])

@@ -10,7 +10,8 @@ import click
 
 from repot.cli.new_lines import NewLines
 from repot.cli.output import echo, echo_json, echo_line
-from repot.cli.rollout_options import change_options, changed_by, differences, plan_of, plan_options, stated
+from repot.cli.parameters import stated
+from repot.cli.rollout_options import change_options, changed_by, differences, plan_of, plan_options
 from repot.cli.rollout_page import report, serve
 from repot.worker.holder import user
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from repot.cli.durations import seconds
 from repot.errors import ConfigInvalid
@@ -169,16 +168,6 @@ def change_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_CHANGEABLE):
         command = option(command)
     return command
-
-
-def stated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a command's parameters that its user has stated."""
-    context = click.get_current_context()
-    return {
-        name: value
-        for name, value in given.items()
-        if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, None)
-    }
 
 
 def changed_by(plan: Plan, given: Mapping[str, Any], settings: WorkerSettings) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import monotonic
@@ -67,6 +68,16 @@ class Limits:
     max_depth: int | None = None
     lease_s: float = 30
     until: Until = Until.EMPTY
+
+    def pace(self) -> str:
+        """Return how fast and until when a move goes, for its journal: what was not stated is missing."""
+        default = Limits()
+        found = {name: getattr(self, name) for name in PACE if getattr(self, name) != getattr(default, name)}
+        return json.dumps(found)
+
+
+#: What a move that goes on keeps of its limits; `limit` and `deadline_s` were its end.
+PACE = ("window", "jobs", "rate", "max_depth", "until")
 
 
 @dataclass(slots=True)

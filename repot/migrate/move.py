@@ -380,6 +380,7 @@ class Move:
             **known,
             "queues": json.dumps(dict(order.queues)),
             "priority": order.rules.priority,
+            "pace": order.limits.pace(),
             "dead": json.dumps(sorted(order.dead)),
             "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
@@ -394,6 +395,8 @@ class Move:
         queues = {**json.loads(found["queues"]), **order.queues}
         dead = sorted({*dead_of(found), *order.dead})
         changed = {"queues": json.dumps(queues), "priority": order.rules.priority, "dead": json.dumps(dead)}
+        if order.direction is Direction.FORTH:
+            changed["pace"] = order.limits.pace()
         self.journal.ask({**known, **changed}, audit_line("resumed"))
 
     def _end(self, token: str, state: str) -> None:

@@ -45,6 +45,11 @@ def dead_of(record: Mapping[str, str]) -> frozenset[str]:
     return frozenset(json.loads(record.get("dead") or "[]"))
 
 
+def remembered(record: Mapping[str, str]) -> dict[str, Any]:
+    """Return how a move went on, by the names of `repot move`'s options: what a journal of an older release lacks."""
+    return {"priority": record["priority"], **json.loads(record.get("pace") or "{}")} if "priority" in record else {}
+
+
 def status(record: Mapping[str, str], now: float) -> dict[str, Any]:
     """Return what is known about a move, for people and programs; `now` is the time of the journal's broker."""
     queues: dict[str, str] = json.loads(record["queues"])

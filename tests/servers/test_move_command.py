@@ -140,6 +140,19 @@ def is_still(repot: Callable[..., Result], path: Way) -> bool:
 
 
 @pytest.mark.promise
+def test_a_resumed_move_keeps_its_pace_and_its_priorities(path: Way, repot: Callable[..., Result]) -> None:
+    path.fill([task(place, priority=3) for place in range(12)])
+    words = ["--rate", "500", "--window", "4", "--max-depth", "90", "--limit", "4", "--priority", "keep"]
+    output(repot("start", "--name", path.name, *brokers(path), *words, "--execute", "--json"))
+    # a limit ended the move, and does not end the next one
+    resumed = repot("resume", path.name, "--window", "3", "--execute", "--json")
+    assert 12 == output(resumed)["delivered"]
+    assert "as the move was started: --priority keep --rate 500.0 --max-depth 90" in resumed.stderr
+    assert {3} == {message.properties["priority"] for message in path.arrived()}
+    # what was stated then counts from then on
+    assert "--window 3 --rate 500.0 --max-depth 90" in repot("resume", path.name, "--execute").stderr
+
+
 def test_a_password_appears_nowhere_but_in_the_file_of_the_addresses(
     path: Way, repot: Callable[..., Result], tmp_path: Path
 ) -> None:
