@@ -14,6 +14,7 @@ from repot.cli.parameters import stated
 from repot.cli.rollout_options import change_options, changed_by, differences, plan_of, plan_options
 from repot.cli.rollout_page import report, serve
 from repot.worker.holder import user
+from repot.worker.status_file import WorkerPhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -407,10 +408,18 @@ def _status_lines(shown: dict[str, Any]) -> Iterator[str]:
             yield f"synthetic tasks of the {side}: " + ", ".join(f"{count} {name}" for name, count in counts.items())
     for one in shown["workers"]:
         reads = ", ".join(one["queues"])
-        yield f"{one['side']} worker {one['node']}: {one['phase']}, reads {reads}, {one['age_s']:.0f} s ago"
+        silent = (
+            " reports no more; the last time it was"
+            if one["phase"] == WorkerPhase.RUNNING and one["age_s"] > _SILENT_S
+            else ""
+        )
+        said = f"{one['phase']}, reads {reads}, {one['age_s']:.0f} s ago"
+        yield f"{one['side']} worker {one['node']}:{silent} {said}"
     if shown["beat"]:
         yield f"sends the schedule: {shown['beat']}"
 
 
+#: A worker reports once a second; one that was killed leaves its last report.
+_SILENT_S = 10.0
 #: Depths have a line of their own; durations mean something over time.
 _SHOWN_ELSEWHERE = {"ready", "in_hand", "delayed", "runtime_p95_s", "queue_wait_p95_s"}

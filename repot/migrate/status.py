@@ -10,7 +10,7 @@ from repot.brokers.journal import Direction
 from repot.errors import MoveNotFound
 from repot.migrate.account import account_of, total
 from repot.migrate.control import Request
-from repot.worker.holder import described, who
+from repot.worker.holder import described, has_ended, who
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +53,7 @@ def remembered(record: Mapping[str, str]) -> dict[str, Any]:
 def status(record: Mapping[str, str], now: float) -> dict[str, Any]:
     """Return what is known about a move, for people and programs; `now` is the time of the journal's broker."""
     queues: dict[str, str] = json.loads(record["queues"])
+    owner = record.get("owner") or ""
     account, back = total(record, queues), total(record, queues, Direction.BACK)
     return {
         "name": record["name"],
@@ -64,8 +65,9 @@ def status(record: Mapping[str, str], now: float) -> dict[str, Any]:
         "created_at": record["created_at"],
         "in_hand": record.get("in_hand"),
         "revoked": record.get("revoked"),
-        "owner": described(record["owner"]) if record.get("owner") else None,
-        "is_alive": float(record.get("lease_until") or 0) / 1000 > now,
+        "owner": described(owner) if owner else None,
+        # a mover that was killed leaves its lease
+        "is_alive": float(record.get("lease_until") or 0) / 1000 > now and not has_ended(owner),
         "fencing_token": int(record.get("token") or 0),
         **counts(account),
         "given_back": counts(back),
