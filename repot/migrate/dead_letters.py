@@ -52,10 +52,10 @@ def dead_queues(queues: Mapping[str, str], dead_letters_of: Callable[[str], str]
     return {dead: goal for dead, goal in pairs if dead and goal}
 
 
-def staying(broker: Broker, queues: Iterable[str], side: str = "source") -> str:
+def staying(broker: Broker, queues: Iterable[str], side: str = "source", address: str = "") -> str:
     """Return a sentence about dead letters that stay on a side's broker; empty if there are none.
 
-    What cannot be counted is said to be unknown.
+    `address` is its own where no setting names the side. What cannot be counted is said to be unknown.
     """
     counts: dict[str, int] = {}
     unknown: list[str] = []
@@ -67,6 +67,6 @@ def staying(broker: Broker, queues: Iterable[str], side: str = "source") -> str:
             continue
         counts[queue] = depth.ready + depth.unacked
     parts = [f"{queue} {count}" for queue, count in counts.items() if count]
-    hint = f"`repot dlq list --broker {side}` reads them, and {_CARRY[side]}"
+    hint = f"`repot dlq list --broker {address or side}` reads them, and {_CARRY[side]}"
     texts = [f"{sum(counts.values())} dead letters stay on the {side} ({', '.join(parts)}): {hint}"] if parts else []
     return "; ".join([*texts, *unknown])

@@ -207,7 +207,11 @@ class Move:
         """Return a sentence about dead letters that stay on the source; empty for none, and on the way back."""
         order = self.order
         queues = {order.rules.dead_letters_of(one) for one in order.queues} - order.dead
-        return staying(self.source, sorted(queues)) if self.order.direction is Direction.FORTH else ""
+        if order.direction is Direction.BACK:
+            return ""
+        source = order.addresses.source.url
+        address = "" if self.settings.move_from == source else source.masked()
+        return staying(self.source, sorted(queues), address=address)
 
     def left_in_hand(self) -> str:
         """Return a sentence about what workers of the source still hold; empty for nothing, and on the way back."""

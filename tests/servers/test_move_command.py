@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -151,6 +152,21 @@ def test_a_resumed_move_keeps_its_pace_and_its_priorities(path: Way, repot: Call
     assert {3} == {message.properties["priority"] for message in path.arrived()}
     # what was stated then counts from then on
     assert "--window 3 --rate 500.0 --max-depth 90" in repot("resume", path.name, "--execute").stderr
+
+
+def test_what_a_move_proposes_for_dead_letters_can_be_typed(path: Way, repot: Callable[..., Result]) -> None:
+    """No setting names the source of a move from --from."""
+    dead = f"{path.queue}.dead"
+    declare(path.source, dead)
+    with closing(path.source.open()) as broker:
+        assert all(one.is_confirmed for one in broker.publish(dead, [task(7)]))
+    path.fill([task(1)])
+    moved = repot("start", "--name", path.name, *brokers(path), "--execute")
+    assert 0 == moved.exit_code, moved.output
+    (command,) = re.findall("`repot (dlq list [^`]*)` reads them", moved.stderr)
+    listed = CliRunner().invoke(main, [*command.split(), "--dead-queue", dead], env={"WORKER_QUEUE_NAMES": path.queue})
+    assert 0 == listed.exit_code, listed.output
+    assert "00000007-" in listed.stdout
 
 
 def test_a_password_appears_nowhere_but_in_the_file_of_the_addresses(
