@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import accumulate
-from math import erfc, exp, lgamma, sqrt
+from math import erfc, exp, inf, lgamma, sqrt
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -69,6 +69,8 @@ class Task:
     redelivered: float = 0.001
     dead_lettered: float = 0.001
     chord: int = 0
+    #: What a run that fails takes; 0 for as long as another.
+    failing_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ MANY = tuple(
 )
 BAD_INPUT = (*MIX[:2], Task("chord", 0.05, 0.02, failing=0.125, chord=40))
 SLOW_INPUT = (*MIX[:2], Task("chord", 0.05, 0.3, spread=1.5, chord=40))
+LONG = Task("long", 0.05, 1800.0, spread=0.5, failing=0.1, failing_s=1.0)
 HEALTHY = (
     Scenario("independent", MIX),
     Scenario("chords that fail together", BAD_INPUT),
@@ -104,6 +107,7 @@ HEALTHY = (
     Scenario("waits behind each other", BAD_INPUT, processes=24),
     Scenario("20 tasks", MANY),
     Scenario("a common outage", MIX, outages=0.03),
+    Scenario("long runs whose failures are quick", (*MIX, LONG)),
 )
 
 
@@ -210,7 +214,7 @@ class Rollout:
         self._scenario, self._chance = scenario, random.Random(seed)  # noqa: S311 - no secret
         self._shares = list(accumulate(one.share for one in scenario.tasks))
         self._pending: dict[str, list[Ends]] = {side: [] for side in SIDES}
-        self._number, self._root = 0, ""
+        self._number, self._root_id = 0, ""
         self.sides = {side: Side() for side in SIDES}
 
     def pass_time(self, now: float, until: float, weight: float, rate: float) -> None:
@@ -240,10 +244,12 @@ class Rollout:
         chance, scenario, side = self._chance, self._scenario, self.sides[name]
         fails = chance.random() < task.failing or at % 200 < 200 * scenario.outages
         seconds = task.seconds * exp(chance.gauss(0, task.spread))
+        if fails and task.failing_s:
+            seconds = task.failing_s
         beside = scenario.waits_s if name == "target" else 0.0
         run = Run(task.name, seconds, side.wait_s(at, scenario.processes * share, seconds) + beside, fails=fails)
-        self._root = str(self._number)
-        self._end_later(name, at, run, self._root_ends(task, run, is_own=True))
+        self._root_id = str(self._number)
+        self._end_later(name, at, run, self._root(task, run, is_own=True))
         parts = []
         for _ in range(task.chord):
             took = seconds * exp(chance.gauss(0, 0.1))
@@ -251,27 +257,35 @@ class Rollout:
             parts.append(Run(f"{task.name}.part", took, waited, fails=fails))
         for place, part in enumerate(sorted(parts, key=lambda one: one.waited_s + one.seconds)):
             # the first one that ends counts for its root
-            self._end_later(name, at, part, None if place else self._root_ends(task, part, is_own=False))
+            self._end_later(name, at, part, None if place else self._root(task, part, is_own=False))
 
-    def _end_later(self, side: str, at: float, run: Run, root_ends: Callable[[Side], None] | None) -> None:
+    def _end_later(self, side: str, at: float, run: Run, root: Root | None) -> None:
         def settle(found: Side) -> None:
             for task in ("", run.task):
                 found.runs[task, "ended"] += 1
                 found.runs[task, "failed"] += run.fails
             found.run_times[run.task][bucket_of(run.seconds)] += 1
-            if root_ends:
-                root_ends(found)
+            if root:
+                root.end(found)
 
-        self._number += 1
         begins = at + run.waited_s
-        heappush(self._pending[side], Ends(begins + run.seconds, self._number, run.task, self._root, begins, settle))
+        if root:
+            self._later(side, Ends(begins, self._count(), run.task, self._root_id, inf, root.begin))
+        self._later(side, Ends(begins + run.seconds, self._count(), run.task, self._root_id, begins, settle))
 
-    def _root_ends(self, task: Task, run: Run, *, is_own: bool) -> Callable[[Side], None]:
+    def _later(self, side: str, event: Ends) -> None:
+        heappush(self._pending[side], event)
+
+    def _count(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _root(self, task: Task, run: Run, *, is_own: bool) -> Root:
         again, dead = (self._chance.random() < share for share in (task.redelivered, task.dead_lettered))
-        counts = Counter(
+        tasks = (run.task, *([ALL_TASKS] if is_own else []))
+        delivered = Counter({RootUnit.DELIVERED: 1, RootUnit.REDELIVERED: int(again)})
+        ended = Counter(
             {
-                RootUnit.DELIVERED: 1,
-                RootUnit.REDELIVERED: int(again),
                 RootUnit.TRIED: 1,
                 RootUnit.ENDED: 1,
                 RootUnit.FAILED: int(run.fails),
@@ -279,13 +293,25 @@ class Rollout:
             }
         )
 
-        def settle(found: Side) -> None:
-            for counted in (run.task, *([ALL_TASKS] if is_own else [])):
-                found.units[counted].update(counts)
-            found.durations[run.task][TaskDuration.RUNTIME][bucket_of(run.seconds)] += 1
+        def begin(found: Side) -> None:
+            for counted in tasks:
+                found.units[counted].update(delivered)
             found.durations[run.task][TaskDuration.QUEUE_WAIT][bucket_of(max(round(run.waited_s), 1))] += 1
 
-        return settle
+        def end(found: Side) -> None:
+            for counted in tasks:
+                found.units[counted].update(ended)
+            found.durations[run.task][TaskDuration.RUNTIME][bucket_of(run.seconds)] += 1
+
+        return Root(begin, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What is counted of a root when a task of it is delivered, and when that has ended."""
+
+    begin: Callable[[Side], None]
+    end: Callable[[Side], None]
 
 
 @dataclass(frozen=True, slots=True)

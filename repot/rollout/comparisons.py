@@ -120,10 +120,11 @@ class InWindows:
     #: Where the open window began: counts, or histograms.
     seen: Any = None
 
-    def shares(self, now: Counted, tolerance: float, at: float, *, alone: bool) -> float:
+    def shares(self, now: Counted, tolerance: float, at: float, *, alone: bool, drift: float = 1.0) -> float:
         """Take all counts of the step; return the logarithm of the evidence.
 
-        If the target is alone, the source's numbers are those of the time before.
+        If the target is alone, the source's numbers are those of the time before; a share up to `drift` times theirs
+        does not matter.
         """
         if self.began_at is None:
             self.began_at, self.seen = at, now
@@ -132,7 +133,7 @@ class InWindows:
             new = Counted(new.target_hits, new.target_units, now.source_hits, now.source_units)
         if at - self.began_at >= WINDOW_S and new.target_units > 0 and (alone or new.source_units > 0):
             usual = (new.source_hits + 0.5) / (new.source_units + 1)
-            is_worse = new.target_hits / new.target_units > usual + tolerance
+            is_worse = new.target_hits / new.target_units > usual * drift + tolerance
             self.windows.add(is_worse=is_worse and chance_of(new.target_hits, new.target_units, usual) < SELDOM)
             self.began_at, self.seen = at, now
         return self.windows.log

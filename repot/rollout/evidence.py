@@ -12,7 +12,8 @@ outage that both sides feel is no evidence.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, inf, log
+from math import exp, fsum, inf, lgamma, log, sqrt
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -160,13 +161,28 @@ class Windows:
         return cls(int(count), [float(one) for one in logs])
 
 
+#: A binomial distribution with a larger standard deviation is taken as normal.
+_LARGE = 10.0
+
+
 def chance_of(hits: float, units: float, share: float) -> float:
     """Return the probability of so many hits at least, if each unit has one with this probability: binomial."""
-    fewer, term = 0.0, (1 - share) ** units
-    for count in range(int(hits)):
-        fewer += term
-        term *= (units - count) / (count + 1) * share / (1 - share)
-    return 1 - fewer
+    mean, deviation = units * share, sqrt(units * share * (1 - share))
+    if deviation > _LARGE:
+        return 1 - NormalDist(mean, deviation).cdf(hits - 0.5)
+    # what is further away from the mean changes no digit of the sum
+    near = 10 * (deviation + 1)
+    counts = range(max(int(hits), int(mean - near)), min(int(units), int(mean + near)) + 1)
+    return min(1.0, fsum(exp(_log_chance(count, int(units), share)) for count in counts))
+
+
+def _log_chance(hits: int, units: int, share: float) -> float:
+    ways = lgamma(units + 1) - lgamma(hits + 1) - lgamma(units - hits + 1)
+    return ways + hits * log(share) + (units - hits) * log(1 - share)
+
+
+#: The part of a probability of error that is kept for comparisons beyond those expected.
+_BEYOND = 0.1
 
 
 def log_mean(logs: Sequence[float]) -> float:
@@ -191,12 +207,12 @@ def _factor(block: Counted, worse: float, usual: float) -> float:
 def portion(place: int, expected: int) -> float:
     """Return the part of a probability of error for one of many comparisons, whose number is not known before.
 
-    Half of it is for the first `expected` ones in equal parts, half for all others; the sum never exceeds 1.
+    A tenth of it is for those beyond the first `expected` ones, which share the rest alike; the sum never exceeds 1.
     """
     if place < expected:
-        return 0.5 / expected
+        return (1 - _BEYOND) / expected
     beyond = place - expected + 1
-    return 0.5 / (beyond * (beyond + 1))
+    return _BEYOND / (beyond * (beyond + 1))
 
 
 def needed(error_rate: float, portions: Iterable[float]) -> float:

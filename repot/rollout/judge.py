@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 T = TypeVar("T", "Shares", "RunTimes", "InWindows")
 Comparison: TypeAlias = "Shares | RunTimes | InWindows"
 
-#: Criterion -> which roots are counted, and of which.
+#: Criterion -> which roots are counted, and of which. All are of the roots delivered: when a step begins, the target
+#: gets more work at once, and of long runs those that fail at their start end first.
 _SHARES = {
-    "failed": (RootUnit.FAILED, RootUnit.ENDED),
-    "retried": (RootUnit.RETRIED, RootUnit.TRIED),
+    "failed": (RootUnit.FAILED, RootUnit.DELIVERED),
+    "retried": (RootUnit.RETRIED, RootUnit.DELIVERED),
     "redelivered": (RootUnit.REDELIVERED, RootUnit.DELIVERED),
     "dead-lettered": (RootUnit.DEAD_LETTERED, RootUnit.DELIVERED),
     "unknown outcomes": (RootUnit.UNKNOWN_OUTCOME, RootUnit.DELIVERED),
@@ -49,6 +50,8 @@ _KINDS: dict[str, type[Comparison]] = {one.__name__: one for one in (Shares, Run
 _COMPARED = len(_SHARES) + 4
 #: Tasks among which half of the probability of a wrong abort is divided; the other half is for those beyond.
 _TASKS = 20
+#: Without a control a target fails beyond so many times the share that was usual before: it moves with the hour.
+_DRIFT = 2.0
 #: Runs that go on are late after this quantile of the source's.
 _LONGEST = 0.99
 #: Roots that each side needs before a task counts as judged.
@@ -228,7 +231,7 @@ class Judge:
             return self._of(criterion, task, Shares).look(counted)
         # there is no control at the same time: what all feel, such as an outage, is one bad window of time
         compared = self._of(criterion, task, InWindows)
-        return compared.shares(counted, self.criteria.tolerance, step.now, alone=True)
+        return compared.shares(counted, self.criteria.tolerance, step.now, alone=True, drift=_DRIFT)
 
     def _slow(self, task: str, target: Units, source: Units, step: Step) -> Iterator[Finding]:
         runs, others = (one.of(TaskDuration.RUNTIME) for one in (target, source))

@@ -365,6 +365,21 @@ def test_without_a_source_an_outage_is_one_bad_moment() -> None:
         assert [] == looked.look({TASK: roots(100, failed=100 if 20 <= number < 24 else 0)}, {})
 
 
+def test_without_a_source_a_share_that_moves_with_the_hour_is_none_of_the_targets_doing() -> None:
+    looked = Looks(is_last=True)
+    looked.before = {TASK: roots(1000, failed=43)}
+    for _ in range(4 * LOOKS):
+        assert [] == looked.look({TASK: roots(1000, failed=60)}, {})
+
+
+def test_failures_at_the_start_of_long_runs_are_no_regression_when_the_target_gets_more_work() -> None:
+    """One in ten fails at once, the others end after the step."""
+    fails = roots(20, failed=2, tried=2, ended=2)
+    assert [] == failing(lambda _: {TASK: fails}, lambda _: {TASK: roots(20, failed=2)})
+    retried = roots(20, retried=2, tried=2, ended=0)
+    assert [] == failing(lambda _: {TASK: retried}, lambda _: {TASK: roots(20, retried=2)})
+
+
 def _healthy(chance: random.Random, counts: Sequence[int], share: float) -> bool:
     def side(count: int) -> Callable[[int], dict[str, Units]]:
         return lambda _: {
