@@ -25,10 +25,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, product
 from math import erfc, exp, inf, lgamma, sqrt
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from repot.rollout.judge import Criteria, Judge, Step, Verdict
 from repot.rollout.samples import Sample, empty
@@ -194,8 +194,7 @@ class Seen:
         return Seen(units, self.runs - before.runs, times)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Ends:
+class Ends(NamedTuple):
     """A run that goes on."""
 
     at: float
@@ -283,24 +282,18 @@ class Rollout:
     def _root(self, task: Task, run: Run, *, is_own: bool) -> Root:
         again, dead = (self._chance.random() < share for share in (task.redelivered, task.dead_lettered))
         tasks = (run.task, *([ALL_TASKS] if is_own else []))
-        delivered = Counter({RootUnit.DELIVERED: 1, RootUnit.REDELIVERED: int(again)})
-        ended = Counter(
-            {
-                RootUnit.TRIED: 1,
-                RootUnit.ENDED: 1,
-                RootUnit.FAILED: int(run.fails),
-                RootUnit.DEAD_LETTERED: int(dead),
-            }
-        )
+        delivered = (RootUnit.DELIVERED, *([RootUnit.REDELIVERED] if again else []))
+        hits = ((RootUnit.FAILED, run.fails), (RootUnit.DEAD_LETTERED, dead))
+        ended = (RootUnit.TRIED, RootUnit.ENDED, *(unit for unit, happened in hits if happened))
 
         def begin(found: Side) -> None:
-            for counted in tasks:
-                found.units[counted].update(delivered)
+            for counted, unit in product(tasks, delivered):
+                found.units[counted][unit] += 1
             found.durations[run.task][TaskDuration.QUEUE_WAIT][bucket_of(max(round(run.waited_s), 1))] += 1
 
         def end(found: Side) -> None:
-            for counted in tasks:
-                found.units[counted].update(ended)
+            for counted, unit in product(tasks, ended):
+                found.units[counted][unit] += 1
             found.durations[run.task][TaskDuration.RUNTIME][bucket_of(run.seconds)] += 1
 
         return Root(begin, end)
