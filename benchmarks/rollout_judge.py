@@ -320,9 +320,9 @@ class Run:
 class Led:
     """A simulated rollout that is judged, and when each judge would have aborted it."""
 
-    def __init__(self, scenario: Scenario, seed: int, steps: int) -> None:
+    def __init__(self, scenario: Scenario, seed: int) -> None:
         """Begin."""
-        self._rollout, self._judge, self._seed = Rollout(scenario, seed), Judge(Criteria(), steps), seed
+        self._rollout, self._judge, self._seed = Rollout(scenario, seed), Judge(Criteria()), seed
         self.aborted_at: dict[str, float | None] = dict.fromkeys(JUDGES)
         #: By how many seconds the judge's doubts made steps longer.
         self.held_s = 0.0
@@ -449,7 +449,7 @@ def _no_durations() -> dict[str, Counter[int]]:
 
 def healthy(scenario: Scenario, seed: int) -> Found:
     """Lead a whole rollout."""
-    led, now = Led(scenario, seed, len(STEPS)), 0.0
+    led, now = Led(scenario, seed), 0.0
     for weight in STEPS:
         now = led.take(weight, now, STEP_S, LOOK_S, RATE, PATIENCE_S)
     return led.aborted_at | {"held": led.held_s or None}
@@ -457,7 +457,7 @@ def healthy(scenario: Scenario, seed: int) -> Found:
 
 def in_one_step(scenario: Scenario, weight: float, seed: int) -> Found:
     """Judge one step."""
-    led = Led(scenario, seed, len(STEPS))
+    led = Led(scenario, seed)
     now = led.take(weight, 0.0, ROOTS / RATE * scenario.scale, LOOK_S * scenario.scale, RATE / scenario.scale)
     return led.aborted_at | {"held": now if led.doubts else None}
 

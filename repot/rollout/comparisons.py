@@ -25,32 +25,43 @@ _NO_MATTER_S = 0.001
 WINDOW_S, _WAITS = 10.0, 5
 #: The logarithm of the evidence that one window of run times may add: a machine that is busy for some seconds is no
 #: regression, though it makes many runs slow.
-_MOST_IN_A_WINDOW = 4.0
+_MOST_IN_A_WINDOW = 3.0
 #: Messages say in whole seconds when they were sent; the difference of two that waited as long may be larger.
 _WAIT_NO_MATTER_S = 2.0
 
 
 @dataclass(slots=True)
 class Shares:
-    """Compares how many roots had what is compared, such as a failure."""
+    """Compares how many roots had what is compared, such as a failure.
+
+    Attributes:
+        taken: the counts of the step that the evidence has.
+    """
 
     evidence: Evidence = field(default_factory=Evidence)
+    taken: Counted = field(default_factory=Counted)
 
     def look(self, now: Counted) -> float:
         """Take all counts of the step; return the logarithm of the evidence."""
-        block = now - self.evidence.seen
+        block = now - self.taken
         if block.target_units > 0 and block.source_units > 0:
             self.evidence.add(block)
+            self.taken = now
         return self.evidence.log
+
+    def go_on(self) -> None:
+        """Begin to take the counts of another step."""
+        self.taken = Counted()
 
     def to_json(self) -> list[Any]:
         """Return it for the store."""
-        return self.evidence.to_json()
+        return [self.evidence.to_json(), list(self.taken.values())]
 
     @classmethod
     def of(cls, found: Sequence[Any]) -> Shares:
         """Return what was stored."""
-        return cls(Evidence.of(found))
+        evidence, taken = found
+        return cls(Evidence.of(evidence), Counted(*map(float, taken)))
 
 
 @dataclass(slots=True)
@@ -81,6 +92,10 @@ class RunTimes:
                 evidence.add(block, share, _MOST_IN_A_WINDOW)
             self._know(target, source, usual, at)
         return log_mean([one.log for one in self.evidence])
+
+    def go_on(self) -> None:
+        """Begin to take the runs of another step."""
+        self.bounds = []
 
     def _know(self, target: Histogram, source: Histogram, usual: Histogram, at: float) -> None:
         count = sum(usual.values())
@@ -151,6 +166,10 @@ class InWindows:
             self.windows.add(is_worse=quantile(new, 0.5) > bucket_of(bound))
             self.began_at, self.seen = at, (dict(target), dict(source))
         return self.windows.log
+
+    def go_on(self) -> None:
+        """Begin to take the counts of another step."""
+        self.began_at = None
 
     def to_json(self) -> list[Any]:
         """Return it for the store."""

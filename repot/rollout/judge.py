@@ -48,7 +48,9 @@ _NOT_SENT, _RUN_TIME, _WAIT = "not sent", "run time", "wait in the queue"
 _KINDS: dict[str, type[Comparison]] = {one.__name__: one for one in (Shares, RunTimes, InWindows)}
 #: How many comparisons each task has: also runs that have ended, runs that go on, waits, and what could not be sent.
 _COMPARED = len(_SHARES) + 4
-#: Tasks among which half of the probability of a wrong abort is divided; the other half is for those beyond.
+#: The part of the probability of a wrong abort for the last step; the steps before share the rest and their evidence.
+_OF_THE_LAST_STEP = 0.5
+#: Tasks that share most of the probability of a wrong abort; a tenth is for those beyond.
 _TASKS = 20
 #: Without a control a target fails beyond so many times the share that was usual before: it moves with the hour.
 _DRIFT = 2.0
@@ -146,20 +148,19 @@ class Step:
 
 
 class Judge:
-    """Judges the steps of one rollout, and keeps the evidence of the one that goes on."""
+    """Judges the steps of one rollout, and keeps the evidence."""
 
-    def __init__(self, criteria: Criteria, steps: int) -> None:
-        """Judge by these criteria; a rollout is expected to have so many steps."""
+    def __init__(self, criteria: Criteria) -> None:
+        """Judge by these criteria."""
         self.criteria = criteria
-        self._expected = steps
-        self._step, self._place = "", -1
+        self._step = ""
         self._tasks: list[str] = []
         self._comparisons: dict[tuple[str, str], Comparison] = {}
 
     def look(self, step: Step) -> Judgement:
         """Compare what both sides did in a step so far."""
         if step.name != self._step:
-            self._step, self._place, self._comparisons = step.name, self._place + 1, {}
+            self._begin(step)
         findings = [self._enough(step), *self._failures(step)]
         failed = {one.criterion for one in findings}
         findings += [one for one in _said(step) if one.criterion not in failed]
@@ -167,10 +168,18 @@ class Judge:
             findings.append(_cost(step.target.costs, step.source.costs, self.criteria.cost_limit))
         return Judgement((*findings, *self._unjudged(step)))
 
+    def _begin(self, step: Step) -> None:
+        """Begin a step: the evidence of the steps before goes on, but in the last one, which has no control."""
+        self._step = step.name
+        if step.is_last:
+            self._comparisons = {}
+        for one in self._comparisons.values():
+            one.go_on()
+
     def to_json(self) -> str:
         """Return the evidence for the store."""
         kept = [[*key, type(one).__name__, one.to_json()] for key, one in self._comparisons.items()]
-        return json.dumps([self._step, self._place, self._tasks, kept])
+        return json.dumps([self._step, self._tasks, kept])
 
     def restore(self, text: str) -> None:
         """Go on with evidence that was stored.
@@ -179,9 +188,9 @@ class Judge:
             RecordUnreadable: it is not evidence.
         """
         try:
-            step, place, tasks, kept = json.loads(text)
+            step, tasks, kept = json.loads(text)
             comparisons = {(criterion, task): _KINDS[kind].of(found) for criterion, task, kind, found in kept}
-            self._step, self._place, self._tasks = str(step), int(place), list(map(str, tasks))
+            self._step, self._tasks = str(step), list(map(str, tasks))
         except (ValueError, TypeError, KeyError) as error:
             message = f"the evidence of a rollout's judge cannot be read: {error}"
             raise RecordUnreadable(message, hint="Another release of repot, or another program, wrote it.") from error
@@ -304,7 +313,7 @@ class Judge:
             yield Finding("required", Verdict.INCONCLUSIVE, reason)
 
     def _of(self, criterion: str, task: str, kind: type[T]) -> T:
-        """Return a comparison of this step, which begins with the first look at it."""
+        """Return a comparison, which begins with the first look at it."""
         found = self._comparisons.get((criterion, task))
         if not isinstance(found, kind):
             found = self._comparisons[criterion, task] = kind()
@@ -314,8 +323,7 @@ class Judge:
         if task not in self._tasks:
             self._tasks.append(task)
         place = self._tasks.index(task)
-        portions = (portion(max(self._place, 0), self._expected), portion(place, _TASKS), 1 / _COMPARED)
-        return needed(self.criteria.error_rate, portions)
+        return needed(self.criteria.error_rate, (_OF_THE_LAST_STEP, portion(place, _TASKS), 1 / _COMPARED))
 
     def _weighed(self, criterion: str, task: str, said: str, log_evidence: float) -> Iterator[Finding]:
         """Yield what the evidence says: the target fails, or the step waits for more, or nothing."""

@@ -166,7 +166,7 @@ class Watch:
     def _judged(self, step: Step, now: float) -> Judgement:
         """Compare, and keep the evidence: another controller goes on with it."""
         if self._judge is None:
-            self._judge = Judge(self.plan.criteria, len(self.plan.steps))
+            self._judge = Judge(self.plan.criteria)
             self._restore(self._judge)
         judged = self._judge.look(step)
         if now - self._kept_at >= _KEPT_EVERY_S:

@@ -26,6 +26,8 @@ ELSEWHERE = json.dumps({**json.loads(RUNS), "host": "another", "started": "12"})
         (ELSEWHERE, NOW + 30, True),
         ("", 0.0, False),
     ],
+    # a process' own number is another one in each of pytest's
+    ids=["runs", "without a lease", "killed", "elsewhere", "none yet"],
 )
 def test_a_mover_that_was_killed_is_not_at_work(owner: str, lease_until: float, is_alive: bool) -> None:
     record = {"name": "friday", "source": "redis://a", "target": "amqp://b", "queues": "{}", "created_at": "now"}

@@ -44,7 +44,7 @@ class Looks:
     """A step that is looked at each five seconds."""
 
     def __init__(self, criteria: Criteria = CRITERIA, *, is_last: bool = False) -> None:
-        self.judge = Judge(criteria, 5)
+        self.judge = Judge(criteria)
         self.now, self.is_last, self.step = 0.0, is_last, "1"
         self.found: dict[str, dict[str, Units]] = {"target": {}, "source": {}}
         self.before: dict[str, Units] = {}
@@ -262,13 +262,13 @@ def test_runs_that_go_on_and_are_longer_than_any_of_the_source_fail() -> None:
 
 @pytest.mark.parametrize(("target", "source"), [(10, 1000), (1000, 10), (0, 0)])
 def test_too_few_samples_never_pass(target: int, source: int) -> None:
-    found = Judge(CRITERIA, 5).look(Step("1", 0.0, Sample({"succeeded": target}), Sample({"succeeded": source})))
+    found = Judge(CRITERIA).look(Step("1", 0.0, Sample({"succeeded": target}), Sample({"succeeded": source})))
     assert Verdict.INCONCLUSIVE is found.verdict
     assert "of 50 runs that a comparison needs" in found.findings[0].reason
 
 
 def test_workers_that_report_no_roots_never_pass() -> None:
-    found = Judge(CRITERIA, 5).look(Step("1", 0.0, Sample({"succeeded": 99}), Sample({"succeeded": 99})))
+    found = Judge(CRITERIA).look(Step("1", 0.0, Sample({"succeeded": 99}), Sample({"succeeded": 99})))
     assert Verdict.INCONCLUSIVE is found.verdict
     assert "older release" in found.findings[0].reason
 
@@ -305,7 +305,7 @@ def test_evidence_goes_on_with_another_controller() -> None:
         looks += 1
     for number in range(looks):
         assert [] == looked.look(bad, usual(number + 1))
-    another = Judge(CRITERIA, 5)
+    another = Judge(CRITERIA)
     another.restore(looked.judge.to_json())
     assert json.loads(another.to_json()) == json.loads(looked.judge.to_json())
     looked.judge = another
@@ -324,19 +324,41 @@ def test_evidence_goes_on_with_another_controller() -> None:
 )
 def test_evidence_of_another_program_is_refused(text: str) -> None:
     with pytest.raises(RecordUnreadable):
-        Judge(CRITERIA, 5).restore(text)
+        Judge(CRITERIA).restore(text)
 
 
-def test_each_step_begins_with_no_evidence() -> None:
+def in_steps(looks: int, worse: Units, steps: int = 4) -> tuple[list[str], str]:
+    """What fails first in steps of so many looks, and in which one."""
     looked = Looks()
-    for number in range(3):
-        looked.look({TASK: roots(1, failed=1)}, usual(number + 1))
-    looked.step, looked.found = "2", {"target": {}, "source": {}}
-    looked.look({TASK: roots(5)}, usual(1))
-    (kept,) = (one for one in json.loads(looked.judge.to_json())[-1] if one[:2] == ["failed", TASK])
-    (hits, units, *_), logs = kept[-1]
-    assert (0, 5) == (hits, units)
-    assert all(one < 0 for one in logs)
+    for step in range(1, steps + 1):
+        looked.step, looked.found = str(step), {"target": {}, "source": {}}
+        for number in range(looks):
+            if found := looked.look({TASK: worse, OTHER: roots(2)}, usual(number)):
+                return found, looked.step
+    return [], ""
+
+
+@pytest.mark.parametrize(
+    ("criterion", "worse"),
+    [("failed", roots(2, failed=1)), ("run time", roots(2, seconds=0.12)), ("wait in the queue", roots(5, wait_s=5.0))],
+)
+def test_evidence_goes_on_from_step_to_step(criterion: str, worse: Units) -> None:
+    """A difference that one step does not prove is proved by several."""
+    looks = {"failed": 3, "run time": 7}.get(criterion, 8)
+    found, step = in_steps(looks, worse)
+    assert [f"{criterion} {TASK}"] == found
+    assert step in ("2", "3", "4")
+
+
+def test_the_last_step_begins_with_no_evidence() -> None:
+    looked = Looks()
+    for number in range(8):
+        looked.look({TASK: roots(5, wait_s=5.0)}, usual(number))
+    assert [f"wait in the queue {TASK}"] == doubted(looked.last)
+    looked.step, looked.is_last, looked.found = "last", True, {"target": {}, "source": {}}
+    looked.before = {TASK: roots(1000)}
+    looked.look({TASK: roots(5)}, {})
+    assert [] == doubted(looked.last)
 
 
 @pytest.mark.parametrize(
@@ -422,7 +444,7 @@ def test_roots_are_read_from_the_counts_of_a_side() -> None:
 @pytest.mark.parametrize(("limit", "failed"), [(None, []), (5.0, []), (4.99, ["cost"])])
 def test_repeated_runs_on_the_target_may_cost_up_to_the_limit(limit: float | None, failed: list[str]) -> None:
     target = Sample({"succeeded": 100}, costs={"spent": 100.0, "repeated": 5.0, "prevented": 1.0})
-    found = Judge(Criteria(cost_limit=limit), 5).look(Step("1", 0.0, target, Sample({"succeeded": 100}))).findings
+    found = Judge(Criteria(cost_limit=limit)).look(Step("1", 0.0, target, Sample({"succeeded": 100}))).findings
     assert failed == [one.criterion for one in found if one.verdict is Verdict.FAIL]
     (said,) = (one.reason for one in found if one.criterion == "cost")
     assert said.startswith("cost of repeated runs: 5 of 100 on the target, 0 of 0 on the source")
@@ -430,4 +452,4 @@ def test_repeated_runs_on_the_target_may_cost_up_to_the_limit(limit: float | Non
 
 def test_costs_are_no_criterion_where_no_task_states_a_price() -> None:
     both = Sample({"succeeded": 100})
-    assert "cost" not in {one.criterion for one in Judge(CRITERIA, 5).look(Step("1", 0.0, both, both)).findings}
+    assert "cost" not in {one.criterion for one in Judge(CRITERIA).look(Step("1", 0.0, both, both)).findings}
