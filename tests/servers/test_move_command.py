@@ -169,6 +169,7 @@ def test_what_a_move_proposes_for_dead_letters_can_be_typed(path: Way, repot: Ca
     assert "00000007-" in listed.stdout
 
 
+@pytest.mark.promise
 def test_a_password_appears_nowhere_but_in_the_file_of_the_addresses(
     path: Way, repot: Callable[..., Result], tmp_path: Path
 ) -> None:
