@@ -1,13 +1,14 @@
 """Simulate rollouts whose target is healthy or worse, and see how often and how soon the judge aborts them.
 
-    python benchmarks/rollout_judge.py [--healthy 1000] [--planted 100] [--seed 1] [--only chords ...]
+    python benchmarks/rollout_judge.py [--healthy 1000] [--planted 100] [--whole 20] [--seed 1] [--only chords ...]
         [--processes 2] [--json]
 
 Nothing runs but the judge itself (`repot/rollout/judge.py`): roots arrive at 20 a second, are divided by weight, and
 end as the scenario says; the judge looks every 5 s. Healthy rollouts take the steps 1, 5, 25, 50 and 100 %, of 300 s.
-Regressions are judged in one step at each of three weights, in which 12,000 roots arrive. Beside the judge, on the same
-data: Fisher's exact test on runs at each look (0.001, a difference above 0.02), Mann-Whitney's test as Kayenta uses it
-(confidence 0.98, a difference above 25 %, once a minute), and fixed thresholds (5 % more failures; a 95th percentile
+Regressions are judged in one step at each of three weights, in which 12,000 roots arrive; then, `--whole`, in all steps
+(weight 1). Beside the judge, on the same data: Fisher's exact test on runs at each look (0.001, a difference above
+0.02), Mann-Whitney's test as Kayenta uses it (confidence 0.98, a difference above 25 %, once a minute), and fixed
+thresholds (5 % more failures; a 95th percentile
 1.5 times as long, of 50 runs). "held" are the rollouts of which the judge's doubts made steps longer, and by how many
 seconds (median); of regressions, those that the step would not have passed either, though they were not aborted.
 """
@@ -49,6 +50,8 @@ STEP_S, LOOK_S, RATE = 300.0, 5.0, 20.0
 PATIENCE_S = 3600.0
 ROOTS = 12_000
 WEIGHTS = (0.01, 0.05, 0.25)
+#: In the place of a weight.
+ALL_STEPS = 1.0
 SIDES = ("target", "source")
 JUDGES = ("judge", "fisher", "mann-whitney", "threshold")
 COLUMNS = (*JUDGES, "held")
@@ -447,7 +450,7 @@ def _no_durations() -> dict[str, Counter[int]]:
     return {str(kind): Counter() for kind in TaskDuration}
 
 
-def healthy(scenario: Scenario, seed: int) -> Found:
+def in_all_steps(scenario: Scenario, seed: int) -> Found:
     """Lead a whole rollout."""
     led, now = Led(scenario, seed), 0.0
     for weight in STEPS:
@@ -467,6 +470,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--healthy", type=int, default=1000)
     parser.add_argument("--planted", type=int, default=100)
+    parser.add_argument("--whole", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[""])
     parser.add_argument("--processes", type=int, default=os.cpu_count())
@@ -478,7 +482,7 @@ def main() -> int:
     with ProcessPoolExecutor(given.processes) as processes:
         for scenario, weight, count in _cases(given):
             seeds = [given.seed * 1_000_000 + one for one in range(count)]
-            call = partial(healthy, scenario) if weight is None else partial(in_one_step, scenario, weight)
+            call = partial(in_one_step, scenario, weight) if weight in WEIGHTS else partial(in_all_steps, scenario)
             row = _row(scenario.name, weight, list(processes.map(call, seeds, chunksize=4)))
             rows.append(row)
             if not given.json:
@@ -493,6 +497,7 @@ def _cases(given: argparse.Namespace) -> Iterator[tuple[Scenario, float | None, 
     cases = [(scenario, None, given.healthy) for scenario in HEALTHY]
     every: list[tuple[Scenario, float | None, int]] = [*cases]
     every += [(scenario, weight, given.planted) for scenario in planted() for weight in WEIGHTS]
+    every += [(scenario, ALL_STEPS, given.whole) for scenario in planted() if scenario.scale <= 1]
     return (one for one in every if one[2] and any(word in one[0].name for word in given.only))
 
 
