@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
-ALERTS = Path(__file__).parents[2] / "compose" / "prometheus" / "alerts.yml"
+COMPOSE = Path(__file__).parents[2] / "compose"
+ALERTS, DASHBOARD = COMPOSE / "prometheus" / "alerts.yml", COMPOSE / "grafana" / "dashboards" / "worker.json"
 
 
 @pytest.fixture
@@ -104,6 +106,9 @@ def test_a_sidecar_serves_the_phase_the_share_and_the_findings(rollout: Rollout,
     found = await_scraped(sidecar, {("phase", "canary"): 1, ("weight",): 0.25, ("controller_up",): 1})
     assert {("findings", "pass"): 1, ("findings", "inconclusive"): 2, ("findings", "fail"): 0}.items() <= found.items()
     assert 12.5 == found["looked_timestamp_seconds",]
+    asked = {name for path in (ALERTS, DASHBOARD) for name in re.findall(r"\brepot_rollout_(\w+)", path.read_text())}
+    assert {"phase", "weight", "controller_up", "findings", "changed_timestamp_seconds"} == asked
+    assert asked <= {name for name, *_ in found}
     assert ("phase", "prepare") not in found
 
     # what was seen in another state says nothing of this one
