@@ -387,6 +387,8 @@ def _line(shown: dict[str, Any]) -> str:
 
 
 def _status_lines(shown: dict[str, Any]) -> Iterator[str]:
+    from repot.rollout.reporting import SILENT_S
+
     yield f"{shown['name']}: from {shown['source']} to {shown['target']}"
     yield _line(shown)
     yield f"controller: {shown['controller'] or 'none at work'}"
@@ -410,7 +412,7 @@ def _status_lines(shown: dict[str, Any]) -> Iterator[str]:
         reads = ", ".join(one["queues"])
         silent = (
             " reports no more; the last time it was"
-            if one["phase"] == WorkerPhase.RUNNING and one["age_s"] > _SILENT_S
+            if one["phase"] == WorkerPhase.RUNNING and one["age_s"] > SILENT_S
             else ""
         )
         said = f"{one['phase']}, reads {reads}, {one['age_s']:.0f} s ago"
@@ -419,7 +421,5 @@ def _status_lines(shown: dict[str, Any]) -> Iterator[str]:
         yield f"sends the schedule: {shown['beat']}"
 
 
-#: A worker reports once a second; one that was killed leaves its last report.
-_SILENT_S = 10.0
 #: Depths have a line of their own; durations mean something over time.
 _SHOWN_ELSEWHERE = {"ready", "in_hand", "delayed", "runtime_p95_s", "queue_wait_p95_s"}

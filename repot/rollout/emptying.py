@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING
 
 from repot.rollout.phases import Observed
+from repot.rollout.reporting import reporting
 from repot.rollout.samples import sample_of, tasks_in
-from repot.worker.status_file import WorkerPhase
 from repot.worker.task_outcomes import TaskOutcome
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 _FOLLOWED_S = 4.0
 #: An empty side is quiet for so many of the pauses that lay between its tasks, within these bounds in seconds.
 _PAUSES, _SHORTEST_S, _LONGEST_S = 10, 10.0, 300.0
-#: A worker that has not reported for so many seconds has ended.
-_SILENT_S = 10.0
 #: Seconds without an end of a task, after which a person may have to help.
 _STUCK_S = 60.0
 
@@ -68,11 +65,11 @@ class Emptying:
         watched = self.sides[side]
         is_empty = watched.is_empty()
         # before the counts, which are then at least as new
-        reported_at = self._reported_at(side, now)
+        reported_at = min((one.reported_at for one in reporting(self.tally, side)), default=now)
         counts = self.tally.counts(side)
         sample = sample_of(counts, tasks_in(counts))
         self._note(sample, now)
-        strangers, fitting_s = self._strangers(record, side, counts, min(now, reported_at))
+        strangers, fitting_s = self._strangers(record, side, counts, reported_at)
         quiet_s = fitting_s if self.plan.quiet_s is None else self.plan.quiet_s
         if self.plan.moves:
             if watched.has_waiting:
@@ -93,11 +90,6 @@ class Emptying:
         ended = sample.finished + _again(sample)
         if ended != self._ended:
             self._ended, self._ended_at = ended, now
-
-    def _reported_at(self, side: Side, now: float) -> float:
-        """Return since when every worker of a side that runs has reported; infinity without one."""
-        workers = (one for one in self.tally.workers() if one.side == side and one.phase == WorkerPhase.RUNNING)
-        return min((one.reported_at for one in workers if now - one.reported_at < _SILENT_S), default=inf)
 
     def _strangers(
         self, record: RolloutRecord, side: Side, counts: Mapping[str, int], reported_at: float

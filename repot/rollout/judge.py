@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from math import exp, log
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -229,11 +230,7 @@ class Judge:
             counted = Counted(target.count(hit), target.count(unit), source.count(hit), source.count(unit)).possible
             log_evidence = self._share(criterion, task, counted, step)
             if _differ(counted, self.criteria.tolerance):
-                said = (
-                    f"{counted.target_hits:g} of {counted.target_units:g} roots on the target, "
-                    f"{counted.source_hits:.3g} of {counted.source_units:.6g} on the source"
-                )
-                yield from self._weighed(criterion, task, said, log_evidence)
+                yield from self._weighed(criterion, task, partial(_roots, counted), log_evidence)
 
     def _share(self, criterion: str, task: str, counted: Counted, step: Step) -> float:
         if not step.is_last:
@@ -246,10 +243,10 @@ class Judge:
         runs, others = (one.of(TaskDuration.RUNTIME) for one in (target, source))
         log_ended, log_running = self._slower(task, runs, others, step), self._going_on(task, target, source, step)
         if log_ended >= min(log_running, self._needed(task)):
-            yield from self._weighed(_RUN_TIME, task, _quantiles(runs, others), log_ended)
+            yield from self._weighed(_RUN_TIME, task, partial(_quantiles, runs, others), log_ended)
         else:
             said = f"runs go on for longer than {self.criteria.slowdown:g} times what 99 % took on the source"
-            yield from self._weighed(_RUN_TIME, task, said, log_running)
+            yield from self._weighed(_RUN_TIME, task, lambda: said, log_running)
 
     def _slower(self, task: str, runs: Mapping[int, float], others: Mapping[int, float], step: Step) -> float:
         if not step.is_last:
@@ -265,7 +262,7 @@ class Judge:
         waits, others = (one.of(TaskDuration.QUEUE_WAIT) for one in (target, source))
         compared = self._of(_WAIT, task, InWindows)
         log_evidence = compared.waits(waits, others, self.criteria.slowdown, step.now, alone=step.is_last)
-        yield from self._weighed(_WAIT, task, _quantiles(waits, others), log_evidence)
+        yield from self._weighed(_WAIT, task, partial(_quantiles, waits, others), log_evidence)
 
     def _going_on(self, task: str, target: Units, source: Units, step: Step) -> float:
         """Return the evidence of the runs that have not ended yet: else runs that hang are not seen.
@@ -290,7 +287,7 @@ class Judge:
         counted = Counted(*target, *source)
         log_evidence = sending.shares(counted, self.criteria.tolerance, step.now, alone=step.is_last)
         said = f"{target[0]} of {target[1]} on the target, {source[0]} of {source[1]} on the source"
-        yield from self._weighed(_NOT_SENT, ALL_TASKS, said, log_evidence)
+        yield from self._weighed(_NOT_SENT, ALL_TASKS, lambda: said, log_evidence)
 
     def _unjudged(self, step: Step) -> Iterator[Finding]:
         """Name the tasks of which too little was seen, and say which of them the step waits for."""
@@ -325,13 +322,16 @@ class Judge:
         place = self._tasks.index(task)
         return needed(self.criteria.error_rate, (_OF_THE_LAST_STEP, portion(place, _TASKS), 1 / _COMPARED))
 
-    def _weighed(self, criterion: str, task: str, said: str, log_evidence: float) -> Iterator[Finding]:
-        """Yield what the evidence says: the target fails, or the step waits for more, or nothing."""
+    def _weighed(self, criterion: str, task: str, say: Callable[[], str], log_evidence: float) -> Iterator[Finding]:
+        """Yield what the evidence says: the target fails, or the step waits for more, or nothing.
+
+        `say` is called only if there is something to say: each task has several comparisons, each second.
+        """
         wanted = self._needed(task)
         if log_evidence < min(wanted, _SUSPECTED):
             return
         named = f"{criterion} {name_of(task)}{' sent by tasks' if task.startswith(SENT) else ''}".rstrip()
-        numbers = f"(evidence {_number(log_evidence)}, needed {_number(wanted)})"
+        said, numbers = say(), f"(evidence {_number(log_evidence)}, needed {_number(wanted)})"
         if log_evidence >= wanted:
             yield Finding(named, Verdict.FAIL, f"{named}: {said}; chance does not explain it {numbers}")
         else:
@@ -340,6 +340,13 @@ class Judge:
 
 def _tried(task: str, side: Mapping[str, Units]) -> int:
     return int(sum(side[one].count(RootUnit.TRIED) for one in (task, f"{SENT}{task}") if one in side))
+
+
+def _roots(counted: Counted) -> str:
+    return (
+        f"{counted.target_hits:g} of {counted.target_units:g} roots on the target, "
+        f"{counted.source_hits:.3g} of {counted.source_units:.6g} on the source"
+    )
 
 
 def _differ(counted: Counted, tolerance: float) -> bool:

@@ -10,6 +10,7 @@ from repot.logs import get_logger
 from repot.rollout.hung import hung
 from repot.rollout.judge import Judge, Judgement, Step
 from repot.rollout.phases import Observed, Phase
+from repot.rollout.reporting import SILENT_S, reporting
 from repot.rollout.samples import sample_of, tasks_in
 from repot.rollout.units import units_of
 from repot.routing.choice import Side
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: A worker reports once a second, and one that has lost its broker for a moment reads nothing.
-_SILENT_S = 10.0
 #: Between two times at which the judge's evidence is kept.
 _KEPT_EVERY_S = 5.0
 
@@ -104,7 +103,7 @@ class Watch:
     def _holding_back(self, now: float) -> list[str]:
         """Return the obstacles; a phase that waits for a person does not ask all workers each second."""
         lacks = self._lacks()
-        if lacks or (self._answered_at is not None and now - self._answered_at < _SILENT_S):
+        if lacks or (self._answered_at is not None and now - self._answered_at < SILENT_S):
             return lacks
         silent = self._silent()
         self._answered_at = None if silent else now
@@ -112,7 +111,7 @@ class Watch:
 
     def _lacks(self) -> list[str]:
         """Return what the target lacks, without a question to its workers."""
-        read = {queue for one in self._workers(Side.TARGET) for queue in one.queues}
+        read = {queue for one in reporting(self.tally, Side.TARGET) for queue in one.queues}
         unread = _unread(queue for queue in self.plan.queues if queue not in read)
         unmoved = self.carrying.obstacles() if self.plan.moves else []
         return [*self.sides[Side.TARGET].obstacles(), *unread, *unmoved, *self.prometheus.obstacles()]
@@ -120,7 +119,7 @@ class Watch:
     def _silent(self) -> list[str]:
         """Return which workers of the target report, and do not answer over its broker, as the sidecar asks them."""
         nodes: dict[str, list[str]] = {}
-        for one in self._workers(Side.TARGET):
+        for one in reporting(self.tally, Side.TARGET):
             if one.control_exchange:
                 nodes.setdefault(one.control_exchange, []).append(one.node)
         target = self.sides[Side.TARGET]
@@ -130,15 +129,6 @@ class Watch:
             for node in sorted({*found} - {*(target.readers(exchange) or ())})
         ]
 
-    def _workers(self, side: Side) -> list[WorkerState]:
-        """Return the workers of a side that run, by their last reports."""
-        now = self.tally.now()
-        return [
-            one
-            for one in self.tally.workers()
-            if one.side == side and one.phase == WorkerPhase.RUNNING and now - one.reported_at < _SILENT_S
-        ]
-
     def _abandoned(self) -> list[str]:
         """Return which queues no worker of the target has read for ten seconds."""
         now = self.tally.now()
@@ -146,11 +136,11 @@ class Watch:
             if one.side == Side.TARGET and one.phase == WorkerPhase.RUNNING:
                 for queue in one.queues:
                     self._read_at[queue] = max(self._read_at.get(queue, 0), one.reported_at)
-        return _unread(queue for queue in self.plan.queues if now - self._read_at.setdefault(queue, now) > _SILENT_S)
+        return _unread(queue for queue in self.plan.queues if now - self._read_at.setdefault(queue, now) > SILENT_S)
 
     def _compare(self, begun: RolloutRecord, age_s: float, found: tuple[Finding, ...]) -> Observed:
         """Judge the step, with what was found already, and look for what needs no comparison."""
-        workers = {side: self._workers(side) for side in Side}
+        workers = {side: reporting(self.tally, side) for side in Side}
         counts = {side: self.tally.counts(side) for side in Side}
         now, criteria = self.tally.now(), self.plan.criteria
         faults = (

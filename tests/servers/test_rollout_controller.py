@@ -20,6 +20,7 @@ from redis import Redis
 from repot.cli.main import main
 from repot.config import ExplicitSettings, inherited_environment
 from repot.errors import AlreadyControlled, RolloutConflict
+from repot.rollout import reporting as reporting_module
 from repot.rollout import side_watch
 from repot.rollout import watch as watch_module
 from repot.rollout.phases import Phase, Plan, abort
@@ -279,7 +280,8 @@ def test_workers_that_connect_again_are_no_fault_and_workers_that_stay_away_are(
     rollout: Rollout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that starts again takes its workers away for a moment."""
-    monkeypatch.setattr(watch_module, "_SILENT_S", 60)
+    for module in (watch_module, reporting_module):
+        monkeypatch.setattr(module, "SILENT_S", 60)
     rollout.begin(plan_of(rollout), "ann")
     queue = rollout.settings.queue_names[0]
     reporter = Reporter(rollout.tally, Side.TARGET, uuid4().hex, dict)
@@ -293,7 +295,8 @@ def test_workers_that_connect_again_are_no_fault_and_workers_that_stay_away_are(
         assert () == faults("running", queue)
         assert () == faults("connecting")
         assert () == faults("running", queue)
-        monkeypatch.setattr(watch_module, "_SILENT_S", 0.5)
+        for module in (watch_module, reporting_module):
+            monkeypatch.setattr(module, "SILENT_S", 0.5)
         found = wait_until(lambda: faults("connecting"), within_s=30, what="the workers are given up", poll_s=0.2)
         assert f"no worker of the target reports that it reads {queue!r}" in found[0]
 
