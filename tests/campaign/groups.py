@@ -69,8 +69,8 @@ def _pytest(name: str, paths: Sequence[str], python: str = PYTHON, processes: st
     return Command((python, "-m", "pytest", *paths, "--group", name, *spread), python)
 
 
-def _unit(python: str, *options: str) -> Command:
-    words = (python, "-m", "pytest", *tests.UNIT_PATHS, "--group", tests.UNIT, "--numprocesses", "2", *options)
+def _unit(python: str, *options: str, paths: Sequence[str] = tests.UNIT_PATHS) -> Command:
+    words = (python, "-m", "pytest", *paths, "--group", tests.UNIT, "--numprocesses", "2", *options)
     return Command(words, python)
 
 
@@ -158,6 +158,9 @@ PARTS = (
     Group("unit", "tests without servers", (_UNIT,)),
 )  # fmt: skip
 
+#: Unit tests that meet the libraries most: the others run on the oldest ones in the campaign.
+_ON_LIBRARIES = ("tests/upstream", *(f"tests/unit/test_{name}.py" for name in ("capabilities", "configure", "load")))
+
 #: What `make test` runs, in this order.
 TEST = (
     Group(
@@ -167,9 +170,9 @@ TEST = (
         beside=tuple(command for part in PARTS[:-1] for command in part.commands),
     ),
     Group(
-        "unit-oldest",
-        "unit tests on the oldest allowed libraries, Celery 5.4 among them",
-        (_unit(_python_of("oldest")),),
+        "upstream-oldest",
+        "the contract with the libraries on the oldest allowed ones, Celery 5.4 among them",
+        (_unit(_python_of("oldest"), paths=_ON_LIBRARIES),),
         _environment("oldest"),
     ),
     Group(
@@ -215,15 +218,16 @@ CAMPAIGN = (
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,
     ), _SUITE, lane=_SECOND),
-    Group("mutants", "planted defects, each of which must turn tests red", (
-        _run(PYTHON, "-m", "mutants"),
+    Group("mutants", "a third of the planted defects, each of which must turn tests red", (
+        _run(PYTHON, "-m", "mutants", "--every", "3"),
     ), lane=_SECOND),
+    Group("every-mutant", "all planted defects: make mutants", (_run(PYTHON, "-m", "mutants"),), is_apart=True),
     Group("storms", "the long experiments at a small size", (
         _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/store_outages.py", "--faults", "12", "--long", "0", "--store", "redis"),
-    ), (("scripts/setup", "postgresql"),), lane=_THIRD),
+    ), (("scripts/setup", "postgresql"),), lane=_SECOND),
     _unit_on("celery-5.4"),
     _unit_on("celery-5.5"),
     _unit_on("celery-5.6"),
@@ -231,11 +235,11 @@ CAMPAIGN = (
     _promises_on("5.5"),
     _promises_on("5.6"),
     Group(
-        "oldest", "whole projects, and Celery's own tests, on the oldest allowed libraries",
-        (_projects("oldest"),), _environment("oldest"), lane=_THIRD,
+        "oldest", "unit tests, whole projects and Celery's own tests on the oldest allowed libraries",
+        (_unit(_python_of("oldest")), _projects("oldest")), _environment("oldest"), lane=_THIRD,
     ),
     Group(
-        "newest", "unit tests, with the floor of their coverage, and the same as on the oldest, on the newest",
+        "newest", "the same on the newest, with the floor of the unit tests' coverage",
         (_unit(_python_of("newest"), *_COVERAGE), _projects("newest")), _environment("newest"), lane=_THIRD,
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Plant a kept list of defects one at a time in a copy of the code, and name those that no test notices.
 
     make mutants
-    PYTHONPATH=tests python -m mutants [--list] [--numprocesses 2] [AREA | NAME...]
+    PYTHONPATH=tests python -m mutants [--list] [--every N] [--numprocesses 2] [AREA | NAME...]
 
 First the tests of all chosen defects run on the code as it is, which must be green. Then each defect by its own tests.
 Exits with 4 if one stays green that is not listed as equivalent, or if an entry is not about this code any more.
@@ -36,11 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, try the chosen defects, print what the tests said."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"areas ({', '.join(AREAS)}), or parts of names; all without any")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="try each N-th of the chosen ones only")
     parser.add_argument("--list", action="store_true", help="show the list, and try nothing")
     parser.add_argument("--numprocesses", type=int, default=2, help="defects that are tried at the same time")
     parser.add_argument("--log", action="store_true", help="show what pytest wrote to each defect")
     chosen = parser.parse_args(arguments)
-    defects = [one for one in kept_defects() if not chosen.names or _is_chosen(one, chosen.names)]
+    defects = [one for one in kept_defects() if not chosen.names or _is_chosen(one, chosen.names)][:: chosen.every]
     if not defects:
         parser.error(f"no defect is called {' '.join(chosen.names)}")
     if chosen.list:

@@ -213,7 +213,7 @@ def test_what_is_no_message_is_shown_and_can_be_discarded(redis: Server) -> None
 # a thread that an earlier test of this process has left, as one that renews leases, may use it meanwhile
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 @given(sent=messages())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_message_comes_through_a_broker_as_it_was(server: Server, broker: Broker, sent: Message) -> None:
     """Published, looked at, forwarded: the same bytes, headers and properties."""
     queue, other = f"through-{server.name}", f"beyond-{server.name}"

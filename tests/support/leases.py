@@ -221,7 +221,7 @@ def drive(make: Callable[[], Timed]) -> None:
         def make(self) -> Timed:
             return make()
 
-    budget = settings(max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck))
+    budget = settings(max_examples=20, stateful_step_count=30, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Driven, settings=budget)  # type: ignore[no-untyped-call]
 
 

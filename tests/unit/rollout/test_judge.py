@@ -413,9 +413,9 @@ def _healthy(chance: random.Random, counts: Sequence[int], share: float) -> bool
 
 @pytest.mark.parametrize(("counts", "share"), [((1, 20), 0.02), ((5, 5), 0.1), ((20, 2), 0.3)])
 def test_healthy_sides_fail_no_more_often_than_the_error_rate(counts: tuple[int, int], share: float) -> None:
-    """At a rate of one half: of 60 steps, each with 60 looks, a test for one look fails nearly all."""
+    """At a rate of one half: of 40 steps, each with 60 looks, a test for one look fails nearly all."""
     chance = random.Random(7)  # noqa: S311 - no secret
-    assert sum(_healthy(chance, counts, share) for _ in range(60)) <= 12
+    assert sum(_healthy(chance, counts, share) for _ in range(40)) <= 8
 
 
 def test_that_the_task_of_chords_polls_is_no_retry() -> None:
