@@ -14,20 +14,24 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 from celery.app.control import Control
+from click.testing import CliRunner
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
 from repot.chaos.runner.proxies import Proxy
+from repot.cli.main import main
 from repot.config import Role, child_environment
 from repot.errors import DeadlineExceeded
 from repot.healthcheck.queue_counts import QueueCounter
+from repot.rollout.phases import Plan
+from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side
 from repot.testbed import LOOPBACK, free_port
 from repot.waiting import wait_until
 from repot.worker import status_file
 from repot.worker.configure import configure
 from support import forked
-from support.rollouts import DIRECTIONS, TASKS, Rollout, rollout_between
+from support.rollouts import DIRECTIONS, NAME, TASKS, Rollout, rollout_between
 
 if TYPE_CHECKING:
     import subprocess
@@ -128,6 +132,44 @@ def test_the_program_celery_asks_the_workers_of_both_sides(both: Rollout, side: 
         require({here, there}, lambda: set(re.findall(r"->\s+(\S+): OK", celery(both, *words, side=side).stdout)))
     else:
         require(True, lambda: "2 nodes online" in celery(both, "status", "-t", "2", side=side).stdout)
+
+
+def status(rollout: Rollout, management_url: str, *options: str) -> str:
+    """Run `repot rollout status`."""
+    environment = child_environment(rollout.settings) | {"WORKER_MANAGEMENT_URL": management_url}
+    shown = CliRunner().invoke(main, ["rollout", "status", NAME, *options], env=environment)
+    assert 0 == shown.exit_code, shown.output
+    return shown.stdout
+
+
+def test_the_status_has_the_workers_of_both_sides(both: Rollout, rabbitmq: Server) -> None:
+    with open_rollout(NAME, both.settings) as opened:
+        opened.store.put_plan(Plan(queues=(both.queue,)))
+    both.producer().send_task(f"{TASKS}.note", ["status"])
+    both.await_ran(["status"])
+    found: dict[str, Any] = {}
+
+    def is_reported() -> bool:
+        # both report each second, and RabbitMQ's counts lag
+        found.update(json.loads(status(both, rabbitmq.management_url, "--json")))
+        source = found["sides"][SOURCE]
+        return bool(source["sent"] and source["finished"] and all(found["depths"].values()))
+
+    wait_until(is_reported, within_s=30, what="the worker, the producer and the brokers have reported")
+    expected = [(node(both, side), side, "running", [both.queue]) for side in Side]
+    workers = [(one["node"], one["side"], one["phase"], one["queues"]) for one in found["workers"]]
+    assert expected == sorted(workers, key=lambda one: one[1])
+    assert all(one["age_s"] < 30 for one in found["workers"])
+    assert 0 == found["sides"][TARGET]["finished"]
+    assert [[both.queue], [both.queue]] == [list(found["depths"][side]) for side in Side]
+
+    lines = status(both, rabbitmq.management_url).splitlines()
+    for name, side, _, _ in expected:
+        assert any(
+            re.fullmatch(rf"{side} worker {name}: running, reads {both.queue}, \d+ s ago", line) for line in lines
+        )
+        assert any(re.match(rf"{side}: .*\d+ sent, .*\d+ finished, \d+ failed", line) for line in lines)
+    assert "controller: none at work" in lines
 
 
 @pytest.mark.promise("redis to rabbitmq")

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
@@ -126,59 +127,78 @@ def _is_served(address: str) -> bool:
         return False
 
 
-#: Alert -> series that raise it, as promtool's tests write them, and the time until then.
-RAISED: dict[str, tuple[dict[str, str], str]] = {
-    "RolloutWaitsForPerson": ({"repot_rollout_phase{rollout='friday', phase='paused'}": "1x90"}, "5m"),
-    "RolloutAborted": ({"repot_rollout_phase{rollout='friday', phase='abort'}": "1x90"}, "1m"),
+NOW_MINUTES = 65
+#: From the beginning, for the last five minutes, and since this minute, as promtool's tests write samples.
+ALWAYS, LATELY, JUST = "1x90", "_x60 1x30", "_x65 1x20"
+UP, CHANGED = (
+    "repot_rollout_controller_up{rollout='friday'}",
+    "repot_rollout_changed_timestamp_seconds{rollout='friday'}",
+)
+NOT_UP = {ALWAYS: "0x90", LATELY: "1x59 0x30", JUST: "1x64 0x20"}
+OVER = (Phase.DONE, Phase.ABORTED)
+EMPTYING = (Phase.DRAIN, Phase.ABORT)
+
+
+def in_phase(phase: str, since: str = ALWAYS) -> dict[str, str]:
+    """Series of a rollout."""
+    return {f"repot_rollout_phase{{rollout='friday', phase='{phase}'}}": since}
+
+
+#: Alert -> series that raise it, and such that do not.
+CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
+    "RolloutWaitsForPerson": (
+        [in_phase("paused", LATELY)],
+        [in_phase("paused", JUST), *(in_phase(one) for one in Phase if one is not Phase.PAUSED)],
+    ),
+    "RolloutAborted": (
+        [in_phase("abort", JUST), in_phase("aborted", JUST)],
+        [in_phase(one) for one in Phase if one not in (Phase.ABORT, Phase.ABORTED)],
+    ),
     "RolloutWithoutController": (
-        {
-            "repot_rollout_phase{rollout='friday', phase='canary'}": "1x90",
-            "repot_rollout_controller_up{rollout='friday'}": "0x90",
-        },
-        "5m",
+        [in_phase(one) | {UP: NOT_UP[LATELY]} for one in Phase if one not in OVER],
+        [
+            *(in_phase(one) | {UP: NOT_UP[ALWAYS]} for one in OVER),
+            *(in_phase(one) | {UP: ALWAYS} for one in Phase),
+            in_phase("canary") | {UP: NOT_UP[JUST]},
+        ],
     ),
     "RolloutStandsStill": (
-        {
-            "repot_rollout_phase{rollout='friday', phase='drain'}": "1x90",
-            "repot_rollout_changed_timestamp_seconds{rollout='friday'}": "0x90",
-        },
-        "65m",
+        [in_phase(one) | {CHANGED: "0x90"} for one in EMPTYING],
+        [
+            *(in_phase(one) | {CHANGED: "0x90"} for one in Phase if one not in EMPTYING),
+            # it began to become empty 55 minutes ago
+            *(in_phase(one) | {CHANGED: f"{(NOW_MINUTES - 55) * 60}x90"} for one in EMPTYING),
+        ],
     ),
 }
-#: Series of rollouts that raise nothing.
-QUIET: list[dict[str, str]] = [
-    {f"repot_rollout_phase{{rollout='friday', phase='{phase}'}}": "1x90", up: value}
-    for up, value, phases in (
-        ("repot_rollout_controller_up{rollout='friday'}", "1x90", ("prepare", "canary")),
-        ("repot_rollout_controller_up{rollout='friday'}", "0x90", ("done",)),
-    )
-    for phase in phases
-]
 
 
-def _tested(directory: Path, series: dict[str, str], at: str, alert: str, *, is_raised: bool) -> None:
-    """Ask promtool whether the series raise the alert, and no other rollout's."""
-    shutil.copy(ALERTS, directory / "alerts.yml")
-    expected: list[dict[str, Any]] = []
-    if is_raised:
-        rule = next(
-            one
-            for group in yaml.safe_load(ALERTS.read_text())["groups"]
-            for one in group["rules"]
-            if one.get("alert") == alert
-        )
-        named = {name: text.replace("{{ $labels.rollout }}", "friday") for name, text in rule["annotations"].items()}
-        named = {
-            name: text.replace("{{ $externalLabels.repot_docs }}", "https://docs.example")
-            for name, text in named.items()
-        }
-        named = {name: text.replace("{{ $value | humanizeDuration }}", "1h 5m 0s") for name, text in named.items()}
-        expected.append({"exp_labels": {"rollout": "friday", **rule["labels"]}, "exp_annotations": named})
+def _expected(alert: str) -> dict[str, Any]:
+    """Return the alert as promtool expects it."""
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    rule = next(one for group in groups for one in group["rules"] if one.get("alert") == alert)
+    filled = {
+        "{{ $labels.rollout }}": "friday",
+        "{{ $externalLabels.repot_docs }}": "https://docs.example",
+        "{{ $value | humanizeDuration }}": "1h 5m 0s",
+    }
+    annotations = {}
+    for name, text in rule["annotations"].items():
+        annotations[name] = reduce(lambda said, one: said.replace(*one), filled.items(), text)
+    return {"exp_labels": {"rollout": "friday", **rule["labels"]}, "exp_annotations": annotations}
+
+
+@pytest.mark.parametrize("alert", CASES)
+def test_an_alert_is_raised_once_for_a_rollout_and_else_silent(alert: str, tmp_path: Path) -> None:
+    shutil.copy(ALERTS, tmp_path / "alerts.yml")
+    raising, quiet = CASES[alert]
+    cases = [*((one, [_expected(alert)]) for one in raising), *((one, []) for one in quiet)]
     test = {
         "rule_files": ["alerts.yml"],
         "evaluation_interval": "1m",
         "tests": [
             {
+                "name": str(series),
                 "interval": "1m",
                 "external_labels": {"repot_docs": "https://docs.example"},
                 "input_series": [
@@ -187,25 +207,14 @@ def _tested(directory: Path, series: dict[str, str], at: str, alert: str, *, is_
                     for name, values in series.items()
                     for node in ("w1", "w2")
                 ],
-                "alert_rule_test": [{"eval_time": at, "alertname": alert, "exp_alerts": expected}],
+                "alert_rule_test": [{"eval_time": f"{NOW_MINUTES}m", "alertname": alert, "exp_alerts": expected}],
             }
+            for series, expected in cases
         ],
     }
-    path = directory / "test.yml"
+    path = tmp_path / "test.yml"
     path.write_text(yaml.safe_dump(test))
     promtool = shutil.which("promtool")
     assert promtool, "install it: scripts/setup prometheus"
     ended = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
     assert 0 == ended.returncode, ended.stdout + ended.stderr
-
-
-@pytest.mark.parametrize("alert", RAISED)
-def test_each_alert_is_raised_once_for_a_rollout(alert: str, tmp_path: Path) -> None:
-    series, at = RAISED[alert]
-    _tested(tmp_path, series, at, alert, is_raised=True)
-
-
-@pytest.mark.parametrize("alert", RAISED)
-@pytest.mark.parametrize("series", QUIET, ids=lambda series: next(iter(series)).split("'")[3])
-def test_a_rollout_that_goes_on_raises_nothing(alert: str, series: dict[str, str], tmp_path: Path) -> None:
-    _tested(tmp_path, series, "80m", alert, is_raised=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from repot.cli.new_lines import NewLines
 
 
@@ -34,6 +36,16 @@ def test_a_line_whose_numbers_grow_is_shown_each_quarter_of_a_minute() -> None:
     assert [1, 16, 31] == [number for number, found in looks.items() if found]
     # and two lines that differ in words are two
     assert ["the source finished 1 of 50 runs"] == shown.look("the source finished 1 of 50 runs")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("9", "10"), ("999", "1,000"), ("1", "0.5"), ("12.5", "1.2e+06"), ("0.5", "6.1e-05"), ("9,999", "1,000,000")],
+)
+def test_a_number_may_be_written_in_another_way(before: str, after: str) -> None:
+    shown = Shown()
+    assert [f"{before} (evidence {before}, needed 1)"] == shown.look(f"{before} (evidence {before}, needed 1)")
+    assert [] == shown.look(f"{after} (evidence {after}, needed 1)")
 
 
 def test_a_line_that_stays_as_it_is_is_not_repeated() -> None:
