@@ -105,10 +105,12 @@ def _sent(files: Iterable[Path], account: Account) -> tuple[dict[str, tuple[str,
             line = json.loads(text)
             if "ids" in line:
                 units[line["unit"]] = (line["kind"], line["ids"])
-            elif line.get("sent"):
+            if line.get("sent"):
                 sent.append(line["unit"])
-            else:
+            elif "raised" in line:
                 raised[line["raised"].partition("(")[0]] += 1
+    # a beat that died before it stored a run sends that slot again
+    sent = list(dict.fromkeys(sent))
     account.unknown_units, account.raised = len(units) - len(sent), dict(raised)
     return units, sent
 
@@ -175,6 +177,10 @@ def show(result: Any) -> None:
     print(f"guarded effects doubled: {len(account.doubled)} {account.doubled or ''}; others again: {account.repeated}")
     print(f"stranded: {result.stranded}; left in RabbitMQ's queues: {result.left_in_queues}")
     print(f"queues for which an election was asked: {result.elected}")
+    print(f"summary: {result.summary}")
+    for side, found in result.sides.items():
+        print(f"{side}: `rollout status` says {found}, the application's signals {result.signals[side]}")
+    print(f"the account of the side that became empty: {result.said}")
     for id_, reason in list(account.failures.items())[:5]:
         print(f"  failed: {id_}: {reason}")
     print(*(f"  lost: {id_}" for id_ in account.lost[:20]), *result.failures, sep="\n")

@@ -1,7 +1,7 @@
 """Kill workers, producers, the controller and both brokers of a rollout, and account for every id.
 
     python benchmarks/rollout_kills.py [--kills 30] [--from redis] [--to rabbitmq] [--ending done|abort] [--seed 1]
-        [--rate 50] [--cluster] [--keep DIRECTORY] [--json]
+        [--rate 50] [--web] [--stops] [--cluster] [--keep DIRECTORY] [--json]
 
 Private servers: the two brokers, and a Redis for the rollout's record, results, leases and the lines of the runs, which
 is not killed. Producers send single tasks, countdowns, ETAs, retries, tasks that send tasks, groups, chains, chords and
@@ -9,7 +9,13 @@ guarded tasks; `repot rollout start` leads. At random instants a process of a po
 controller or a broker is killed with SIGKILL and started again, a broker with its data. A fifth of the kills is kept
 for the drain (with `--ending abort` for the abort, which a person asks for in a step that gives the target half of the
 work or more: a target without work has nothing to lose). A rollout that was aborted by itself, because its target was
-away, is promoted again. When it has ended, the workers of the side that became empty are killed at once: what is left
+away, is promoted again.
+
+With `--web` the producers are a web application under uvicorn with two workers, which two clients ask to send, and a
+beat sends as well; a unit is sent if the answer says so. Kills take a worker of uvicorn, and the beat. With `--stops` a
+broker is also stopped (SIGSTOP) for up to four seconds, and RabbitMQ has a memory alarm for as long.
+
+When it has ended, the workers of the side that became empty are killed at once: what is left
 there is stranded.
 
 Every id of a unit whose sending returned must have finished. Ids that did not are told apart:
@@ -21,6 +27,9 @@ Every id of a unit whose sending returned must have finished. Ids that did not a
 - `by chord`: all parts are counted in the result backend, and the worker that was to send the body was killed;
 - `lost`: none of these.
 
+Beside them it prints what `repot rollout status --json` says of each side and what the application's own signals
+counted; of the side that became empty, by how much the account is open, and which messages and runs it does not have.
+
 Exits with 4 if one is lost, if a guarded effect happened more often than its policy allows, if something is stranded,
 or if the rollout did not end.
 """
@@ -31,10 +40,12 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -54,22 +65,35 @@ from repot.errors import DeadlineExceeded, RepotError
 from repot.rollout.phases import Phase
 from repot.rollout.rollout import open_rollout
 from repot.routing.choice import Side
-from repot.testbed import ReapedProcess, rabbitmq_cluster, redis_server, standalone_rabbitmq, standalone_redis
+from repot.testbed import (
+    LOOPBACK,
+    ReapedProcess,
+    free_port,
+    rabbitmq_cluster,
+    redis_server,
+    standalone_rabbitmq,
+    standalone_redis,
+)
+from repot.testbed.nodes import is_listened_on
 from repot.testbed.rabbitmq_faults import management
 from repot.testbed.rabbitmqctl import evaluate
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from repot.brokers import Broker
+    from repot.routing.record import RolloutRecord
     from repot.testbed.nodes import Node, NodeBroker
 
 NAME, QUEUE = "storm", "storm"
 #: Victim -> how often of ten kills.
 WEIGHTS = {"pool process": 2, "worker": 2, "producer": 1, "controller": 2, "source": 1.5, "target": 1.5}
+#: The same with `--web` and with `--stops`.
+_WEB, _STOPS = {"beat": 1}, {"source stopped": 1, "target stopped": 1, "memory alarm": 1}
 _PAUSES_S, _PAUSES_AT_THE_END_S = (0.5, 4.0), (0.2, 2.0)
-_AWAY_S = (0.0, 2.0)
+_AWAY_S, _STOPPED_S = (0.0, 2.0), (0.5, 4.0)
 _RESERVED = 0.2
 _FIRST_AFTER_S = 10
 #: A person asks for the abort at this step, so many seconds after it began: the target must have work by then.
@@ -116,13 +140,16 @@ class Kept:
 class Crew:
     """All processes of the experiment."""
 
-    def __init__(self, settings: ExplicitSettings, directory: Path, plan: list[str], rate: float, seed: int) -> None:
+    def __init__(self, settings: ExplicitSettings, directory: Path, plan: list[str], given: Any) -> None:
         self._settings, self._directory, self._plan = settings, directory, plan
-        self._number = 0
+        self._number, self._port = 0, free_port()
+        rate, seed = given.rate, given.seed
         self.workers = {
             side: [Kept(f"{side} worker", lambda side=side: self._worker(side)) for _ in range(2)] for side in Side
         }
-        self.producers = [Kept("producer", lambda: self._producer(rate / 2, seed)) for _ in range(2)]
+        self.sending = [Kept("web", self._web), Kept("beat", self._beat)] if given.web else []
+        urls = [f"http://{LOOPBACK}:{self._port}"] if given.web else []
+        self.producers = [Kept("producer", lambda: self._producer(rate / 2, seed, *urls)) for _ in range(2)]
         self.controller = Kept("controller", self._controller)
 
     def _next(self, name: str) -> str:
@@ -133,19 +160,32 @@ class Crew:
         settings = self._settings.replace(rollout_side=side.value)
         return start_worker(self._next(f"{side}-worker"), QUEUE, settings, self._directory, 2)
 
-    def _run(self, name: str, *words: str) -> ReapedProcess:
+    def _run(self, name: str, *words: str, **variables: str) -> ReapedProcess:
         environment = child_environment(self._settings) | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment |= variables
         return ReapedProcess(
             [sys.executable, *words],
             log=self._directory / f"{name}.log",
             environment=environment | {"TMPDIR": str(self._directory)},
         )
 
-    def _producer(self, rate: float, seed: int) -> ReapedProcess:
+    def _producer(self, rate: float, seed: int, *urls: str) -> ReapedProcess:
         name = self._next("producer")
         program = str(Path(__file__).with_name("rollout_storm_producer.py"))
         file = str(self._directory / f"{name}.sent")
-        return self._run(name, program, file, str(rate), f"{seed} {name}")
+        return self._run(name, program, file, str(rate), f"{seed} {name}", *urls)
+
+    def _web(self) -> ReapedProcess:
+        options = ("--host", LOOPBACK, "--port", str(self._port), "--workers", "2", "--log-level", "warning")
+        started = self._run(self._next("web"), "-m", "uvicorn", "rollout_storm_web:web", *options)
+        wait_until(lambda: is_listened_on(self._port), within_s=60, what="uvicorn listens")
+        return started
+
+    def _beat(self) -> ReapedProcess:
+        name = self._next("beat")
+        schedule, sent = (str(self._directory / f"{name}.{kind}") for kind in ("schedule", "sent"))
+        words = ("-m", "celery", "-A", self._settings.app, "beat", "--schedule", schedule, "--pidfile", "")
+        return self._run(name, *words, STORM_BEAT=sent)
 
     def _controller(self) -> ReapedProcess:
         return self._run(self._next("controller"), "-m", "repot", "rollout", "start", NAME, *self._plan, "--execute")
@@ -163,7 +203,7 @@ class Crew:
 
     def keep(self, *, controller: bool = True) -> None:
         """Start again what has ended by itself."""
-        for one in (*(one for side in self.workers.values() for one in side), *self.producers):
+        for one in (*(one for side in self.workers.values() for one in side), *self.sending, *self.producers):
             one.keep()
         if controller:
             self.controller.keep()
@@ -178,13 +218,16 @@ class Crew:
         for one in self.producers:
             one.process.signal(signal.SIGTERM)
         wait_until(
-            lambda: all(one.process.exit_code is not None for one in self.producers), within_s=60, what="producers end"
+            lambda: all(one.process.exit_code is not None for one in self.producers), within_s=120, what="producers end"
         )
         self.producers.clear()
+        while self.sending:
+            self.sending.pop().process.stop()
 
     def stop(self) -> None:
         """Kill all."""
-        for one in (*(one for side in self.workers.values() for one in side), *self.producers, self.controller):
+        workers = (one for side in self.workers.values() for one in side)
+        for one in (*workers, *self.producers, *self.sending, self.controller):
             one.process.stop()
 
 
@@ -205,6 +248,42 @@ class Result:
     elected: list[str] = field(default_factory=list)
     account: Account = field(default_factory=Account)
     failures: list[str] = field(default_factory=list)
+    #: By side: what `rollout status` says, and what the application's signals counted.
+    sides: dict[str, dict[str, int]] = field(default_factory=dict)
+    signals: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: The last entry of the history: the account of the side that became empty.
+    said: str = ""
+    emptied: str = ""
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """Return what counts."""
+        account = self.account
+        causes = Counter(cause for cause in account.missing.values())
+        ids = sum(found["ids"] for found in account.kinds.values())
+        return {
+            "accepted": ids,
+            "lost": causes["lost"],
+            "guarded twice": len(account.doubled),
+            "stranded": sum(self.stranded.values()),
+            "parked": causes["parked"],
+            "by redis": causes["by redis"],
+            "by chord": causes["by chord"],
+            **self._account_of_the_side(),
+        }
+
+    def _account_of_the_side(self) -> dict[str, int]:
+        """Return by how much the account of the side that became empty says that it is open, and what it misses."""
+        said = re.search(r"(\d+) messages sent there, (\d+) tasks finished there(?:, (\d+) sent again)?", self.said)
+        if said is None:
+            return {}
+        sent, finished, again = (int(one or 0) for one in said.groups())
+        signals = self.signals[self.emptied]
+        return {
+            "account: not ended": sent - finished - again,
+            "account: sends not counted": signals["published"] - sent,
+            "account: ends not counted": signals["ended"] - finished - again,
+        }
 
     @property
     def is_good(self) -> bool:
@@ -219,7 +298,7 @@ class Storm:
     def __init__(self, brokers: dict[Side, NodeBroker], store_url: str, directory: Path, given: Any) -> None:
         self._brokers, self._directory, self._given = brokers, directory, given
         self._rng = random.Random(f"{given.seed} {given.ending}")  # noqa: S311 - to be repeated
-        rabbit = next((one for one in brokers.values() if "amqp" in one.primary.launched.url), None)
+        rabbit = next((one for one in brokers.values() if _is_rabbit(one)), None)
         self.settings = ExplicitSettings(
             app="rollout_storm_app",
             broker_url=_url(brokers[Side.SOURCE]),  # type: ignore[arg-type]
@@ -249,10 +328,11 @@ class Storm:
     def run(self) -> Result:
         """Run from the start to the account."""
         kills = self._planned()
-        bake_s = max(5, round(self._given.kills * 0.7))
+        # an abort is asked for within a step: until then no one may be the last
+        bake_s = max(5, round(self._given.kills * (0.7 if self._given.ending == "done" else 4)))
         plan = ["--steps", "10,50,100", "--bake", f"{bake_s}s", "--samples", "50", "--tolerance", "0.05"]
         begun = monotonic()
-        crew = Crew(self.settings, self._directory, plan, self._given.rate, self._given.seed)
+        crew = Crew(self.settings, self._directory, plan, self._given)
         with ExitStack() as stack:
             opened = stack.enter_context(open_rollout(NAME, self.settings))
             stack.callback(crew.stop)
@@ -266,14 +346,13 @@ class Storm:
             self.result.phase = self._phase()
             self.result.seconds = monotonic() - begun
             empty = Side.SOURCE if self.result.phase == Phase.DONE else Side.TARGET
+            self.result.emptied = str(empty)
             crew.dismiss(empty)
             self._join()
             _CLOCK.wait(5)
             crew.end_producers()
             self._settle(crew)
-            self.result.history = [
-                f"{one.phase} at {one.weights.default:.0%}: {one.why}" for one in opened.records.history(NAME)
-            ]
+            self._compare(crew, opened.records.history(NAME))
         self.result.stranded = self._left(empty)
         self.result.left_in_queues = self._not_empty()
         self._judge()
@@ -286,11 +365,12 @@ class Storm:
 
     def _planned(self) -> list[str]:
         """Return the victims; each kind in its share, in random order."""
-        total = sum(WEIGHTS.values())
-        found = [name for name, weight in WEIGHTS.items() for _ in range(round(self._given.kills * weight / total))]
+        weights = WEIGHTS | (_WEB if self._given.web else {}) | (_STOPS if self._given.stops else {})
+        total = sum(weights.values())
+        found = [name for name, weight in weights.items() for _ in range(round(self._given.kills * weight / total))]
         self._rng.shuffle(found)
         while len(found) < self._given.kills:
-            found.append(self._rng.choice(list(WEIGHTS)))
+            found.append(self._rng.choice(list(weights)))
         return found[: self._given.kills]
 
     def _strike_all(self, crew: Crew, kills: list[str]) -> None:
@@ -357,18 +437,47 @@ class Storm:
                 _kill_child(self._rng.choice(workers).process)
             case "worker":
                 self._rng.choice(workers).kill()
+            case "producer" if crew.sending:
+                _kill_child(crew.sending[0].process, "spawn_main")
             case "producer":
                 self._rng.choice(crew.producers).kill()
             case "controller":
                 crew.controller.kill()
+            case "beat":
+                crew.sending[1].kill()
             case _:
-                side = Side(victim)
-                if side in self._restarts:
-                    self._restarts[side].join()
-                node, away_s = self._rng.choice(self._brokers[side].nodes), self._rng.uniform(*_AWAY_S)
-                node.kill()
-                self._restarts[side] = Thread(target=self._restart, args=(side, node, away_s))
-                self._restarts[side].start()
+                self._strike_broker(victim)
+
+    def _strike_broker(self, victim: str) -> None:
+        if victim == "memory alarm":
+            side = next(side for side, one in self._brokers.items() if _is_rabbit(one))
+            self._disturb(side, self._hold, self._brokers[side].out_of_memory())  # type: ignore[attr-defined]
+        elif victim.endswith(" stopped"):
+            side = Side(victim.removesuffix(" stopped"))
+            self._disturb(side, self._hold, self._brokers[side].paused())
+        else:
+            side = Side(victim)
+            self._await(side)
+            node, away_s = self._rng.choice(self._brokers[side].nodes), self._rng.uniform(*_AWAY_S)
+            node.kill()
+            self._disturb(side, self._restart, node, away_s)
+
+    def _await(self, side: Side) -> None:
+        if side in self._restarts:
+            self._restarts[side].join()
+
+    def _disturb(self, side: Side, what: Callable[..., None], *arguments: Any) -> None:
+        """Do something to a broker, when what was done to it before is over."""
+        self._await(side)
+        self._restarts[side] = Thread(target=what, args=(side, *arguments))
+        self._restarts[side].start()
+
+    def _hold(self, side: Side, disturbed: AbstractContextManager[None]) -> None:
+        try:
+            with disturbed:
+                _CLOCK.wait(self._rng.uniform(*_STOPPED_S))
+        except RepotError as error:
+            self.result.failures.append(f"{side}: {error.message}")
 
     def _restart(self, side: Side, node: Node, away_s: float) -> None:
         _CLOCK.wait(away_s)
@@ -403,7 +512,7 @@ class Storm:
 
     def _not_empty(self) -> dict[str, int | None]:
         """Return the queues of RabbitMQ that hold messages, or do not say how many."""
-        rabbits = [one.primary for one in self._brokers.values() if "amqp" in one.primary.launched.url]
+        rabbits = [one.primary for one in self._brokers.values() if _is_rabbit(one)]
         queues = [queue for one in rabbits for queue in management(one).get("/api/queues")]
         return {queue["name"]: queue.get("messages") for queue in queues if queue.get("messages") != 0}
 
@@ -419,12 +528,24 @@ class Storm:
             for queue in [name for name, count in self._not_empty().items() if count is None]:
                 self.result.elected.append(queue)
                 for one in self._brokers.values():
-                    if "amqp" in one.primary.launched.url:
+                    if _is_rabbit(one):
                         evaluate(one.primary.launched.variables, _ELECT.format(queue=queue))
 
     def _account(self, gone: list[str] | None = None, dead: set[str] | None = None) -> Account:
-        files = sorted(self._directory.glob("producer-*.sent"))
+        files = sorted(self._directory.glob("*.sent"))
         return account_of(files, self._results, self.settings, gone or [], dead or set())
+
+    def _compare(self, crew: Crew, history: list[RolloutRecord]) -> None:
+        """Read what the rollout counted on each side beside what the application's signals did."""
+        said = json.loads(crew.command("status", NAME, "--json"))["sides"]
+        self.result.history = [f"{one.phase} at {one.weights.default:.0%}: {one.why}" for one in history]
+        self.result.said = self.result.history[-1]
+        for side in Side:
+            self.result.sides[side] = {name: said[side][name] for name in ("sent", "finished", "retried")}
+            self.result.signals[side] = {
+                name: int(self._results.hget(f"{self.settings.lease_prefix}:{name}", side) or 0)
+                for name in ("published", "ended")
+            }
 
     def _left(self, side: Side) -> dict[str, int]:
         """Return what the side that became empty holds, once its broker can say."""
@@ -447,9 +568,15 @@ class Storm:
         self.result.account = self._account(gone, dead)
 
 
-def _kill_child(process: ReapedProcess) -> None:
+def _kill_child(process: ReapedProcess, named: str = "") -> None:
+    """Kill one of its children; `named` is in its command, as a spawned process has a helper beside."""
     with suppress(psutil.Error, IndexError):
-        random.choice(psutil.Process(process.pid).children()).kill()  # noqa: S311
+        children = psutil.Process(process.pid).children()
+        random.choice([one for one in children if named in " ".join(one.cmdline())]).kill()  # noqa: S311
+
+
+def _is_rabbit(broker: NodeBroker) -> bool:
+    return "amqp" in broker.primary.launched.url
 
 
 def _opened(broker: NodeBroker) -> Broker:
@@ -478,6 +605,8 @@ def main() -> int:
     parser.add_argument("--ending", choices=("done", "abort"), default="done")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=50, help="tasks a second")
+    parser.add_argument("--web", action="store_true", help="producers are a web application, and a beat")
+    parser.add_argument("--stops", action="store_true", help="brokers are also stopped, and RabbitMQ has an alarm")
     parser.add_argument("--cluster", action="store_true", help="RabbitMQ is a cluster of three nodes")
     parser.add_argument("--keep", type=Path, help="directory for the logs")
     parser.add_argument("--json", action="store_true")

@@ -1,14 +1,19 @@
-"""The application of `benchmarks/rollout_kills.py`: runs and effects are lines in a Redis that is not killed."""
+"""The application of `benchmarks/rollout_kills.py`: runs and effects are lines in a Redis that is not killed.
+
+So are counts of what was published and of what ended, by side, which its own signals count beside the rollout. With
+`STORM_BEAT` in the environment it has a schedule, and what is published is a line in that file, as a producer has it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from functools import cache
+from pathlib import Path
 from threading import Event
 from typing import Any
 
-from celery import Celery, Task
+from celery import Celery, Task, signals
 from redis import Redis
 
 import repot
@@ -25,6 +30,12 @@ app.conf.task_publish_retry_policy = {
 }
 repot.configure(app)
 
+if beat_file := os.environ.get("STORM_BEAT"):
+    app.conf.beat_schedule = {
+        "note": {"task": "rollout_storm_app.note", "schedule": 1.0},
+        "parent": {"task": "rollout_storm_app.parent", "schedule": 3.0, "args": ([],)},
+    }
+
 QUICK = Backoff(base_s=0.2, cap_s=1)
 
 
@@ -34,6 +45,32 @@ def store() -> Any:
     settings = configured_with(app)
     assert settings is not None
     return Redis.from_url(settings.result_backend.reveal())
+
+
+def _count(key: str, side: str) -> None:
+    settings = configured_with(app)
+    assert settings is not None
+    store().hincrby(f"{settings.lease_prefix}:{key}", side, 1)
+
+
+@signals.after_task_publish.connect  # type: ignore[untyped-decorator,unused-ignore]
+def _published(sender: str, headers: dict[str, Any], **_: Any) -> None:
+    """Count a message of this application, by the side that its stamp names."""
+    if not sender.startswith(f"{__name__}."):
+        return
+    _count("published", str(headers.get("repot_rollout", "")).rpartition(":")[2])
+    if beat_file:
+        line = {"unit": headers["id"].partition("-")[0], "kind": "beat", "ids": [headers["id"]], "sent": True}
+        with Path(beat_file).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+@signals.task_postrun.connect  # type: ignore[untyped-decorator,unused-ignore]
+def _ended(task: Any, **_: Any) -> None:
+    """Count a run, also one that is sent again."""
+    settings = configured_with(app)
+    if task.name.startswith(f"{__name__}.") and settings is not None:
+        _count("ended", str(settings.rollout_side))
 
 
 def ran(task: Any, what: str = "ran", after_s: float = 0.0, order: str = "") -> str:

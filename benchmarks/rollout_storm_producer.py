@@ -1,8 +1,9 @@
 """A producer of `benchmarks/rollout_kills.py`; a process that may be killed.
 
-    python benchmarks/rollout_storm_producer.py FILE TASKS_A_SECOND SEED
+    python benchmarks/rollout_storm_producer.py FILE TASKS_A_SECOND SEED [URL]
 
-Before each unit it appends a line with the ids that must finish, after it a line with what became of the sending.
+Before each unit it appends a line with the ids that must finish, after it a line with what became of the sending. With
+the address of `rollout_storm_web.py` it is a client: it asks that application to send, whose answer has the ids.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from datetime import UTC, datetime, timedelta
 from threading import Event
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 from celery import chain, chord, group
@@ -101,9 +104,25 @@ KINDS: dict[str, tuple[int, Callable[[str, random.Random], Unit]]] = {
 }
 
 
+#: Seconds; an answer that comes later confirms nothing.
+_ANSWERS_WITHIN_S = 120
+
+
+def _asked(url: str, kind: str, unit: str) -> Unit:
+    """Return a unit that the web application sends; its ids are known with the answer."""
+    ids: list[str] = []
+
+    def send() -> None:
+        request = Request(f"{url}/units/{quote(kind)}/{unit}", method="POST")  # noqa: S310 - our own server
+        with urlopen(request, timeout=_ANSWERS_WITHIN_S) as answer:  # noqa: S310
+            ids.extend(json.load(answer))
+
+    return ids, send
+
+
 def main() -> None:
     """Send until SIGTERM."""
-    path, rate, seed = sys.argv[1:]
+    path, rate, seed, *urls = sys.argv[1:]
     stop, rng = Event(), random.Random(seed)  # noqa: S311 - to be repeated
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -116,16 +135,16 @@ def main() -> None:
     while not stop.wait(max(0, due - monotonic())):
         kind = rng.choices(names, weights)[0]
         unit = uuid4().hex[:12]
-        ids, send = KINDS[kind][1](unit, rng)
-        # a broker that was away is no reason to send all that was missed at once
-        due = max(due, monotonic() - 1) + len(ids) / float(rate)
+        ids, send = _asked(urls[0], kind, unit) if urls else KINDS[kind][1](unit, rng)
         log(unit=unit, kind=kind, ids=ids)
         try:
             send()
         except Exception as error:  # noqa: BLE001 - whatever it is, the unit is unknown
             log(unit=unit, raised=repr(error)[:300])
         else:
-            log(unit=unit, sent=True)
+            log(unit=unit, kind=kind, ids=ids, sent=True)
+        # a broker that was away is no reason to send all that was missed at once
+        due = max(due, monotonic() - 1) + max(len(ids), 1) / float(rate)
 
 
 if __name__ == "__main__":

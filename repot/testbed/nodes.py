@@ -92,7 +92,7 @@ class Node:
         self.launched.process.stop()
         self.runs = False
         wait_until(
-            lambda: not any(map(_is_listened_on, self.ports)), within_s=_GONE_WITHIN_S, what=f"{self.name} is gone"
+            lambda: not any(map(is_listened_on, self.ports)), within_s=_GONE_WITHIN_S, what=f"{self.name} is gone"
         )
 
     def open(self) -> Broker:
@@ -233,7 +233,8 @@ def running(
             return
 
 
-def _is_listened_on(port: int) -> bool:
+def is_listened_on(port: int) -> bool:
+    """Return whether a process accepts connections at a loopback port."""
     with closing(socket.socket()) as probe:
         probe.settimeout(1)
         return probe.connect_ex((LOOPBACK, port)) == 0
