@@ -79,6 +79,8 @@ class Simulated:
     def take(self) -> bool:
         """Take an answer, and send the next request; return whether this turn is over."""
         answer = self.socket.recv(65536)
+        if answer.startswith(b"-"):
+            raise AssertionError(answer)
         _, found, rest = answer.partition(b"\r\nweight\r\n")
         if found:
             self.weight = float(rest.split(b"\r\n", 2)[1])
@@ -104,7 +106,8 @@ class Commands:
     def report(self, process: str, side: Side, number: int) -> bytes:
         """Return the report of one more message."""
         keys = (f"{self._base}:counts:{side}", f"{self._base}:workers", f"{self._base}:reported:{process}:{side}")
-        return packed("EVALSHA", self._sha, "3", *keys, str(number), "3600", "", "", "sent", "1")
+        once = f"{self._base}:once:{side}:0"
+        return packed("EVALSHA", self._sha, "4", *keys, once, str(number), "3600", "", "", "3600", "1", "sent", "1")
 
 
 def packed(*words: str) -> bytes:
