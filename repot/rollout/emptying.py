@@ -187,8 +187,8 @@ def _open(missing: int) -> Iterator[str]:
     """Yield a sentence about what the counts do not explain."""
     if missing > 0:
         yield (
-            f"{missing} of them did not run: they expired, were revoked, or were dead-lettered before a run; or a "
-            "worker was killed before it reported them, which loses a second of counts"
+            f"{missing} of them have no counted end: they expired, were revoked, or were dead-lettered before a run; "
+            "or a worker was killed before it reported them, which loses a second of counts"
         )
     elif missing:
         yield (

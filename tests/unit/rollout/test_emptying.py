@@ -215,7 +215,7 @@ def test_the_account_adds_up_or_says_by_how_much_not(made: Callable[..., Emptied
     side.receive(16, sent=32, succeeded=0, retried=16)
     account = side.look(0).account
     assert account.startswith(
-        "1032 messages sent there, 1000 tasks finished there, 16 sent again; 16 of them did not run"
+        "1032 messages sent there, 1000 tasks finished there, 16 sent again; 16 of them have no counted end"
     )
     side.receive(20)
     assert "; 4 more than were counted as sent" in side.look(1).account
