@@ -93,20 +93,22 @@ class Chaos:
 
     def run(
         self, scenario: str = "", *, task: str = "", args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
-        profile: str = "", guard: bool = True, probe: str = "",
+        profile: str = "", guard: bool = True, probe: str = "", queues: Sequence[str] = (),
     ) -> Result:  # fmt: skip
         """Run a task under a scenario and return the result; without a `task`, one of repot's own.
 
         `guard` is whether guards are active. `probe` is a command that prints the number of effects so
-        far; without one an effect is a run whose body has returned. A scenario that does not apply skips
-        the test; an experiment that cannot be completed fails it.
+        far; without one an effect is a run whose body has returned. `queues` are those that the application's
+        workers consume; by default all that are declared or that tasks are routed to. A scenario that does
+        not apply skips the test; an experiment that cannot be completed fails it.
         """
         __tracebackhide__ = True
         with _explained():
             app = self._app if task else ""
             if task and not app:
                 pytest.fail("no application: @pytest.mark.chaos_app or repot_chaos_app names it", pytrace=False)
-            target = planning.task_of(app, task, tuple(args), dict(kwargs or {}), probe) if task else Target()
+            given = dict(kwargs or {})
+            target = planning.task_of(app, task, tuple(args), given, probe, queues=queues) if task else Target()
             name = planning.scenario_called(scenario or self._scenario).name
             profile = profile or self._profile or planning.profile_for(app)
             plan = planning.plan(names=[name], profiles=[profile], guards=[guard], target=target, seed=self._seed)

@@ -120,6 +120,8 @@ def explain(name: str) -> None:
 )
 @click.option("--probe", metavar="COMMAND", help="A command that prints the number of effects so far. Cells then run "
     "one at a time. Without it, each run whose function returned counts as one effect.")  # fmt: skip
+@click.option("--queues", default="", metavar="NAMES", help="The queues that your workers consume, as for "
+    "`celery worker -Q`. [default: those that are declared, and those that tasks are routed to]")  # fmt: skip
 @click.option("--broker-url", "urls", multiple=True, metavar="URL", help="Use this broker instead of a private one. "
     "The broker itself is not harmed.")  # fmt: skip
 @click.option(
@@ -130,6 +132,8 @@ def explain(name: str) -> None:
     help="A host that --broker-url may name though it is not on this machine.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@click.option("--same-ids", is_flag=True, help="Let the seed decide the task ids: a second run sends the same ids. "
+    "By default they are new in each run.")  # fmt: skip
 @click.option("--repeat", type=click.IntRange(1, 200), default=1, show_default=True, help="Runs of each cell.")
 @click.option(
     "--jobs",
@@ -149,9 +153,11 @@ def run(  # noqa: PLR0913 - one for each option
     task_name: str | None,
     args_json: str | None,
     probe: str | None,
+    queues: str,
     urls: tuple[str, ...],
     hosts: tuple[str, ...],
     seed: int,
+    same_ids: bool,
     repeat: int,
     jobs: int,
     as_json: bool,
@@ -178,7 +184,7 @@ def run(  # noqa: PLR0913 - one for each option
         profiles=profile_names,
         own_profiles=profiles_file,
         guards=_GUARDS[guard] if guard else None,
-        target=planning.target(app_name, task_name, args_json, probe),
+        target=planning.target(app_name, task_name, args_json, probe, same_ids=same_ids, queues=queues),
         brokers=planning.external(urls, hosts),
         seed=seed,
         repeat=repeat,

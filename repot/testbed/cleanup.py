@@ -10,9 +10,11 @@ import amqp
 import redis
 
 from repot.brokers.errors import no_answer
+from repot.brokers.rabbitmq.management import default_management_url, segment
 from repot.brokers.redis.adapter import refusal
 from repot.brokers.redis.client import open_client
 from repot.errors import AccessRefused, BrokerUnreachable
+from repot.testbed.vhosts import VirtualHosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +35,9 @@ class Cleanup(Protocol):
     def transport_options(self, name: str) -> dict[str, Any]:
         """Return options as `TestBroker.transport_options` does."""
 
+    def make_apart(self, name: str) -> str:
+        """Make room for the experiment called `name` alone; return it as the path of an address, empty for the same."""
+
     def remove(self, name: str, queues: Iterable[str], workers: Iterable[str]) -> None:
         """Remove what `TestBroker.clean_up` removes, and the control queues of these workers."""
 
@@ -44,9 +49,15 @@ class RedisCleanup:
     the tasks of other applications, and their workers ours.
     """
 
-    def __init__(self, server: Endpoint, token: str) -> None:
+    def __init__(self, server: Endpoint, token: str, management_url: str = "") -> None:
         """Clean up in the database that the address names."""
+        del management_url
         self._server, self._token = server, token
+
+    def make_apart(self, name: str) -> str:
+        """Make nothing: the prefix separates all keys."""
+        del name
+        return ""
 
     def transport_options(self, name: str) -> dict[str, Any]:
         """Return the prefix."""
@@ -77,10 +88,20 @@ class RedisCleanup:
 class RabbitCleanup:
     """Removes queues that have the token in their names, and exchanges of the same names."""
 
-    def __init__(self, server: Endpoint, token: str) -> None:
+    def __init__(self, server: Endpoint, token: str, management_url: str = "") -> None:
         """Clean up in the virtual host that the address names; the caller has put the token into the queues' names."""
         del token
         self._server = server
+        self._user, password = server.user or "guest", server.password or "guest"
+        address = management_url or default_management_url(server, encrypted=False)
+        self._vhosts = VirtualHosts(address, self._user, password)
+        self._apart: set[str] = set()
+
+    def make_apart(self, name: str) -> str:
+        """Make a virtual host of this name."""
+        self._vhosts.make(name, self._user)
+        self._apart.add(name)
+        return segment(name)
 
     def transport_options(self, name: str) -> dict[str, Any]:
         """Return none: the name separates a queue."""
@@ -88,8 +109,10 @@ class RabbitCleanup:
         return {}
 
     def remove(self, name: str, queues: Iterable[str], workers: Iterable[str]) -> None:
-        """Remove queues and exchanges; of the workers' control queues those without consumers."""
-        del name
+        """Remove queues and exchanges; of the workers' control queues those without consumers; or the virtual host."""
+        if name in self._apart:
+            self._vhosts.delete(name)
+            return
         server = self._server
         connection = amqp.Connection(
             f"{server.host or 'localhost'}:{server.port or 5672}",

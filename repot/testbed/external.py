@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from repot.brokers import open_broker
@@ -15,7 +16,7 @@ from repot.testbed.private_brokers import PRIVATE_BROKERS, PrivateBroker
 from repot.testbed.startup import LOOPBACK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from repot.brokers.port import Broker
 
@@ -27,6 +28,9 @@ class ExternalBroker:
     """The `TestBroker` protocol on an external broker, without the capabilities; of a failover list the first server.
 
     Everything that a campaign creates there carries its token.
+
+    Attributes:
+        first_url: the address of that server, with its user and the virtual host where clients connect.
     """
 
     def __init__(self, url: BrokerUrl, management_url: str = "") -> None:
@@ -37,11 +41,11 @@ class ExternalBroker:
             BrokerUnreachable: it does not answer.
         """
         self.url = url
-        self._url = url.servers[0]
+        self.first_url = url.servers[0]
         self._management_url = management_url
         self.host, self.port = url.addresses[0]
         self.token = secrets.token_hex(4)
-        server = endpoints(self._url)[0]
+        server = endpoints(self.first_url)[0]
         if server.is_encrypted:
             message = f"{server} requires TLS, and an experiment's links are proxies on this machine"
             raise ConfigInvalid(
@@ -49,13 +53,13 @@ class ExternalBroker:
                 hint="The certificate is the broker's, so it cannot be verified behind a proxy. Name a listener "
                 "without TLS, or no broker: a private one is started.",
             )
-        self._cleanup = _private(url).cleanup(server, self.token)
+        self._cleanup = _private(url).cleanup(server, self.token, management_url)
         with closing(self.open()) as broker:
             self.product, self.version = broker.product, broker.version
 
     def url_at(self, port: int) -> str:
         """Return its address behind a loopback port; user, virtual host and options stay the same."""
-        parts = urlsplit(self._url)
+        parts = urlsplit(self.first_url)
         user = "".join(parts.netloc.rpartition("@")[:2])
         return urlunsplit(parts._replace(netloc=f"{user}{LOOPBACK}:{port}"))
 
@@ -63,10 +67,25 @@ class ExternalBroker:
         """Return a prefix of all keys on Redis, nothing on RabbitMQ."""
         return self._cleanup.transport_options(name)
 
-    def open(self, name: str = "") -> Broker:
-        """Connect with the transport options of the experiment called `name`; without a name, with none."""
-        options = self.transport_options(name) if name else None
-        return open_broker(BrokerUrl.parse(self._url), management_url=self._management_url, transport_options=options)
+    def apart(self, name: str) -> Self:
+        """Return itself on Redis, where the keys have a prefix, and on RabbitMQ with a virtual host of that name.
+
+        Raises:
+            AccessRefused: the user may not make a virtual host.
+            ManagementUnreachable: the management API does not answer.
+        """
+        made = copy(self)
+        path = self._cleanup.make_apart(name)
+        if path:
+            made.first_url = urlunsplit(urlsplit(self.first_url)._replace(path=f"/{path}"))
+        return made
+
+    def open(self, name: str = "", options: Mapping[str, Any] | None = None) -> Broker:
+        """Connect with the transport options of the experiment called `name`; without a name, with these alone."""
+        options = {**(options or {}), **(self.transport_options(name) if name else {})}
+        return open_broker(
+            BrokerUrl.parse(self.first_url), management_url=self._management_url, transport_options=options
+        )
 
     def clean_up(self, name: str, queues: Iterable[str]) -> None:
         """Remove all keys with the prefix; or the queues, their exchanges and the workers' control queues."""

@@ -17,7 +17,7 @@ from repot.testbed.startup import ATTEMPTS, LOOPBACK, Launched, wait_until_it_se
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -95,12 +95,13 @@ class Node:
             lambda: not any(map(is_listened_on, self.ports)), within_s=_GONE_WITHIN_S, what=f"{self.name} is gone"
         )
 
-    def open(self) -> Broker:
-        """Connect to it."""
+    def open(self, url: str = "", options: Mapping[str, Any] | None = None) -> Broker:
+        """Connect to it; `url` is its address with another virtual host."""
         return open_broker(
-            BrokerUrl.parse(self.launched.url),
+            BrokerUrl.parse(url or self.launched.url),
             management_url=self.launched.management_url,
             depth_lag_s=2 * TICK_MS / 1000,
+            transport_options=options,
         )
 
 
@@ -148,10 +149,15 @@ class NodeBroker:
         del name
         return {}
 
-    def open(self, name: str = "") -> Broker:
-        """Connect to the primary."""
+    def apart(self, name: str) -> Self:
+        """Return itself: there is no other experiment."""
         del name
-        return self.primary.open()
+        return self
+
+    def open(self, name: str = "", options: Mapping[str, Any] | None = None) -> Broker:
+        """Connect to the primary, as its clients do."""
+        del name
+        return self.primary.open(self.url_at(self.port), options)
 
     def clean_up(self, name: str, queues: Iterable[str]) -> None:
         """Do nothing: it ends soon."""

@@ -29,7 +29,8 @@ class PrivateBroker:
         server: starts a server that no fault is injected into.
         standalone: starts a test broker of one server.
         replicated: starts a test broker of several servers.
-        cleanup: removes what the experiments of one token leave at an address.
+        cleanup: removes what the experiments of one token leave at an address; the last argument is the URL of a
+            management API.
         one_per_case: it starts in a moment, and several experiments on one would disturb each other. On Redis they
             share kombu's `unacked` and the lock of its restore scan, which a killed worker may keep.
     """
@@ -37,7 +38,7 @@ class PrivateBroker:
     server: Callable[[], AbstractContextManager[Server]]
     standalone: Callable[[], AbstractContextManager[TestBroker]]
     replicated: Callable[[], AbstractContextManager[TestBroker]]
-    cleanup: Callable[[Endpoint, str], Cleanup]
+    cleanup: Callable[[Endpoint, str, str], Cleanup]
     one_per_case: bool = False
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _SIZE = 3
 _TOGETHER_WITHIN_S = 60
-_VHOST = segment("/")
 
 
 class RabbitCluster(RabbitFaults):
@@ -89,7 +88,7 @@ class RabbitCluster(RabbitFaults):
         return next(node for node in self.nodes if _erlang_name(node) == name)
 
     def _look(self, node: Node, queue: str) -> dict[str, Any]:
-        found = management(node).get(f"/api/queues/{_VHOST}/{segment(queue)}")
+        found = management(node).get(f"/api/queues/{segment(self.vhost)}/{segment(queue)}")
         if found is None:
             message = f"there is no queue {queue!r}"
             raise ExperimentFailed(message)
@@ -101,7 +100,7 @@ class RabbitCluster(RabbitFaults):
         try:
             if self._look(self.primary, queue)["node"] not in map(_erlang_name, survivors):
                 return False
-            with connected(self.primary) as connection:
+            with connected(self.primary, self.vhost) as connection:
                 connection.channel().queue_declare(queue, passive=True)
         except (BrokerUnreachable, amqp.AMQPError, OSError):
             return False

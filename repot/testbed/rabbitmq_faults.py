@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
 
 import amqp
 
-from repot.brokers.rabbitmq.management import ManagementApi
+from repot.brokers.rabbitmq.management import ManagementApi, segment
 from repot.testbed.nodes import Node, NodeBroker
 from repot.testbed.rabbitmq_node import RabbitPorts, launch_rabbitmq, write_files
 from repot.testbed.rabbitmqctl import command, evaluate
 from repot.testbed.startup import LOOPBACK
+from repot.testbed.vhosts import VirtualHosts
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from repot.testbed.process import ReapedDirectory
 
 _CHANGED_WITHIN_S = 20
+_DEFAULT_VHOST, _USER = "/", "guest"
 
 #: The watermark is set, and the setting that it comes from is kept: it is what the alarm's end restores.
 _ALARM = "vm_memory_monitor:set_vm_memory_high_watermark(0.0)."
@@ -47,7 +50,45 @@ end || {{Name, Value}} <- [{{consumer_timeout, Timeout}}, {{channel_tick_interva
 
 
 class RabbitFaults(NodeBroker):
-    """A RabbitMQ that runs out of memory, limits deliveries, or loses a queue."""
+    """A RabbitMQ that runs out of memory, limits deliveries, or loses a queue.
+
+    Attributes:
+        vhost: where clients connect, and where the queues are to which a fault applies.
+    """
+
+    vhost = _DEFAULT_VHOST
+
+    def apart(self, name: str) -> Self:
+        """Return this RabbitMQ with a virtual host for the experiment called `name`."""
+        made = copy(self)
+        made.vhost = name
+        made.make_vhost()
+        return made
+
+    def make_vhost(self) -> None:
+        """Make the virtual host, unless it is the default one."""
+        if self.vhost != _DEFAULT_VHOST:
+            self._vhosts().make(self.vhost, _USER)
+
+    def url_at(self, port: int) -> str:
+        """Return its address behind another loopback port, with the virtual host."""
+        url = super().url_at(port)
+        return url if self.vhost == _DEFAULT_VHOST else f"{url.removesuffix('//')}/{segment(self.vhost)}"
+
+    def clean_up(self, name: str, queues: Iterable[str]) -> None:
+        """Delete the virtual host: its queues would use memory until the campaign ends."""
+        super().clean_up(name, queues)
+        if self.vhost != _DEFAULT_VHOST and self.primary.runs:
+            self._vhosts().delete(self.vhost)
+
+    def start_again(self, *, wiped: bool = False) -> None:
+        """Start the primary again; a virtual host that went with its data is made again."""
+        super().start_again(wiped=wiped)
+        if wiped:
+            self.make_vhost()
+
+    def _vhosts(self) -> VirtualHosts:
+        return VirtualHosts(self.primary.launched.management_url, _USER, _USER, timeout_s=_CHANGED_WITHIN_S)
 
     @contextmanager
     def out_of_memory(self) -> Iterator[None]:
@@ -81,14 +122,14 @@ class RabbitFaults(NodeBroker):
     @contextmanager
     def delivery_limit(self, queue: str, deliveries: int) -> Iterator[None]:
         """Set the queue's delivery limit by a policy."""
-        variables = self.primary.launched.variables
+        variables, where = self.primary.launched.variables, ("--vhost", self.vhost)
         definition = json.dumps({"delivery-limit": deliveries})
         try:
-            command(variables, "set_policy", "--apply-to", "queues", queue, f"^{re.escape(queue)}$", definition)
+            command(variables, "set_policy", *where, "--apply-to", "queues", queue, f"^{re.escape(queue)}$", definition)
             yield
         finally:
             if self.primary.runs:
-                command(variables, "clear_policy", queue)
+                command(variables, "clear_policy", *where, queue)
 
     def durable(self) -> AbstractContextManager[None]:
         """Change nothing: RabbitMQ is durable."""
@@ -96,15 +137,16 @@ class RabbitFaults(NodeBroker):
 
     def delete_queue(self, queue: str) -> None:
         """Delete it; RabbitMQ cancels its consumers."""
-        with connected(self.primary) as connection:
+        with connected(self.primary, self.vhost) as connection:
             connection.channel().queue_delete(queue)
 
 
 @contextmanager
-def connected(node: Node) -> Iterator[Any]:
+def connected(node: Node, vhost: str = _DEFAULT_VHOST) -> Iterator[Any]:
     """Connect to a node by AMQP; `Any`, because py-amqp has no annotations."""
+    where = f"{LOOPBACK}:{node.port}"
     with closing(
-        amqp.Connection(f"{LOOPBACK}:{node.port}", connect_timeout=5, read_timeout=10, write_timeout=10)
+        amqp.Connection(where, virtual_host=vhost, connect_timeout=5, read_timeout=10, write_timeout=10)
     ) as connection:
         connection.connect()
         yield connection
@@ -112,7 +154,7 @@ def connected(node: Node) -> Iterator[Any]:
 
 def management(node: Node) -> ManagementApi:
     """Return a client of a node's management API."""
-    return ManagementApi(node.launched.management_url, "guest", "guest")
+    return ManagementApi(node.launched.management_url, _USER, _USER)
 
 
 def rabbitmq_node(

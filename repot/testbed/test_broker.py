@@ -6,12 +6,12 @@ capability that it needs; a broker has the methods it can carry out and no other
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from repot.errors import NotApplicable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from repot.brokers.port import Broker
@@ -51,8 +51,15 @@ class TestBroker(Protocol):
     def transport_options(self, name: str) -> dict[str, Any]:
         """Return the `broker_transport_options` that separate the experiment called `name` from other clients."""
 
-    def open(self, name: str = "") -> Broker:
-        """Connect to the primary, with the transport options of the experiment called `name`."""
+    def apart(self, name: str) -> Self:
+        """Return this broker with room for the experiment called `name` alone: its queues have any names there.
+
+        Raises:
+            BrokerUnreachable: it cannot make that room; with what a user has to do.
+        """
+
+    def open(self, name: str = "", options: Mapping[str, Any] | None = None) -> Broker:
+        """Connect to the primary, with the transport options of the experiment called `name` and these."""
 
     def clean_up(self, name: str, queues: Iterable[str]) -> None:
         """Remove what the experiment called `name` left, with these queues of its own. Missing things are ignored.

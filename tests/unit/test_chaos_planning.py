@@ -374,3 +374,28 @@ def test_the_environment_is_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_late_acks_leave_the_prefetch_one_less(profile: str, *, guard: bool, reserves: int) -> None:
     assert reserves == PROFILES[profile].reserves(guard=guard)
+
+
+UNENCODABLE: dict[str, list[object]] = {
+    "json": [object(), {1, object()}, lambda: None],
+    "pickle": [lambda: None],
+    "nosuch": [1],
+}
+
+
+@pytest.mark.parametrize(("serializer", "value"), [(name, one) for name, ones in UNENCODABLE.items() for one in ones])
+def test_arguments_that_cannot_be_sent_are_refused_before_anything_starts(
+    serializer: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task's own serializer decides, not the application's."""
+    source = f"""
+from celery import Celery
+app = Celery("unsent_{serializer}", task_serializer="json")
+@app.task(name="{serializer}.t", serializer="{serializer}")
+def t(*args, **kwargs): ...
+"""
+    (tmp_path / f"unsent_{serializer}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    for args, kwargs in (((value,), {}), ((), {"order": value})):
+        with pytest.raises(ConfigInvalid, match=f"the arguments of {serializer}.t cannot be encoded"):
+            planning.task_of(f"unsent_{serializer}:app", f"{serializer}.t", args, kwargs, "")

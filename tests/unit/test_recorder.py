@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from repot.brokers import Broker
     from repot.chaos.instruments.journal import JournalEvent
-    from repot.testbed.test_broker import TestBroker
 
 
 class Refused(Exception):
@@ -80,8 +80,8 @@ def test_a_fault_waits_for_a_pause_of_the_timers(
 ) -> None:
     """A timer that has just run or is about to is no pause; what was reported long ago says nothing."""
     journal, now = Journal(tmp_path / "journal"), monotonic()
-    broker = SimpleNamespace(open=lambda _: SimpleNamespace(depth_lag_s=0))
-    observer = Observer(journal, cast("TestBroker", broker), "queue", Event())
+    broker = cast("Broker", SimpleNamespace(depth_lag_s=0))
+    observer = Observer(journal, lambda: broker, ("queue",), Event())
     assert not observer.timers_pause("worker", 0.3)
     line = [now - age_s, ALIVE, "worker", 1, "", {"due": [now + due for due in due_s]}]
     journal.path.write_text(json.dumps(line) + "\n")

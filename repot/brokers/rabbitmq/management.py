@@ -15,7 +15,7 @@ from repot.config.http_address import HttpAddress
 from repot.errors import AccessRefused, BrokerUnreachable, ManagementUnreachable, TlsFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from repot.config.endpoints import Endpoint
 
@@ -53,9 +53,13 @@ class ManagementApi:
         """
         # S310: the address is the caller's, http or https
         request = Request(self.address + path, headers=self._headers)  # noqa: S310
+        return self._ask(request, path, json.load)
+
+    def _ask(self, request: Request, path: str, read: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - what `read` returns
+        """Send a request and return what `read` makes of the response; raise as `get` does."""
         try:
             with self._opener.open(request, timeout=self._timeout_s) as response:
-                return json.load(response)
+                return read(response)
         except HTTPError as error:
             return self._refusal(error, path)
         except (OSError, HTTPException, ValueError) as error:

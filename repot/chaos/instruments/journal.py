@@ -22,6 +22,10 @@ REACHED = "reached"
 NEVER_RELEASED = "never released"
 #: A worker sent the task again, to be run at `due`.
 POSTPONED = "postponed"
+#: A process is about to send a message of a task, for the task `by`.
+SENDING = "sending"
+#: The message of a task was sent.
+SENT = "sent"
 #: A guard claimed the lease and runs the task.
 CLAIMED = "claimed"
 #: A guard parked the task for a person to decide.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 from datetime import datetime
@@ -10,6 +11,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from celery import current_task, signals
+from kombu import Queue
 
 from repot.chaos.instruments.failpoints import Failpoints, Phase
 from repot.chaos.instruments.journal import (
@@ -21,6 +23,8 @@ from repot.chaos.instruments.journal import (
     PARKED,
     POSTPONED,
     READY,
+    SENDING,
+    SENT,
     STARTED,
     Journal,
 )
@@ -52,6 +56,7 @@ def record(path: Path) -> None:
         (signals.worker_process_init, main.forked),
         (signals.task_prerun, pool.started),
         (signals.before_task_publish, pool.sending),
+        (signals.after_task_publish, pool.sent),
         (signals.task_postrun, pool.ended),
         (guard_event, pool.answered),
     ):
@@ -83,7 +88,10 @@ class MainProcess:
         """Record that the worker has a message."""
         redelivered = bool(request.delivery_info.get("redelivered"))
         tag = str(request.message.delivery_tag)
-        self._journal.write(DELIVERED, sender.hostname, request.id, name=request.name, redelivered=redelivered, tag=tag)
+        self._journal.write(
+            DELIVERED, sender.hostname, request.id, name=request.name, redelivered=redelivered, tag=tag,
+            root=request.root_id,
+        )  # fmt: skip
         self._failpoints.reach(Phase.RECEIVED, request.id, sender.hostname)
 
     def forked(self, **_: Any) -> None:  # noqa: ANN401
@@ -151,7 +159,11 @@ class PoolProcess:
         """Record that a task is about to run."""
         self._watch_backend(task.backend)
         worker = task.request.hostname
-        self._journal.write(STARTED, worker, task_id, name=task.name, retries=task.request.retries)
+        request = task.request
+        self._journal.write(
+            STARTED, worker, task_id, name=task.name, retries=request.retries, root=request.root_id,
+            follows=_following(request),
+        )  # fmt: skip
         self._failpoints.reach(Phase.STARTED, task_id, worker)
 
     def answered(self, event: GuardEvent, task_id: str, **_: Any) -> None:  # noqa: ANN401
@@ -159,8 +171,10 @@ class PoolProcess:
         if event in _RECORDED:
             self._journal.write(_RECORDED[event], "", task_id)
 
-    def sending(self, headers: Any = None, **_: Any) -> None:  # noqa: ANN401
-        """Record a message with an ETA; a message of the running task itself is its retry."""
+    def sending(self, headers: Any = None, **message: Any) -> None:  # noqa: ANN401
+        """Record a message, and that it has an ETA; a message of the running task itself is its retry."""
+        if headers and headers.get("id"):
+            self._record_sending(headers, message)
         if headers and headers.get("id") and headers.get("eta"):
             wait_s = datetime.fromisoformat(headers["eta"]).timestamp() - time()
             self._journal.write(POSTPONED, "", headers["id"], due=monotonic() + wait_s)
@@ -168,6 +182,20 @@ class PoolProcess:
             self._failpoints.reach(
                 Phase.RETRY_PUBLISH, str(current_task.request.id), str(current_task.request.hostname)
             )
+
+    def _record_sending(self, headers: Any, message: dict[str, Any]) -> None:  # noqa: ANN401
+        by = str(current_task.request.id) if current_task else ""
+        # without queues to declare it goes to the one that its key names
+        queues = [one.name for one in message.get("declare") or () if isinstance(one, Queue)]
+        self._journal.write(
+            SENDING, "", headers["id"], name=headers.get("task"), root=headers.get("root_id"), by=by,
+            queues=queues or [str(message.get("routing_key"))], arguments=_digest(message.get("body")),
+        )  # fmt: skip
+
+    def sent(self, headers: Any = None, **_: Any) -> None:  # noqa: ANN401
+        """Record that a message was sent."""
+        if headers and headers.get("id"):
+            self._journal.write(SENT, "", headers["id"])
 
     def ended(self, task_id: str, task: Any, state: str, **_: Any) -> None:  # noqa: ANN401
         """Record that this process is done with a task."""
@@ -179,3 +207,26 @@ class PoolProcess:
         before_success_stored(
             backend, lambda task_id, request: self._failpoints.reach(Phase.RESULT_STORE, task_id, request.hostname)
         )
+
+
+def _digest(body: Any) -> str:  # noqa: ANN401 - of either protocol
+    """Return a short text that is equal for equal arguments; the journal does not hold them."""
+    arguments = body[:2] if isinstance(body, tuple) else body
+    return hashlib.sha256(repr(arguments).encode()).hexdigest()[:16]
+
+
+def _following(request: Any) -> list[list[str]]:  # noqa: ANN401 - Celery's request
+    """Return the id and the name of each task that is to be sent when this one has succeeded, where that is known.
+
+    A callback without an id gets one when it is sent.
+    """
+    signatures = (*(request.chain or ()), *(request.callbacks or ()), request.chord or {})
+    return [[task, name] for one in signatures for task, name in _first(one)]
+
+
+def _first(signature: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - a dictionary
+    """Return the id and the name of the task of a signature; of a chord, those of its callback; none of a group."""
+    if signature.get("subtask_type") == "chord":
+        return _first((signature.get("kwargs") or {}).get("body") or {})
+    found = (signature.get("options") or {}).get("task_id")
+    return [(str(found), str(signature.get("task")))] if found and signature.get("subtask_type") != "group" else []

@@ -62,7 +62,7 @@ def status(verdict: CellVerdict) -> CellStatus:
     """Return the status of a cell with this verdict."""
     if verdict.is_bad:
         return CellStatus.BAD
-    harmless = verdict.task.is_harmless and verdict.others.is_harmless
+    harmless = all(one.is_harmless for one in (verdict.task, verdict.children, verdict.others))
     return CellStatus.GOOD if harmless and verdict.worker is WorkerOutcome.CONSUMES else CellStatus.NOTE
 
 

@@ -44,6 +44,8 @@ class CellVerdict:
     Attributes:
         task: the verdict on the task under test.
         others: the worst verdict on any other task; OK if all are harmless.
+        children: the worst verdict on any task that the task under test or its children have sent; OK if all are
+            harmless.
         won_twice: whether two runs of a guarded task both ended as the run that counts.
     """
 
@@ -51,10 +53,13 @@ class CellVerdict:
     others: Verdict = Verdict.OK
     worker: WorkerOutcome = WorkerOutcome.CONSUMES
     won_twice: bool = False
+    children: Verdict = Verdict.OK
 
     def __str__(self) -> str:
         """Return the text that the table of expectations has: `lost`, or `ok, others lost, worker hung`."""
         found = [self.task.value]
+        if not self.children.is_harmless:
+            found.append(f"children {self.children.value}")
         if not self.others.is_harmless:
             found.append(f"others {self.others.value}")
         if self.worker is not WorkerOutcome.CONSUMES:
@@ -66,7 +71,8 @@ class CellVerdict:
     @property
     def is_bad(self) -> bool:
         """Whether it is not acceptable: a task was lost or duplicated, or the worker hangs until a person acts."""
-        return self.task.is_bad or self.others.is_bad or self.worker is WorkerOutcome.HUNG or self.won_twice
+        tasks = (self.task, self.children, self.others)
+        return any(one.is_bad for one in tasks) or self.worker is WorkerOutcome.HUNG or self.won_twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +82,12 @@ class TaskResult:
     Attributes:
         role: `under test` for the task that the fault is aimed at. Other tasks have the role `before` (both workers
             work), `waiting` (queued behind the task under test), `after` (the target worker consumes again) or
-            `stranger` (not sent by the experiment).
+            `child` (sent by the task under test or one of its children) or `stranger` (it has no root here).
         error: what its sender got instead of a confirmation; empty for none.
         sent_at: seconds since the task under test was sent.
         effects: how often its effect happened; by the probe if there is one, else by the journal.
+        name: of a child, its task's name; of the others empty.
+        reason: what is known about the verdict beside the history; empty for nothing.
     """
 
     role: str
@@ -89,6 +97,8 @@ class TaskResult:
     sent_at: float
     effects: int
     history: TaskHistory
+    name: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """The application that an experiment's workers and producers run: repot's own, bare Celery, or a user's.
 
 A profile of repot's settings configures it by `repot.configure`. A profile of Celery's settings keeps
-the application's own settings, except the URLs, the queue, and the times that an experiment scales down.
+the application's own settings, except the URLs and the times that an experiment scales down.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 
 from repot.chaos.instruments.recorder import record
+from repot.chaos.runner.application import shared_settings
 from repot.chaos.runner.task_hooks import install_task_hooks
 from repot.config import Role, load
 from repot.errors import AppUnusable
-from repot.upstream.app_servers import forget_servers
+from repot.upstream.app_servers import forget_amqp, forget_servers
 from repot.upstream.sweep_interval import supply_interval
 from repot.worker.app_loader import load_app
 from repot.worker.configure import configure, configured_with
@@ -38,11 +40,15 @@ class AppConfig:
         app: the name of a user's application; empty for repot's own.
         bare: Celery's settings where repot does not configure the application; None where it does.
         transport: transport options that separate experiments on one broker.
+        queues: what the workers of a user's application consume; Celery declares those that the application only uses.
+        idle: a queue of the experiment's, for a worker that does not consume yet.
     """
 
     app: str
     bare: dict[str, Any] | None
     transport: dict[str, Any]
+    queues: tuple[str, ...] = ()
+    idle: str = ""
 
     def write(self, journal: Path) -> None:
         """Write it to a file beside the journal, for the workers."""
@@ -63,11 +69,7 @@ class AppConfig:
             configure(app, settings, role)
         else:
             self._leave_bare(app)
-        options = {
-            name: value
-            for name, value in (app.conf.get("broker_transport_options") or {}).items()
-            if name not in _KEY_NAMES
-        }
+        options = app.conf.get("broker_transport_options") or {}
         # the application's own read and write URLs would take precedence over broker_url
         url = settings.broker_url.reveal()
         app.conf.update(
@@ -79,17 +81,29 @@ class AppConfig:
             # private servers have no TLS
             broker_use_ssl=False,
             redis_backend_use_ssl=None,
-            task_default_queue=settings.queue_names[0],
-            # the application does not define the queue of an experiment
-            task_create_missing_queues=True,
         )
-        if role is Role.CLIENT and self.app:
-            app.conf.update({name: load_app(self.app).conf.get(name) for name in _SHARED})
+        if not self.app:
+            app.conf.task_default_queue = settings.queue_names[0]
+        elif role is Role.CLIENT:
+            app.conf.update(shared_settings(load_app(self.app)))
         if role is Role.WORKER and settings.journal:
             record(settings.journal)
             install_task_hooks(settings.journal)
         forget_servers(app)
         require_own_broker(app, settings)
+        if self.app:
+            self._declare(app)
+
+    def _declare(self, app: Celery) -> None:
+        """Declare the queues that the application uses by name, as Celery does on their first use, and the idle one."""
+        # what was declared before is of another configuration
+        forget_amqp(app)
+        queues = app.amqp.queues
+        for name in self.queues:
+            # without task_create_missing_queues some may be refused; so are the messages to them
+            with suppress(KeyError):
+                queues[name]
+        queues.add(queues.new_missing(self.idle))
 
     def _leave_bare(self, app: Celery) -> None:
         if configured_with(app) is not None:
@@ -103,8 +117,14 @@ class AppConfig:
         supply_interval()
 
 
-#: Transport options that change the names of Redis keys: the experiment counts keys by their default names.
+#: Transport options that change the names of Redis keys.
 _KEY_NAMES = ("global_keyprefix", "sep", "priority_steps", "unacked_key", "unacked_index_key", "unacked_mutex_key")
+
+
+def key_names(app: Celery) -> dict[str, Any]:
+    """Return the transport options by which an application names its keys on Redis."""
+    options = app.conf.get("broker_transport_options") or {}
+    return {name: options[name] for name in _KEY_NAMES if name in options}
 
 
 def require_own_broker(app: Celery, settings: WorkerSettings) -> None:
@@ -116,14 +136,6 @@ def require_own_broker(app: Celery, settings: WorkerSettings) -> None:
     if {app.conf.broker_read_url, app.conf.broker_write_url} != {settings.broker_url.reveal()}:
         message = "the application overrides the broker URL of the experiment"
         raise AppUnusable(message, hint="Do not set broker_url after the application was configured.")
-
-
-#: Settings that a producer shares with its workers. Otherwise workers reject its messages, or RabbitMQ refuses the
-#: second declaration of a queue.
-_SHARED = (
-    "accept_content", "task_serializer", "task_protocol", "task_default_priority", "task_default_queue_type",
-    "task_create_missing_queue_type", "task_queue_max_priority", "task_default_exchange", "task_default_exchange_type",
-)  # fmt: skip
 
 
 def _path(journal: Path) -> Path:

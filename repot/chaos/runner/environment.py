@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from amqp import AMQPError
 from celery import Celery
@@ -18,8 +19,8 @@ from repot.chaos.faults.context import FaultContext
 from repot.chaos.instruments.failpoints import Failpoints, Phase
 from repot.chaos.instruments.journal import DELIVERED, ENDED, REACHED, READY, Journal
 from repot.chaos.runner.app_under_test import NAME as APP_UNDER_TEST
-from repot.chaos.runner.app_under_test import AppConfig
-from repot.chaos.runner.observer import Observer, Sent
+from repot.chaos.runner.app_under_test import AppConfig, key_names
+from repot.chaos.runner.observer import UNDER_TEST, Observer, Sent
 from repot.chaos.runner.proxies import Proxy
 from repot.chaos.runner.target_task import companion
 from repot.chaos.runner.verdict import Sending
@@ -30,6 +31,7 @@ from repot.errors import BrokerUnreachable, ExperimentFailed, Interrupted, NotAp
 from repot.masking import masked
 from repot.testbed import LOOPBACK
 from repot.waiting import wait_until
+from repot.worker.app_loader import load_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,40 +65,50 @@ class RunEnvironment:
     def __post_init__(self) -> None:
         """Create everything but the workers."""
         case, testbed = self.case, self.testbed
-        test_broker = testbed.test_broker
+        test_broker = self.test_broker = testbed.test_broker
         self.name = case.unique_name(test_broker.token)
         self.directory = testbed.directory / case.name
         self.directory.mkdir(parents=True)
         self.journal = Journal(self.directory / "journal")
         self.failpoints = Failpoints(self.journal)
         self.rng = case.random(testbed.seed, test_broker.token)
-        self.queue = self.name
+        own = testbed.target.application
+        # an application's queues keep their names
+        self.queue = own.queue if own else self.name
+        self.queues = own.queues if own else (self.queue,)
+        self.idle = f"{self.name}-idle"
         # runs last, when all workers have ended
         self.stack.callback(self._clean_up)
+        if own:
+            test_broker = self.test_broker = test_broker.apart(self.name)
         self.link = self.proxy("link", test_broker.port, test_broker.host)
         self.control_link = self.proxy("control", test_broker.port, test_broker.host)
         self.results_link = self.proxy("results", testbed.results.port)
         self.settings = case.profile.worker_settings(
             app=APP_UNDER_TEST,
-            broker_url=testbed.test_broker.url_at(self.control_link.port),
+            broker_url=test_broker.url_at(self.control_link.port),
             result_backend=testbed.results.results_url,
             lease_store=f"sqlite:///{self.directory}/shop.db" if case.profile.in_transaction else testbed.results.url,
             lease_prefix=self.name,
-            queue_names=(self.queue, f"{self.queue}-idle"),
+            **({} if own else {"queue_names": (self.queue, self.idle)}),
             dead_letter_queue="{queue}-dead",
             guard=case.guard,
             journal=self.journal.path,
             status_dir=self.directory / "status",
         )
         effects = self._effect_table() if case.profile.in_transaction else None
-        self.observer = Observer(self.journal, test_broker, self.name, testbed.stop, effects)
-        self.stack.callback(self.observer.close)
         self.app_config = AppConfig(
-            testbed.target.app, case.profile.bare(self.settings), test_broker.transport_options(self.name)
-        )
+            testbed.target.app, case.profile.bare(self.settings), test_broker.transport_options(self.name),
+            self.queues, self.idle,
+        )  # fmt: skip
         self.app_config.write(self.journal.path)
         # a long timeout, unlike the workers': the experiment's own messages must not fail or be sent twice
         self.client = self.client_of(self.settings.replace(socket_timeout=30))
+        keys = key_names(load_app(testbed.target.app)) if own else {}
+        self.observer = Observer(
+            self.journal, lambda: test_broker.open(self.name, keys), self.queues, testbed.stop, effects
+        )
+        self.stack.callback(self.observer.close)
 
     def _effect_table(self) -> EffectTable:
         # only these experiments need SQLAlchemy
@@ -109,8 +121,9 @@ class RunEnvironment:
     def _clean_up(self) -> None:
         """Remove queues and keys from an external broker; a failure does not change the verdict."""
         with suppress(BrokerUnreachable, ExperimentFailed):
-            queues = (self.queue, f"{self.queue}-idle", f"{self.queue}-dead")
-            self.testbed.test_broker.clean_up(self.name, queues)
+            # those of an application are apart
+            queues = () if self.testbed.target.application else (self.queue, self.idle, f"{self.queue}-dead")
+            self.test_broker.clean_up(self.name, queues)
 
     def proxy(self, name: str, port: int, host: str = LOOPBACK) -> Proxy:
         """Create a link to a server that lasts as long as the experiment."""
@@ -132,7 +145,7 @@ class RunEnvironment:
             control_link=self.control_link,
             results_link=self.results_link,
             target=_TargetWorker(lambda: self.target),
-            test_broker=self.testbed.test_broker,
+            test_broker=self.test_broker,
             queue=self.queue,
             tag=lambda: str(
                 next(self.observer.events_of(DELIVERED, self.target.name, self.observer.task_under_test.task)).details[
@@ -143,7 +156,7 @@ class RunEnvironment:
         )
 
     def declare_queues(self) -> None:
-        """Declare both queues: a worker binds all queues for delayed delivery, but declares only those it consumes."""
+        """Declare all queues: a worker binds all queues for delayed delivery, but declares only those it consumes."""
         with self.client.connection_for_write() as connection:
             for queue in self.client.amqp.queues.values():
                 queue.bind(connection.default_channel).declare()
@@ -160,12 +173,12 @@ class RunEnvironment:
         self.say("starting two workers")
         results = self.testbed.results
         over_target_links = self.settings.replace(
-            broker_url=self.testbed.test_broker.url_at(self.link.port),
+            broker_url=self.test_broker.url_at(self.link.port),
             result_backend=results.results_url.replace(f":{results.port}/", f":{self.results_link.port}/"),
         )
-        self.target = self._start(TARGET, self.queue, over_target_links, processes=1)
+        self.target = self._start(TARGET, ",".join(self.queues), over_target_links, processes=1)
         # two processes, to run one task while another runs
-        self.control = self._start(CONTROL, self.settings.queue_names[1], self.settings, processes=2)
+        self.control = self._start(CONTROL, self.idle, self.settings, processes=2)
         self.target.await_ready()
         self.control.await_ready()
 
@@ -191,12 +204,19 @@ class RunEnvironment:
         return sent.task
 
     def send_task_under_test(self, task: str, client: Celery | None = None) -> None:
-        """Send the task under test and note the broker's reply; a sender that hangs is abandoned."""
+        """Send the task under test and note the broker's reply; a sender that hangs is abandoned.
+
+        Raises:
+            ExperimentFailed: its message could not be made, whatever the broker does.
+        """
         scenario, target = self.case.scenario, self.testbed.target
-        sent = self._add_sent("under test", task)
+        sent = self._add_sent(UNDER_TEST, task)
         args, kwargs = target.arguments(scenario)
-        options: dict[str, Any] = {"countdown": scenario.countdown_s} if scenario.countdown_s else {}
+        options: dict[str, Any] = dict(target.application.options) if target.application else {}
+        if scenario.countdown_s:
+            options["countdown"] = scenario.countdown_s
         replies: list[tuple[Sending, str]] = []
+        unmade: list[Exception] = []
 
         def send() -> None:
             try:
@@ -204,6 +224,9 @@ class RunEnvironment:
                 (client or self.client).send_task(name, args, kwargs, task_id=task, queue=self.queue, **options)
             except NOT_SENT as error:
                 replies.append((Sending.UNKNOWN, f"{type(error).__name__}: {masked(str(error))}"))
+            except Exception as error:  # noqa: BLE001 - given to the caller, in another thread
+                # the application's own serializer, router or signal receiver
+                unmade.append(error)
             else:
                 replies.append((Sending.ACCEPTED, ""))
 
@@ -212,6 +235,9 @@ class RunEnvironment:
         sending = Thread(target=send, daemon=True, name="repot-sender")
         sending.start()
         sending.join(_SENT_WITHIN_S)
+        if unmade:
+            message = f"the task was never sent: {type(unmade[0]).__name__}: {masked(str(unmade[0]))}"
+            raise ExperimentFailed(message, hint="A producer of the application gets this error as well.")
         # a later reply does not count: the caller has given up
         sent.sending, sent.error = (replies or [(Sending.UNKNOWN, f"no reply within {_SENT_WITHIN_S} s")])[0]
 
@@ -221,8 +247,13 @@ class RunEnvironment:
         return sent
 
     def new_id(self) -> str:
-        """Return a task id drawn from the seed."""
-        return str(UUID(int=self.rng.getrandbits(128), version=4))
+        """Return a new task id, or the one that the seed and the case decide.
+
+        By default no run repeats the ids of an earlier one: what the application keeps by task id is not found again.
+        """
+        # drawn in either case, so that the amounts of a fault depend on the seed alone
+        drawn = UUID(int=self.rng.getrandbits(128), version=4)
+        return str(drawn if self.testbed.target.same_ids else uuid4())
 
     # waiting
 
@@ -261,18 +292,19 @@ class RunEnvironment:
         `meanwhile` is called before each attempt.
         """
 
-        def consumes() -> bool:
+        def consumes(queue: str) -> bool:
             meanwhile()
             # a connection of its own: one from the pool may lead to a broker that was killed meanwhile
             with suppress(*NOT_SENT), self.client.connection_for_write() as connection:
                 return bool(
                     self.client.control.add_consumer(
-                        self.queue, destination=[self.control.name], reply=True, timeout=2, connection=connection
+                        queue, destination=[self.control.name], reply=True, timeout=2, connection=connection
                     )
                 )
             return False
 
-        self.await_that(consumes, "the control worker consumes")
+        for queue in self.queues:
+            self.await_that(partial(consumes, queue), f"the control worker consumes {queue}")
 
 
 @dataclass(frozen=True, slots=True)

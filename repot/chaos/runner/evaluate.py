@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from repot.chaos.instruments.journal import ALIVE, DELIVERED, NOTICED, READY
 from repot.chaos.report.result import CellVerdict, Notice, Result, TaskResult, Times, Window, WorkerOutcome
-from repot.chaos.runner.observer import Sent
+from repot.chaos.runner.observer import CHILD, UNDER_TEST, Sent
 from repot.chaos.runner.verdict import Sending, Verdict, judge, task_history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from repot.chaos.runner.case import Case, Testbed
     from repot.chaos.runner.observer import Observer
@@ -22,7 +22,7 @@ _SIGNS_OF_LIFE = (ALIVE, DELIVERED, NOTICED, READY)
 #: From harmless to worst.
 _BADNESS = (
     Verdict.OK, Verdict.REDELIVERED, Verdict.RECOVERED, Verdict.REFUSED, Verdict.PARKED,
-    Verdict.LEFT, Verdict.DUPLICATED, Verdict.UNEXPECTED, Verdict.LOST,
+    Verdict.LEFT, Verdict.DUPLICATED, Verdict.UNEXPECTED, Verdict.NEVER_SENT, Verdict.LOST,
 )  # fmt: skip
 
 
@@ -70,21 +70,23 @@ def evaluate(case: Case, observer: Observer, observed: Observation, testbed: Tes
     """Return the result of an experiment, with a verdict for every task id."""
     origin = observer.task_under_test.at
     task_results = tuple(_task_results(observer, observed))
-    under_test = next(one for one in task_results if one.role == "under test")
-    others = max((one.verdict for one in task_results if one.role != "under test"), key=_BADNESS.index)
+    under_test = next(one for one in task_results if one.role == UNDER_TEST)
+    children = _worst(one for one in task_results if one.role == CHILD)
+    others = _worst(one for one in task_results if one.role not in (UNDER_TEST, CHILD))
     notices = tuple(sorted(_notices(observer, observed), key=lambda one: one.at))
     verdict = CellVerdict(
         under_test.verdict,
         Verdict.OK if others.is_harmless else others,
         observed.worker_outcome,
         won_twice=sum(run.claimed and run.state == "SUCCESS" for run in under_test.history.runs) > 1,
+        children=Verdict.OK if children.is_harmless else children,
     )
     return Result(
         cell=case.cell,
         number=case.number,
         seed=testbed.seed,
-        product=observer.test_broker.product,
-        version=observer.test_broker.version,
+        product=testbed.test_broker.product,
+        version=testbed.test_broker.version,
         verdict=verdict,
         expected=_expected(verdict, testbed),
         task_results=task_results,
@@ -98,6 +100,10 @@ def evaluate(case: Case, observer: Observer, observed: Observation, testbed: Tes
     )
 
 
+def _worst(task_results: Iterable[TaskResult]) -> Verdict:
+    return max((one.verdict for one in task_results), key=_BADNESS.index, default=Verdict.OK)
+
+
 def _expected(verdict: CellVerdict, testbed: Testbed) -> CellVerdict | None:
     """Return the expected verdict; where several are possible, the one that occurred or else the likeliest."""
     if not testbed.expected:
@@ -108,15 +114,19 @@ def _expected(verdict: CellVerdict, testbed: Testbed) -> CellVerdict | None:
 def _task_results(observer: Observer, observed: Observation) -> Iterator[TaskResult]:
     events, origin, parked = observer.events, observer.task_under_test.at, observer.parked()
     strangers = [Sent("stranger", task, origin, Sending.NEVER) for task in observer.strangers()]
-    for sent in (*observer.sent, *strangers):
+    for sent in (*observer.followed, *strangers):
         history = task_history(sent.task, events, observer.died)
-        counted = observed.effects if sent.role == "under test" else None
-        verdict = judge(
+        counted = observed.effects if sent.role == UNDER_TEST else None
+        verdict = Verdict.DUPLICATED if sent.repeats else judge(
             history, sending=sent.sending, left=sent.task in observer.unfinished, parked=sent.task in parked,
             effects=counted,
         )  # fmt: skip
         effects = len(history.effects) if counted is None else counted
-        yield TaskResult(sent.role, verdict, sent.sending, sent.error, sent.at - origin, effects, history.since(origin))
+        reason = "" if verdict.is_harmless else sent.reason
+        yield TaskResult(
+            sent.role, verdict, sent.sending, sent.error, sent.at - origin, effects, history.since(origin), sent.name,
+            reason,
+        )  # fmt: skip
 
 
 def _notices(observer: Observer, observed: Observation) -> Iterator[Notice]:

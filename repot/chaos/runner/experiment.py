@@ -32,6 +32,7 @@ from repot.chaos.report.result import Window, WorkerOutcome
 from repot.chaos.runner.environment import NOT_SENT, STEP_WITHIN_S, RunEnvironment
 from repot.chaos.runner.evaluate import Observation, evaluate, silence
 from repot.chaos.runner.observer import POLL_S
+from repot.chaos.runner.verdict import Sending
 from repot.chaos.scenarios.scenario import Needs
 from repot.chaos.scenarios.scenario import SendTime as When
 from repot.errors import BrokerUnreachable, DeadlineExceeded, ExperimentFailed
@@ -115,7 +116,8 @@ class _Experiment:
             left = self.observer.settle() or left
         if outcome is WorkerOutcome.HUNG or left:
             left = self._restart_target_worker()
-        self.observer.read_dead_letters(self.environment.settings.dead_letters_of(self.environment.queue))
+        for queue in self.environment.queues:
+            self.observer.read_dead_letters(self.environment.settings.dead_letters_of(queue))
         observed = Observation(
             target=self.environment.target.name,
             control=self.environment.control.name,
@@ -149,9 +151,10 @@ class _Experiment:
 
     def _send_over_target_link(self, context: FaultContext, task: str) -> None:
         self.environment.start_control_consumer()
-        producer = self.environment.proxy("producer", self.testbed.test_broker.port, self.testbed.test_broker.host)
+        test_broker = self.environment.test_broker
+        producer = self.environment.proxy("producer", test_broker.port, test_broker.host)
         client = self.environment.client_of(
-            self.environment.settings.replace(broker_url=self.testbed.test_broker.url_at(producer.port))
+            self.environment.settings.replace(broker_url=test_broker.url_at(producer.port))
         )
         # a task before the fault opens its connection
         sent = self.environment.send("before", client)
@@ -194,22 +197,34 @@ class _Experiment:
             self._inject_before_receive(context, task)
             return
         if phase is None or phase is Phase.AFTER_ACK:
-            self.environment.send_task_under_test(task)
+            self._send_without_fault(task)
             if phase and (left := self.observer.settle()):
                 message = f"the task did not end without a fault: {left}"
                 raise ExperimentFailed(message)
             self._inject_and_release(context, lambda: None)
             return
         self.environment.failpoints.set(phase, task)
-        self.environment.send_task_under_test(task)
+        self._send_without_fault(task)
         self.environment.await_reached(phase, task)
         self._inject_and_release(context, lambda: self.environment.failpoints.clear(phase, task))
+
+    def _send_without_fault(self, task: str) -> None:
+        """Send the task under test while no fault is active.
+
+        Raises:
+            ExperimentFailed: the broker did not accept it: no verdict on a task that was never there.
+        """
+        self.environment.send_task_under_test(task)
+        sent = self.observer.task_under_test
+        if sent.sending is not Sending.ACCEPTED:
+            message = f"{self.case.name}: the task was not sent, although no fault was active: {sent.error}"
+            raise ExperimentFailed(message)
 
     def _inject_before_receive(self, context: FaultContext, task: str) -> None:
         """Inject the fault while the message is on its way to a frozen worker, or has just arrived there."""
         with ExitStack() as freeze:
             freeze.enter_context(self.environment.target.frozen())
-            self.environment.send_task_under_test(task)
+            self._send_without_fault(task)
             if not self.observer.await_delivered(_DELIVERED_WITHIN_S):
                 # on Redis a frozen worker may not have asked for a message
                 with self._slow_answers(context):

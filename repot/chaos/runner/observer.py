@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 from repot.brokers.browse import Keep
-from repot.chaos.instruments.journal import ALIVE, DELIVERED, PARKED, POSTPONED, STARTED, Follower, Journal
+from repot.brokers.port import Depth
+from repot.chaos.instruments.journal import ALIVE, DELIVERED, PARKED, POSTPONED, Follower, Journal
+from repot.chaos.runner.tree import Child, Tree, strangers, tree_of
 from repot.chaos.runner.verdict import Sending, TaskHistory, task_history
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown
 from repot.waiting import wait_until
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
     from repot.brokers import Broker
     from repot.brokers.browse import Decision
     from repot.brokers.message import Message
-    from repot.brokers.port import Depth
     from repot.chaos.instruments.effect_table import EffectTable
     from repot.chaos.instruments.journal import JournalEvent
-    from repot.testbed.test_broker import TestBroker
+
+#: Roles: the task that the fault is aimed at, and what it and its children send.
+UNDER_TEST, CHILD = "under test", "child"
 
 SETTLED_WITHIN_S = 60
 #: The queue must stay drained this long beyond the age of the broker's counts: on Redis no
@@ -35,6 +38,7 @@ _DRAINED_S = 0.5
 #: queues that are not counted.
 _DRAINED_INCOMPLETE_S = 5
 POLL_S = 0.1
+_COUNTS = ("ready", "unacked", "delayed")
 #: What a worker reports of its timers holds for so long: the most frequent ones run every second.
 _TIMERS_KNOWN_S = 0.6
 _TIMER_LATE_S = 0.1
@@ -42,13 +46,22 @@ _TIMER_LATE_S = 0.1
 
 @dataclass(slots=True)
 class Sent:
-    """A message that the experiment sent; `at` is on the journal's clock."""
+    """A message that the experiment or a task of the tree sent; `at` is on the journal's clock.
+
+    Attributes:
+        name: of the task, where it is a child of the task under test.
+        reason: what is known about the verdict beside the events.
+        repeats: its work was done before, under another id.
+    """
 
     role: str
     task: str
     at: float
     sending: Sending = Sending.ACCEPTED
     error: str = ""
+    name: str = ""
+    reason: str = ""
+    repeats: bool = False
 
 
 @dataclass
@@ -56,8 +69,8 @@ class Observer:
     """Reads the journal, the process table and the broker of one experiment."""
 
     journal: Journal
-    test_broker: TestBroker
-    queue: str
+    connect: Callable[[], Broker]
+    queues: tuple[str, ...]
     stop: Event
     #: Effects that are rows of a database; None where the journal has them.
     effects: EffectTable | None = None
@@ -84,7 +97,7 @@ class Observer:
     @property
     def task_under_test(self) -> Sent:
         """Return the message of the task that the fault is aimed at."""
-        return next(sent for sent in self.sent if sent.role == "under test")
+        return next(sent for sent in self.sent if sent.role == UNDER_TEST)
 
     def events_of(self, kind: str, worker: str, task: str = "") -> Iterator[JournalEvent]:
         """Return the events of a kind and a worker, of one task if it is given."""
@@ -100,15 +113,30 @@ class Observer:
             return False
         return not any(now - _TIMER_LATE_S < due < now + for_s for due in last.details["due"])
 
+    @property
+    def followed(self) -> list[Sent]:
+        """Return all messages that are followed: those of the experiment, and the children of the task under test."""
+        return [*self.sent, *map(self._child, self._tree().children)]
+
     def histories(self) -> list[TaskHistory]:
-        """Return the history of each task that was sent, in the order of sending."""
+        """Return the history of each task that is followed."""
         events = self.events
-        return [task_history(sent.task, events, self.died) for sent in self.sent]
+        return [task_history(sent.task, events, self.died) for sent in self.followed]
 
     def strangers(self) -> list[str]:
-        """Return tasks that ran and that this experiment did not send."""
-        known = {sent.task for sent in self.sent}
-        return sorted({one.task for one in self.events if one.kind == STARTED and one.task not in known})
+        """Return tasks that ran, and whose root this experiment did not send."""
+        roots = {sent.task for sent in self.sent}
+        return strangers(roots, roots | self._tree().ids, self.events)
+
+    def _tree(self) -> Tree:
+        root = next((sent.task for sent in self.sent if sent.role == UNDER_TEST), "")
+        return tree_of(root, self.events) if root else Tree()
+
+    def _child(self, child: Child) -> Sent:
+        reason = "its work was done before, under another id" if child.repeats else ""
+        if child.queues and not set(child.queues) & set(self.queues):
+            reason = f"no worker consumes the queue {', '.join(child.queues)}; --queues names what workers consume"
+        return Sent(CHILD, child.task, child.at, child.sending, "", child.name, reason, child.repeats)
 
     def parked(self) -> set[str]:
         """Return tasks that a guard parked or that have a dead letter."""
@@ -186,9 +214,11 @@ class Observer:
         return True
 
     def counts(self, condition: Callable[[Depth], bool]) -> bool:
-        """Return whether the queue's counts meet a condition; False while they are unknown."""
+        """Return whether the counts of all queues together meet a condition; False while they are unknown."""
         try:
-            return condition(self.broker.depth(self.queue))
+            found = [self.broker.depth(queue) for queue in self.queues]
+            ready, unacked, delayed = (sum(getattr(one, name) for one in found) for name in _COUNTS)
+            return condition(Depth(ready, unacked, delayed=delayed))
         except DepthUnknown:
             return False
         except BrokerUnreachable:
@@ -213,7 +243,7 @@ class Observer:
             BrokerUnreachable: the broker does not answer.
         """
         if self._broker is None:
-            self._broker = self.test_broker.open(self.queue)
+            self._broker = self.connect()
         return self._broker
 
     def close(self) -> None:
@@ -236,16 +266,24 @@ class Observer:
             postponed = {one.task for one in self.events if one.kind == POSTPONED}
             self.unfinished |= {one.task for one in histories if not one.completed and one.task in postponed}
             found.append(f"a task waits to be run again in {due_s:.0f} s")
-        try:
-            depth = self.broker.depth(self.queue)
-            undrained = "" if depth.is_drained else f"{depth.ready} ready and {depth.unacked} unacknowledged"
-        except BrokerUnreachable as error:
-            undrained = f"the broker does not answer: {error.message}"
+        undrained = self._undrained()
         if undrained:
             # the counts do not name tasks
             self.unfinished |= {one.task for one in histories if not one.completed}
-            found.append(f"{undrained} in {self.queue}")
+            found += undrained
         return "; ".join(found) or "no message, but the queue was not drained for long enough"
+
+    def _undrained(self) -> list[str]:
+        """Return a description of what each queue holds; also if that is unknown."""
+        try:
+            found = [(queue, self.broker.depth(queue)) for queue in self.queues]
+        except BrokerUnreachable as error:
+            return [f"the broker does not answer: {error.message}"]
+        return [
+            f"{depth.ready} ready and {depth.unacked} unacknowledged in {queue}"
+            for queue, depth in found
+            if not depth.is_drained
+        ]
 
 
 def _is_dead(pid: int) -> bool:

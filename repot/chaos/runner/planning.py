@@ -7,7 +7,10 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from kombu.serialization import dumps
+
 from repot.chaos.instruments.failpoints import Phase
+from repot.chaos.runner.application import inspect
 from repot.chaos.runner.campaign import Plan, cases
 from repot.chaos.runner.target_task import Target
 from repot.chaos.scenarios import profiles as known
@@ -17,6 +20,7 @@ from repot.chaos.scenarios.scenario import AT, Needs, Scenario
 from repot.config import BrokerUrl, load
 from repot.config.endpoints import endpoints
 from repot.errors import AppUnusable, ConfigInvalid
+from repot.masking import masked
 from repot.testbed.external import ExternalBroker
 from repot.worker.app_loader import load_app
 from repot.worker.configure import configured_with
@@ -24,6 +28,8 @@ from repot.worker.configure import configured_with
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from celery import Celery
 
     from repot.chaos.runner.case import Case
     from repot.chaos.scenarios.profiles import Profile
@@ -148,7 +154,10 @@ def scenario_called(name: str) -> Scenario:
     return found.moved_to(Phase(phase))
 
 
-def target(app: str | None, task: str | None, arguments: str | None, probe: str | None) -> Target:
+def target(
+    app: str | None, task: str | None, arguments: str | None, probe: str | None, *,
+    same_ids: bool = False, queues: str = "",
+) -> Target:  # fmt: skip
     """Return the target task: a user's or repot's own.
 
     Raises:
@@ -156,24 +165,28 @@ def target(app: str | None, task: str | None, arguments: str | None, probe: str 
         AppUnusable: there is no such application.
     """
     if not app:
-        given = {"--task": task, "--args": arguments, "--probe": probe}
+        given = {"--task": task, "--args": arguments, "--probe": probe, "--queues": queues}
         stray = [name for name, value in given.items() if value]
         if stray:
             message = f"{', '.join(stray)} without --app"
             raise ConfigInvalid(message, hint="Name your application, as in --app shop.celery:app.")
-        return Target()
+        return Target(same_ids=same_ids)
     if not task:
         message = "--app without --task"
         raise ConfigInvalid(message, hint="Name the task under test, as in --task shop.tasks.charge.")
     args, kwargs = _arguments(arguments)
-    return task_of(app, task, args, kwargs, probe or "")
+    named = [name for name in queues.split(",") if name]
+    return task_of(app, task, args, kwargs, probe or "", same_ids=same_ids, queues=named)
 
 
-def task_of(app: str, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], probe: str) -> Target:
+def task_of(
+    app: str, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], probe: str, *,
+    same_ids: bool = False, queues: Sequence[str] = (),
+) -> Target:  # fmt: skip
     """Return a user's task.
 
     Raises:
-        ConfigInvalid: the application has no such task.
+        ConfigInvalid: the application has no such task, cannot send these arguments, or no worker would consume it.
         AppUnusable: there is no such application.
         ExperimentFailed: the probe fails.
     """
@@ -182,10 +195,27 @@ def task_of(app: str, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], 
     if task not in found.tasks:
         names = sorted(name for name in found.tasks if not name.startswith(("celery.", "repot.")))
         raise _unknown(names, what="task", name=task)
-    made = Target(app, task, args, kwargs, probe)
+    _require_encodable(found, task, args, kwargs)
+    application = inspect(found, task, args, kwargs, queues)
+    made = Target(app, task, args, kwargs, probe, same_ids, tuple(queues), application)
     # a wrong probe fails now, not after a minute
     made.effects("")
     return made
+
+
+def _require_encodable(app: Celery, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that the task's serializer does not take: no broker would ever get the message.
+
+    Raises:
+        ConfigInvalid: names the serializer, and what it does not take.
+    """
+    serializer = app.tasks[task].serializer or app.conf.task_serializer
+    try:
+        dumps((args, kwargs), serializer=serializer)
+    except Exception as error:
+        # any exception of a serializer that the application registered
+        message = f"the arguments of {task} cannot be encoded as {serializer}: {masked(str(error))}"
+        raise ConfigInvalid(message, hint="A producer would get this error as well; nothing would be sent.") from error
 
 
 def profile_for(app: str) -> str:

@@ -15,6 +15,7 @@ from repot.masking import masked
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from repot.chaos.runner.application import Application
     from repot.chaos.scenarios.profiles import Profile
     from repot.chaos.scenarios.scenario import Scenario
 
@@ -36,6 +37,9 @@ class Target:
         app: the user's application, as for `celery -A`; empty for repot's own task.
         probe: a command that prints the number of effects so far; without one an effect is a run whose body
             has returned.
+        queues: those that the application's workers consume, if the user has named them.
+        application: what the user's application keeps in experiments; None for repot's own task.
+        same_ids: the seed and the case decide the task ids, so a second run sends the same ones.
     """
 
     app: str = ""
@@ -43,6 +47,9 @@ class Target:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     probe: str = ""
+    same_ids: bool = False
+    queues: tuple[str, ...] = ()
+    application: Application | None = None
 
     @property
     def name(self) -> str:
@@ -51,11 +58,12 @@ class Target:
 
     @property
     def options(self) -> str:
-        """Return the options of `repot chaos run` for this task; empty for repot's own."""
-        if not self.app:
-            return ""
-        given = json.dumps(dict(self.kwargs) or list(self.args), default=repr)
-        words = ["--app", self.app, "--task", self.task, "--args", given]
+        """Return the options of `repot chaos run` for this task; for repot's own, those that are not the default."""
+        words = ["--same-ids"] if self.same_ids else []
+        if self.app:
+            given = json.dumps(dict(self.kwargs) or list(self.args), default=repr)
+            words = ["--app", self.app, "--task", self.task, "--args", given, *words]
+            words += ["--queues", ",".join(self.queues)] if self.queues else []
         return shlex.join([*words, "--probe", self.probe] if self.probe else words)
 
     def task_for(self, scenario: Scenario, profile: Profile, *, guard: bool) -> str:

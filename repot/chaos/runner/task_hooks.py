@@ -9,14 +9,15 @@ from celery import signals
 
 from repot.chaos.instruments.failpoints import Failpoints, Phase
 from repot.chaos.instruments.journal import EFFECT, Journal
+from repot.chaos.runner.application import OTHER_TASKS
 from repot.upstream.task_run import wrap_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: Prefixes of the names of tasks that are not the user's.
-_OTHER_TASKS = ("celery.", "repot.")
+#: Celery's task that ends a replaced one: it has the id of the user's.
+_REPLACING = "celery.accumulate"
 
 
 def install_task_hooks(path: Path) -> None:
@@ -39,7 +40,7 @@ class _TaskHooks:
     def install(self, sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
         """Wrap the tasks of a worker that starts."""
         for name, task in sender.app.tasks.items():
-            if not name.startswith(_OTHER_TASKS):
+            if name == _REPLACING or not name.startswith(OTHER_TASKS):
                 wrap_run(task, partial(self._wrapped, task))
 
     def _wrapped(self, task: Any, body: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ANN401

@@ -34,6 +34,8 @@ class Verdict(StrEnum):
     DUPLICATED = "duplicated"
     #: Accepted by the broker, never completed, and no longer on the broker.
     LOST = "lost"
+    #: The rest of a chain, or the callback of a chord, was not sent.
+    NEVER_SENT = "never sent"
     #: It ran, but the experiment did not send it.
     UNEXPECTED = "unexpected"
 
@@ -45,7 +47,7 @@ class Verdict(StrEnum):
     @property
     def is_bad(self) -> bool:
         """Return whether work was lost or duplicated, ran unasked, or is stuck."""
-        return self in (Verdict.DUPLICATED, Verdict.LOST, Verdict.UNEXPECTED, Verdict.LEFT)
+        return self in (Verdict.DUPLICATED, Verdict.LOST, Verdict.NEVER_SENT, Verdict.UNEXPECTED, Verdict.LEFT)
 
 
 class Sending(StrEnum):
@@ -56,6 +58,8 @@ class Sending(StrEnum):
     UNKNOWN = "unknown"
     #: The experiment did not send it.
     NEVER = "never"
+    #: The application was to send it, and did not.
+    DUE = "due"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,8 @@ def judge(history: TaskHistory, *, sending: Sending, left: bool, parked: bool, e
     sent = sending is Sending.ACCEPTED
     if sending is Sending.NEVER:
         return Verdict.UNEXPECTED
+    if sending is Sending.DUE:
+        return Verdict.NEVER_SENT
     if happened > 1:
         return Verdict.DUPLICATED
     if history.completed and happened:

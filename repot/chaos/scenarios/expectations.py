@@ -72,18 +72,20 @@ def parse(text: str) -> CellVerdict:
         ValueError: the text is not a verdict.
     """
     task, *more = text.split(", ")
-    others, worker, twice = Verdict.OK, WorkerOutcome.CONSUMES, False
+    others, children, worker, twice = Verdict.OK, Verdict.OK, WorkerOutcome.CONSUMES, False
     for part in more:
         kind, _, value = part.partition(" ")
         if kind == "others":
             others = Verdict(value)
+        elif kind == "children":
+            children = Verdict(value)
         elif kind == "worker":
             worker = WorkerOutcome(value)
         elif part == "won twice":
             twice = True
         else:
             raise ValueError(text)
-    return CellVerdict(Verdict(task), others, worker, twice)
+    return CellVerdict(Verdict(task), others, worker, twice, children)
 
 
 @cache

@@ -1,0 +1,120 @@
+"""The verdict on applications that were not written for experiments agrees with their own ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.chaos_apps import ledger, run, write_apps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: One process runs all campaigns but the matrix: each uses every processor.
+pytestmark = pytest.mark.xdist_group("campaigns")
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The user's working directory."""
+    write_apps(tmp_path)
+    return tmp_path
+
+
+# children
+
+_ANSWERS = [f"answer d-{number}" for number in range(3)]
+#: A task, its arguments, further options, the settings, the verdict, and what the application has done.
+TREES = {
+    "routed to other queues": (
+        "shop.checkout", '["o"]', (), "redis-stock", "ok", ["checkout o", "mail o", "payment o"],
+    ),
+    "routed to other queues, with repot's settings": (
+        "shop.checkout", '["o"]', (), "amqp-quorum", "ok", ["checkout o", "mail o", "payment o"],
+    ),
+    "a chord": ("llm.chord", '["d"]', (), "redis-late", "ok", [*_ANSWERS, "stored d"]),
+    "a chord on the other broker": ("llm.chord", '["d"]', (), "amqp-late", "ok", [*_ANSWERS, "stored d"]),
+    "a chain": ("llm.chain", '["d"]', (), "redis-stock", "ok", ["answer d", "stored d"]),
+    "a group": ("llm.group", '["d"]', (), "redis-stock", "ok", _ANSWERS),
+    "a callback": ("llm.link", '["d"]', (), "redis-stock", "ok", ["answer d", "stored d"]),
+    "replaced by another task": ("llm.replace", '["d"]', (), "redis-stock", "redelivered", ["answer d"]),
+    "to its own queue": ("etl.extract", "[2]", (), "redis-stock", "ok", ["load 0", "load 1"]),
+    "a child that fails": ("etl.partly", "[]", (), "redis-stock", "ok, children lost", ["load 1"]),
+    "a chain that breaks": ("llm.broken", '["d"]', (), "redis-stock", "ok, children lost", []),
+    "a child that cannot be sent": ("etl.unencodable", "[]", (), "redis-stock", "lost", []),
+    "a retry that sends its children again": (
+        "etl.again", "[1]", (), "redis-stock", "redelivered, children duplicated", ["load 1", "load 1"],
+    ),
+    "to a queue that no worker consumes": ("shop.elsewhere", '["o"]', (), "amqp-stock", "ok, children lost", []),
+    "to a queue that is named": (
+        "shop.elsewhere", '["o"]', ("--queues", "celery,abroad"), "amqp-stock", "ok", ["mail o"],
+    ),
+    "to queues that are not named": (
+        "shop.checkout", '["o"]', ("--queues", "celery"), "redis-stock", "ok, children lost", ["checkout o"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_the_tree_of_a_task_is_judged(directory: Path, name: str) -> None:
+    """Each of its tasks has an outcome, and no two experiments on one broker see each other's queues."""
+    task, args, options, profile, verdict, done = TREES[name]
+    found = run(directory, "no-fault", task, "--args", args, *options, profile=profile)
+    assert verdict == found.verdict, found.talk
+    assert done == ledger(directory, task.partition(".")[0])
+    assert (4 if "lost" in verdict or "duplicated" in verdict else 0) == found.code
+    assert not found.tasks("stranger")
+
+
+def test_the_report_says_which_child_was_lost_and_why(directory: Path) -> None:
+    found = run(directory, "no-fault", "shop.checkout", "--args", '["o"]', "--queues", "celery", "--junit", "junit.xml")
+    children = {one["name"]: (one["verdict"], one["reason"]) for one in found.tasks("child")}
+    why = "no worker consumes the queue {}; --queues names what workers consume"
+    assert {"shop.pay": ("lost", why.format("payments")), "shop.mail": ("lost", why.format("mails"))} == children
+    assert "--queues celery" in found.data["results"][0]["command"]
+    for name in ("shop.pay", "payments"):
+        assert name in (directory / "junit.xml").read_text()
+
+
+def test_children_that_two_runs_have_sent_are_twice(directory: Path) -> None:
+    """The worker is killed before the ACK of a task whose children were sent: both are sent again, under other ids."""
+    found = run(directory, "killed-before-ack", "shop.checkout", "--args", '["o"]', profile="amqp-late")
+    assert "duplicated, children duplicated" == found.verdict
+    assert ["checkout o"] * 2 + ["mail o"] * 2 + ["payment o"] * 2 == ledger(directory, "shop")
+
+
+# what was never sent
+
+
+def test_what_cannot_be_encoded_was_never_sent_and_no_test_passes(pytester: pytest.Pytester) -> None:
+    write_apps(pytester.path)
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.parametrize("profile", ["redis-stock", "amqp-stock"])
+        @pytest.mark.chaos_app("etl:app")
+        def test_it(chaos, profile):
+            chaos.survives("no-fault", task="etl.load", args=[object()], profile=profile)
+    """)
+    found = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    found.assert_outcomes(failed=2)
+    found.stdout.fnmatch_lines(["the arguments of etl.load cannot be encoded as json: *object*"])
+
+
+# ids
+
+
+@pytest.mark.parametrize(("options", "same"), [((), False), (("--same-ids",), True)])
+def test_task_ids_are_new_in_each_run_unless_they_are_to_be_the_same(
+    directory: Path, options: tuple[str, ...], *, same: bool
+) -> None:
+    """What an application keeps by task id is not found again by the next run."""
+    runs = [run(directory, "no-fault", "etl.load", "--args", "[1]", *options) for _ in range(2)]
+    first, second = ({task["history"]["task"] for task in one.tasks("under test")} for one in runs)
+    assert ["ok", "ok"] == [one.verdict for one in runs]
+    assert same == (first == second)
+    command = runs[0].data["results"][0]["command"]
+    assert same == ("--same-ids" in command)

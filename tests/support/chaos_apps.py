@@ -1,0 +1,200 @@
+"""Three applications as a new user would write them, each with a ledger of its effects, and a run of scenarios on them.
+
+An LLM service cuts a document into prompts and joins the answers by a chord; an ETL has early acks and retries; a shop
+has a queue for payments and one for mails, by `task_routes`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from repot.config import inherited_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LEDGER = """
+from pathlib import Path
+
+LEDGER = Path(__file__).with_suffix(".ledger")
+
+def note(*words):
+    with LEDGER.open("a") as ledger:
+        ledger.write(" ".join(map(str, words)) + "\\n")
+"""
+
+LLM = (
+    _LEDGER
+    + """
+from celery import Celery, chain, chord, group
+
+app = Celery("llm", broker="redis://127.0.0.1:1/0", backend="redis://127.0.0.1:1/1")
+app.conf.update(task_acks_late=True, worker_prefetch_multiplier=1)
+
+@app.task(name="llm.answer")
+def answer(prompt):
+    note("answer", prompt)
+    return f"answer to {prompt}"
+
+@app.task(name="llm.store")
+def store(answers, document):
+    note("stored", document)
+
+@app.task(name="llm.ask")
+def ask(document):
+    note("asked", document)
+
+@app.task(name="llm.chord")
+def process(document):
+    chord([answer.s(f"{document}-{number}") for number in range(3)], store.s(document)).apply_async()
+
+@app.task(name="llm.chain")
+def steps(document):
+    chain(answer.s(document), store.s(document)).apply_async()
+
+@app.task(name="llm.bad")
+def bad(document):
+    raise ValueError(document)
+
+@app.task(name="llm.broken")
+def broken(document):
+    chain(bad.s(document), store.s(document)).apply_async()
+
+@app.task(name="llm.group")
+def crowd(document):
+    group(answer.s(f"{document}-{number}") for number in range(3)).apply_async()
+
+@app.task(name="llm.link")
+def link(document):
+    answer.apply_async((document,), link=store.s(document))
+
+@app.task(name="llm.replace", bind=True)
+def replace(self, document):
+    raise self.replace(answer.s(document))
+"""
+)
+
+ETL = (
+    _LEDGER
+    + """
+import time
+from celery import Celery
+
+app = Celery("etl", broker="redis://127.0.0.1:1/0")
+
+@app.task(name="etl.load")
+def load(row):
+    note("load", row)
+
+@app.task(name="etl.bad")
+def bad(row):
+    raise ValueError(row)
+
+@app.task(name="etl.extract")
+def extract(rows):
+    for row in range(rows):
+        load.delay(row)
+
+@app.task(name="etl.partly")
+def partly():
+    load.delay(1)
+    bad.delay(2)
+
+@app.task(name="etl.unencodable")
+def unencodable():
+    load.delay(object())
+
+@app.task(name="etl.again", bind=True, max_retries=2)
+def again(self, row):
+    load.delay(row)
+    if not self.request.retries:
+        raise self.retry(countdown=0)
+
+@app.task(name="etl.long", acks_late=True)
+def long(seconds):
+    time.sleep(seconds)
+    note("long", seconds)
+"""
+)
+
+SHOP = (
+    _LEDGER
+    + """
+from celery import Celery
+from repot.idempotency import PARK, IdempotentTask, Policy
+
+app = Celery("shop", broker="redis://127.0.0.1:1/0")
+app.conf.task_routes = {"shop.pay": {"queue": "payments"}, "shop.m*": {"queue": "mails"}}
+
+@app.task(name="shop.checkout")
+def checkout(order):
+    note("checkout", order)
+    pay.delay(order)
+    mail.delay(order)
+
+@app.task(name="shop.pay", base=IdempotentTask, idempotency=Policy(on_unknown=PARK))
+def pay(order):
+    note("payment", order)
+
+@app.task(name="shop.mail")
+def mail(order):
+    note("mail", order)
+
+@app.task(name="shop.elsewhere")
+def elsewhere(order):
+    mail.apply_async((order,), queue="abroad")
+"""
+)
+
+APPS = {"llm": LLM, "etl": ETL, "shop": SHOP}
+
+
+def write_apps(directory: Path) -> None:
+    """Write the applications as modules of a project."""
+    for name, source in APPS.items():
+        (directory / f"{name}.py").write_text(source)
+
+
+def ledger(directory: Path, app: str) -> list[str]:
+    """Return what an application has done so far, sorted."""
+    path = directory / f"{app}.ledger"
+    return sorted(path.read_text().splitlines()) if path.exists() else []
+
+
+def run(directory: Path, scenario: str, task: str, *options: str, profile: str = "redis-stock") -> Run:
+    """Run `repot chaos run` with a task of one of the applications, in their directory."""
+    app = task.partition(".")[0]
+    environment = inherited_environment(without=("WORKER_", "CELERY_"))
+    environment |= {"TMPDIR": str(directory), "HOME": str(directory)}
+    command = [
+        sys.executable, "-m", "repot", "chaos", "run", scenario, "--app", f"{app}:app", "--task", task,
+        "--profile", profile, "--json", *options,
+    ]  # fmt: skip
+    return Run(subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False))
+
+
+class Run:
+    """What `repot chaos run --json` printed."""
+
+    def __init__(self, process: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.talk = process.returncode, process.stderr
+        self.data: dict[str, Any] = json.loads(process.stdout) if process.stdout else {}
+
+    @property
+    def verdicts(self) -> list[str]:
+        """The verdict of each cell."""
+        return [one["found"] for one in self.data["results"]]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of the only cell, or why it has no verdict."""
+        assert self.data, self.talk
+        (found,) = self.verdicts or [one["why"] for one in self.data["unmeasured"]]
+        return str(found)
+
+    def tasks(self, role: str) -> list[dict[str, Any]]:
+        """The results of the tasks of a role, of all cells."""
+        return [task for one in self.data["results"] for task in one["task_results"] if task["role"] == role]
