@@ -61,6 +61,7 @@
     ├── JobEnded                  exit 5   a job that has ended cannot be cancelled
     ├── SubmissionFailed          exit 3   a job could not be sent
     ├── ExperimentFailed          exit 1   an experiment could not be carried out, so it has no verdict
+    │   └── Inconclusive          exit 1   the fault did not meet the task as the scenario has it
     ├── NotApplicable             exit 2   an experiment does not apply to this broker or this task
     ├── VerdictUnexpected         exit 4   a verdict differs from the table of expectations
     └── Interrupted               exit 130 the user asked to stop
@@ -490,6 +491,14 @@ class SubmissionFailed(RepotError):
 
 class ExperimentFailed(RepotError):
     """An experiment could not be carried out, so it has no verdict."""
+
+
+class Inconclusive(ExperimentFailed):
+    """The fault did not meet the task as the scenario has it, so the experiment has no verdict."""
+
+    def __init__(self, why: str, *, hint: str = "") -> None:
+        """Take the reason."""
+        super().__init__(f"inconclusive: {why}", hint=hint)
 
 
 class NotApplicable(RepotError):

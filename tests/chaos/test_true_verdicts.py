@@ -86,6 +86,28 @@ def test_children_that_two_runs_have_sent_are_twice(directory: Path) -> None:
     assert ["checkout o"] * 2 + ["mail o"] * 2 + ["payment o"] * 2 == ledger(directory, "shop")
 
 
+# the fault meets the task where the scenario has it
+
+#: Settings, the task, and the verdict: celery's prefetch of 4 leaves room behind the task under test, one of 1 none.
+PREFETCHES = {
+    "late acks, a prefetch of 1": ("redis-late", "llm.ask", "lost"),
+    "late acks, a prefetch of 4": ("redis-late", "etl.load", "lost"),
+    "early acks, a prefetch of 4": ("redis-stock", "etl.load", "lost"),
+    "late acks, a prefetch of 1, RabbitMQ": ("amqp-late", "llm.ask", "lost"),
+}
+
+
+@pytest.mark.parametrize("name", PREFETCHES)
+def test_no_step_waits_for_a_reservation_that_the_prefetch_rules_out(directory: Path, name: str) -> None:
+    """The scaled visibility timeout runs meanwhile: the fault would meet the second delivery."""
+    profile, task, verdict = PREFETCHES[name]
+    found = run(directory, "child-killed", task, "--args", "[1]", "--repeat", "3", "--jobs", "2", profile=profile)
+    assert [verdict] * 3 == found.verdicts
+    # seconds since the task was sent
+    assert all(window["begun"] < 5 for one in found.data["results"] for window in one["windows"])
+    assert [] == ledger(directory, task.partition(".")[0])
+
+
 # what was never sent
 
 

@@ -81,7 +81,8 @@ class MainProcess:
 
     def ready(self, sender: Any, **_: Any) -> None:  # noqa: ANN401
         """Record that the worker consumes."""
-        self._journal.write(READY, sender.hostname)
+        quality = getattr(sender, "qos", None)
+        self._journal.write(READY, sender.hostname, prefetch=getattr(quality, "value", None))
         Thread(target=self._report_alive, args=(sender,), daemon=True, name="repot-alive").start()
 
     def delivered(self, sender: Any, request: Any, **_: Any) -> None:  # noqa: ANN401
@@ -90,7 +91,7 @@ class MainProcess:
         tag = str(request.message.delivery_tag)
         self._journal.write(
             DELIVERED, sender.hostname, request.id, name=request.name, redelivered=redelivered, tag=tag,
-            root=request.root_id,
+            root=request.root_id, late=bool(getattr(request.task, "acks_late", False)),
         )  # fmt: skip
         self._failpoints.reach(Phase.RECEIVED, request.id, sender.hostname)
 

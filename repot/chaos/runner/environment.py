@@ -27,7 +27,14 @@ from repot.chaos.runner.verdict import Sending
 from repot.chaos.runner.worker_process import WorkerProcess
 from repot.chaos.runner.workers import start_worker
 from repot.config import Role
-from repot.errors import BrokerUnreachable, ExperimentFailed, Interrupted, NotApplicable
+from repot.errors import (
+    BrokerUnreachable,
+    DeadlineExceeded,
+    ExperimentFailed,
+    Inconclusive,
+    Interrupted,
+    NotApplicable,
+)
 from repot.masking import masked
 from repot.testbed import LOOPBACK
 from repot.waiting import wait_until
@@ -47,6 +54,10 @@ TARGET, CONTROL = "target", "control"
 
 #: A step that takes longer has failed.
 STEP_WITHIN_S = 45
+#: The longest run of a user's task that is waited for.
+LONGEST_BODY_S = 600
+#: The phases that a task reaches after its work, which may take long.
+_AFTER_BODY = (Phase.RETRY_PUBLISH, Phase.AFTER_EFFECT, Phase.RESULT_STORE, Phase.BEFORE_ACK)
 #: A producer that takes longer hangs.
 _SENT_WITHIN_S = 15
 
@@ -106,8 +117,9 @@ class RunEnvironment:
         self.client = self.client_of(self.settings.replace(socket_timeout=30))
         keys = key_names(load_app(testbed.target.app)) if own else {}
         self.observer = Observer(
-            self.journal, lambda: test_broker.open(self.name, keys), self.queues, testbed.stop, effects
-        )
+            self.journal, lambda: test_broker.open(self.name, keys), self.queues, testbed.stop, effects,
+            longest_run_s=LONGEST_BODY_S if own else 0,
+        )  # fmt: skip
         self.stack.callback(self.observer.close)
 
     def _effect_table(self) -> EffectTable:
@@ -270,21 +282,29 @@ class RunEnvironment:
         self.await_that(lambda: any(self.observer.events_of(kind, self.target.name, task)), what, within_s)
 
     def await_reached(self, phase: Phase, task: str) -> None:
-        """Wait until a task waits at the failpoint of a phase.
+        """Wait until a task waits at the failpoint of a phase, for as long as a user's task runs before it.
 
         Raises:
             NotApplicable: the task has ended without reaching it.
+            Inconclusive: the worker has ended, or the task runs for too long.
         """
 
         def reached() -> bool:
             if any(one.details["phase"] == phase for one in self.observer.events_of(REACHED, self.target.name, task)):
                 return True
+            if self.target.has_ended:
+                message = f"the target worker ended before the task reached {phase}"
+                raise Inconclusive(message, hint=f"Its last lines were:\n{self.target.process.log_tail()}")
             if phase is not Phase.BEFORE_ACK and any(self.observer.events_of(ENDED, self.target.name, task)):
                 message = f"the task never reached the phase {phase}"
                 raise NotApplicable(message)
             return False
 
-        self.await_that(reached, f"the task under test reaches {phase}")
+        within_s = LONGEST_BODY_S if self.testbed.target.app and phase in _AFTER_BODY else STEP_WITHIN_S
+        try:
+            self.await_that(reached, f"the task under test reaches {phase}", within_s)
+        except DeadlineExceeded as error:
+            raise Inconclusive(error.message) from error
 
     def start_control_consumer(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Make the control worker consume, by remote control; on Redis it gets no command while it reconnects.

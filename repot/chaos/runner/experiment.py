@@ -27,7 +27,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from repot.chaos.instruments.failpoints import MAX_WAIT_S, Phase
-from repot.chaos.instruments.journal import DELIVERED, ENDED, NEVER_RELEASED, STARTED
+from repot.chaos.instruments.journal import DELIVERED, ENDED, NEVER_RELEASED, READY, SENT, STARTED
 from repot.chaos.report.result import Window, WorkerOutcome
 from repot.chaos.runner.environment import NOT_SENT, STEP_WITHIN_S, RunEnvironment
 from repot.chaos.runner.evaluate import Observation, evaluate, silence
@@ -35,7 +35,7 @@ from repot.chaos.runner.observer import POLL_S
 from repot.chaos.runner.verdict import Sending
 from repot.chaos.scenarios.scenario import Needs
 from repot.chaos.scenarios.scenario import SendTime as When
-from repot.errors import BrokerUnreachable, DeadlineExceeded, ExperimentFailed
+from repot.errors import BrokerUnreachable, DeadlineExceeded, ExperimentFailed, Inconclusive
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -55,12 +55,13 @@ HUNG_AFTER_S = 8
 _DELIVERED_WITHIN_S = 6
 #: Long enough to act in; a worker that waits for each of several answers in turn still gets to its messages.
 _ANSWER_AFTER_MS = 400
-#: A user's own application may reserve fewer tasks.
-_RESERVED_WITHIN_S = 5
+#: More messages behind the task under test show nothing more.
+_MOST_RESERVED = 20
 #: From the beginning of the fault until the target worker has the result of its process: some milliseconds, and a
 #: hundred on a busy machine.
 _PAUSE_S = 0.3
 _PAUSE_WITHIN_S = 10
+_BUSY = "Is the machine too busy for the scaled times? Then try --jobs 1."
 #: A task that no worker has by then is reserved by the frozen one.
 _TAKEN_WITHIN_S = 2
 
@@ -274,6 +275,7 @@ class _Experiment:
                 )
         if scenario.phase is Phase.BEFORE_ACK:
             self._await_pause()
+        self._require_first_delivery()
         frozen = self.environment.target.frozen() if scenario.unseen else nullcontext()
         if scenario.lasts_s == 0:
             with frozen, self._fault(context):
@@ -287,28 +289,50 @@ class _Experiment:
             # a worker takes seconds to end after a fatal error, and answers nothing meanwhile
             self.environment.start_control_consumer(meanwhile=self._restart_ended_workers)
 
+    def _require_first_delivery(self) -> None:
+        """Refuse to inject the fault into a task that the broker has delivered again before, by its own timeout.
+
+        Raises:
+            Inconclusive: the verdict would be that on another scenario.
+        """
+        task = self.observer.task_under_test.task
+        deliveries = sum(one.kind == DELIVERED and one.task == task for one in self.observer.events)
+        sent = sum(one.kind == SENT and one.task == task for one in self.observer.events)
+        if self.case.scenario.fault and deliveries > 1 + sent:
+            message = f"{self.case.name}: the broker delivered the task again before the fault"
+            raise Inconclusive(message, hint=_BUSY)
+
     def _send_waiting(self, *, can_reserve: bool) -> None:
         """Send the tasks that wait behind the task under test: those that the target worker reserves, and one more."""
-        scenario, reserves = self.case.scenario, self.case.profile.reserves(guard=self.case.guard)
+        scenario, reserves = self.case.scenario, self._reserves()
         crowded = scenario.crowded and scenario.needs is not Needs.ANY
         first, *_ = [self.environment.send("waiting") for _ in range(reserves + 1 if crowded else 1)]
-        if reserves and can_reserve:
+        # without a phase a user's task may run for long before the worker has room
+        if reserves and can_reserve and (scenario.phase or not self.testbed.target.app):
             self._await_reserved(first)
 
     def _await_reserved(self, task: str) -> None:
         """Wait until the target worker has a waiting task: the control worker would take it, and hide what is lost.
 
         Raises:
-            DeadlineExceeded: it does not take it, and its application is repot's own.
+            DeadlineExceeded: it does not take it.
         """
-        what = "the target worker reserves a task"
+        self.environment.await_event(DELIVERED, task, "the target worker reserves a task")
+
+    def _reserves(self) -> int:
+        """Return how many messages the target worker reserves beside the one that it runs.
+
+        An application has a prefetch of its own, and perhaps another for each task; its worker has stated it.
+        """
         if not self.testbed.target.app:
-            self.environment.await_event(DELIVERED, task, what)
-            return
-        try:
-            self.environment.await_event(DELIVERED, task, what, _RESERVED_WITHIN_S)
-        except DeadlineExceeded:
-            self.environment.say("the target worker reserves no task behind the task under test")
+            return self.case.profile.reserves(guard=self.case.guard)
+        name = self.environment.target.name
+        *_, ready = self.observer.events_of(READY, name)
+        prefetch = ready.details["prefetch"]
+        received = self.observer.events_of(DELIVERED, name, self.observer.task_under_test.task)
+        held = any(one.details["late"] for one in received)
+        # without a limit it takes all that there is
+        return min(prefetch - held, _MOST_RESERVED) if prefetch else _MOST_RESERVED
 
     def _await_pause(self) -> None:
         """Wait until no timer of the target worker runs for a moment.

@@ -78,6 +78,8 @@ class Observer:
     died: dict[int, float] = field(default_factory=dict)
     #: The experiment is not settled before: a message waits in a queue that is not counted.
     not_before: float = 0
+    #: While a run goes on, `settle` waits for its end, but no longer than this.
+    longest_run_s: float = 0
     #: Tasks that may not have ended at the last deadline of `settle`.
     unfinished: set[str] = field(default_factory=set)
     _dead_letters: set[str] = field(default_factory=set)
@@ -157,12 +159,16 @@ class Observer:
         Raises:
             Interrupted: `stop` was set.
         """
-        drained_since = monotonic()
+        begun = drained_since = monotonic()
         deadline = drained_since + within_s
 
         def settled() -> bool:
-            nonlocal drained_since
+            nonlocal drained_since, deadline
             self.note_deaths()
+            if monotonic() < begun + self.longest_run_s and any(one.is_open for one in self.histories()):
+                deadline = monotonic() + within_s
+            if monotonic() > deadline:
+                raise DeadlineExceeded(self._leftovers())
             due = self._due()
             if due > deadline:
                 # a postponed task waits beyond the deadline
@@ -177,7 +183,8 @@ class Observer:
 
         self.unfinished = set()
         try:
-            wait_until(settled, within_s=within_s, what="all tasks are settled", poll_s=POLL_S, stop=self.stop)
+            most_s = within_s + self.longest_run_s
+            wait_until(settled, within_s=most_s, what="all tasks are settled", poll_s=POLL_S, stop=self.stop)
         except DeadlineExceeded:
             return self._leftovers()
         return ""
