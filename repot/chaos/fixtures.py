@@ -10,6 +10,7 @@ import pytest
 
 from repot.chaos.report.junit import describe
 from repot.chaos.runner import planning
+from repot.chaos.runner.probe import UNNAMED, Probe
 from repot.chaos.runner.session import Session
 from repot.chaos.runner.target_task import Target
 from repot.errors import NotApplicable, RepotError
@@ -17,7 +18,7 @@ from repot.logs import get_logger
 from repot.testbed import rabbitmq_server, redis_server, toxiproxy_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -91,24 +92,28 @@ class Chaos:
         self._profile = profile
         self._seed = seed
 
-    def run(
+    def run(  # noqa: PLR0913 - the options of `repot chaos run`
         self, scenario: str = "", *, task: str = "", args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
-        profile: str = "", guard: bool = True, probe: str = "", queues: Sequence[str] = (),
+        profile: str = "", guard: bool = True, probe: str | Callable[..., object] = "",
+        expect: int | Mapping[str, int] | None = None, queues: Sequence[str] = (),
     ) -> Result:  # fmt: skip
         """Run a task under a scenario and return the result; without a `task`, one of repot's own.
 
-        `guard` is whether guards are active. `probe` is a command that prints the number of effects so
-        far; without one an effect is a run whose body has returned. `queues` are those that the application's
-        workers consume; by default all that are declared or that tasks are routed to. A scenario that does
-        not apply skips the test; an experiment that cannot be completed fails it.
+        `guard` is whether guards are active. `probe` is a command that prints the number of effects so far, or a
+        function of the root id, the arguments and the keyword arguments that returns it; both may give numbers by
+        name. `expect` is how many there are to be, one of each without it. Without a probe an effect is a run whose
+        function has returned. `queues` are those that the application's workers consume; by default all that are
+        declared or that tasks are routed to. A scenario that does not apply skips the test; an experiment that cannot
+        be completed fails it.
         """
         __tracebackhide__ = True
         with _explained():
             app = self._app if task else ""
             if task and not app:
                 pytest.fail("no application: @pytest.mark.chaos_app or repot_chaos_app names it", pytrace=False)
-            given = dict(kwargs or {})
-            target = planning.task_of(app, task, tuple(args), given, probe, queues=queues) if task else Target()
+            counted = Probe(probe, {UNNAMED: expect} if isinstance(expect, int) else expect or {}) if probe else None
+            made = Target(app, task, tuple(args), dict(kwargs or {}), probe=counted, queues=tuple(queues))
+            target = planning.task_of(made) if task else Target()
             name = planning.scenario_called(scenario or self._scenario).name
             profile = profile or self._profile or planning.profile_for(app)
             plan = planning.plan(names=[name], profiles=[profile], guards=[guard], target=target, seed=self._seed)

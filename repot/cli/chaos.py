@@ -118,8 +118,15 @@ def explain(name: str) -> None:
     metavar="JSON",
     help="Its arguments: a JSON list, or an object by name.",
 )
-@click.option("--probe", metavar="COMMAND", help="A command that prints the number of effects so far. Cells then run "
-    "one at a time. Without it, each run whose function returned counts as one effect.")  # fmt: skip
+@click.option("--arguments", metavar="MODULE:NAME", help="A function that makes its arguments, called before each run "
+    "of a cell: it returns a list, a dictionary of keyword arguments, or a tuple of both.")  # fmt: skip
+@click.option("--probe", metavar="COMMAND", help="A command that prints the number of effects so far, or a JSON object "
+    "of numbers by name. Cells then run one at a time. Without it, each run whose function returned counts as one "
+    "effect.")  # fmt: skip
+@click.option("--expect", metavar="JSON", help="How many effects a task is to have: a number, or by the names of the "
+    "probe, as in '{\"payments\": 1, \"rows\": 3}'.  [default: one of each]")  # fmt: skip
+@click.option("--reset", metavar="COMMAND", help="A command that removes what an earlier run left; it runs before each "
+    "run of a cell. Cells then run one at a time.")  # fmt: skip
 @click.option("--queues", default="", metavar="NAMES", help="The queues that your workers consume, as for "
     "`celery worker -Q`. [default: those that are declared, and those that tasks are routed to]")  # fmt: skip
 @click.option("--broker-url", "urls", multiple=True, metavar="URL", help="Use this broker instead of a private one. "
@@ -152,8 +159,11 @@ def run(  # noqa: PLR0913 - one for each option
     app_name: str | None,
     task_name: str | None,
     args_json: str | None,
+    arguments: str | None,
     probe: str | None,
     queues: str,
+    expect: str | None,
+    reset: str | None,
     urls: tuple[str, ...],
     hosts: tuple[str, ...],
     seed: int,
@@ -184,14 +194,15 @@ def run(  # noqa: PLR0913 - one for each option
         profiles=profile_names,
         own_profiles=profiles_file,
         guards=_GUARDS[guard] if guard else None,
-        target=planning.target(app_name, task_name, args_json, probe, same_ids=same_ids, queues=queues),
+        target=planning.target(
+            planning.Options(app_name, task_name, args_json, arguments, probe, expect, reset, queues, same_ids)
+        ),
         brokers=planning.external(urls, hosts),
         seed=seed,
         repeat=repeat,
     )
     with tables.CampaignProgress(len(plan.cases)) as progress:
-        # a probe counts the effects of all cells
-        found = campaign.run(plan, jobs=1 if plan.target.probe else jobs, progress=progress)
+        found = campaign.run(plan, jobs=1 if plan.target.runs_alone else jobs, progress=progress)
     _show(found, as_json=as_json, junit=junit, html=html, markdown=markdown)
     campaign.require_expected(found)
 

@@ -71,7 +71,7 @@ def lines(cells: Iterable[tuple[Cell, CellStatus, str]]) -> Table:
 def legend(laid_out: Matrix) -> str:
     """Return the meaning of the symbols in use."""
     used = {summary.status for row in laid_out.rows for summary in laid_out.row(row)}
-    symbols = [f"{how.symbol} {how.meaning}" for how in CellStatus if how in used]
+    symbols = [f"{how.symbol} {how.meaning(laid_out.effects)}" for how in CellStatus if how in used]
     return "; ".join((*symbols, "≠ not as expected"))
 
 

@@ -73,6 +73,8 @@ def expectations(expected: Mapping[Cell, tuple[CellVerdict, ...]]) -> None:
 def results(campaign: Campaign) -> None:
     """Print the matrix if it fits the terminal, else a line for each cell; what needs attention comes last."""
     console, laid_out = _data(), matrix(campaign)
+    if campaign.measure:
+        console.print(Text(readable(campaign.measure)))
     table = matrix_table.side_by_side(laid_out)
     if matrix_table.width(table) <= console.width:
         console.print(table)
@@ -194,9 +196,11 @@ def _summary(campaign: Campaign, laid_out: Matrix) -> Iterable[str]:
 def _unexpected(console: Console, result: Result) -> None:
     number = f" #{result.number}" if result.number > 1 else ""
     head = Text.assemble(("NOT AS EXPECTED ", "bold red"), (f"{result.cell.name}{number}", "bold"))
-    found = f"found {result.verdict}, expected {result.expected or 'nothing bad'}"
     console.print(head)
-    console.print(Padding(Text(found), (0, 0, 0, 2), expand=False))
+    errors = dict.fromkeys(run.error for run in result.task_under_test.history.runs if run.error)
+    lines = [f"found {result.verdict}, {result.expected_text}", *(f"a run raised {readable(one)}" for one in errors)]
+    for line in lines:
+        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
     console.print(Padding(Text(readable(result.command), style="dim"), (0, 0, 0, 2), expand=False))
 
 

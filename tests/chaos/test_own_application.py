@@ -65,6 +65,42 @@ repot.configure(app)
 def charge(order): ...
 """
 
+#: Effects in a file for each order: a payment with three rows, or one that replaces an earlier one.
+MEASURED = """
+import json, uuid
+from pathlib import Path
+from celery import Celery
+
+NOWHERE = "redis://127.0.0.1:1/0"
+app = Celery("measured", broker=NOWHERE, backend=NOWHERE)
+here = Path(__file__).parent
+
+def order():
+    return [uuid.uuid4().hex]
+
+@app.task(name="measured.pay")
+def pay(order):
+    with here.joinpath("payments").open("a") as payments, here.joinpath("rows").open("a") as rows:
+        payments.write("1\\n")
+        rows.write("1\\n" * 3)
+
+@app.task(name="measured.put")
+def put(order):
+    here.joinpath("orders").mkdir(exist_ok=True)
+    here.joinpath("orders", order).touch()
+
+@app.task(name="measured.fail")
+def fail(order):
+    raise ValueError(f"no card for {order}")
+
+def count(name):
+    found = here / name
+    return len(found.read_text().split()) if found.exists() else 0
+
+if __name__ == "__main__":
+    print(json.dumps({name: count(name) for name in ("payments", "rows")}))
+"""
+
 SHOP = ("--app", "shop:app", "--task", "shop.charge")
 
 
@@ -74,6 +110,7 @@ def directory(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(BARE)
     (tmp_path / "adopted.py").write_text(ADOPTED)
     (tmp_path / "eager.py").write_text(EAGER)
+    (tmp_path / "measured.py").write_text(MEASURED)
     (tmp_path / "broken.py").write_text("raise RuntimeError('no database')\n")
     (tmp_path / "ledger").touch()
     return tmp_path
@@ -133,6 +170,64 @@ def test_pools_that_an_application_created_on_import_do_not_reach_its_own_server
     assert 0 == found.returncode, found.stderr
     (shown,) = tasks_under_test(found).values()
     assert ["RETRY", "SUCCESS"] == [one["state"] for one in shown["history"]["runs"]]
+
+
+def test_effects_are_counted_by_name_and_compared_with_what_is_expected(directory: Path) -> None:
+    """Acknowledged late and run twice: each effect twice; without a fault as expected."""
+    counts = ("--probe", f"{sys.executable} measured.py", "--expect", '{"payments": 1, "rows": 3}')
+    found = run(
+        directory, "no-fault", "killed-after-effect", "--app", "measured:app", "--task", "measured.pay", "--args",
+        '["order-7"]', "--profile", "redis-late", *counts, "--json",
+    )  # fmt: skip
+    assert 4 == found.returncode, found.stderr
+    report = json.loads(found.stdout)
+    shown = {
+        one["cell"]["scenario"]: next(task for task in one["task_results"] if task["role"] == "under test")
+        for one in report["results"]
+    }
+    assert {"no-fault": "ok", "killed-after-effect": "duplicated"} == {
+        name: one["verdict"] for name, one in shown.items()
+    }
+    twice = [{"name": "payments", "happened": 2, "expected": 1}, {"name": "rows", "happened": 6, "expected": 3}]
+    assert twice == shown["killed-after-effect"]["counted"]
+    assert "measured.py" in report["probe"]
+
+
+UPSERT = ("no-fault", "--app", "measured:app", "--task", "measured.put", "--profile", "redis-late", "--repeat", "2")
+ORDERS = ("--probe", "sh -c 'ls orders 2>/dev/null | wc -l'")
+
+
+def test_an_effect_that_overwrites_an_earlier_one_is_no_loss_and_the_way_out_is_named(directory: Path) -> None:
+    """The second run of a cell has the arguments of the first one."""
+    found = run(directory, *UPSERT, "--args", '["order-7"]', *ORDERS)
+    assert 1 == found.returncode, found.stdout
+    assert "an effect that overwrites an earlier one is not seen" in found.stderr
+    assert "--arguments" in found.stderr
+    assert "NOT AS EXPECTED" not in found.stdout
+
+
+@pytest.mark.parametrize(
+    "given", [("--arguments", "measured:order"), ("--args", '["order-7"]', "--reset", "rm -rf orders")], ids="".join
+)
+def test_each_run_of_a_cell_has_arguments_of_its_own_or_begins_with_nothing(
+    directory: Path, given: tuple[str, ...]
+) -> None:
+    found = run(directory, *UPSERT, *given, *ORDERS, "--json")
+    assert 0 == found.returncode, found.stderr
+    assert ["ok", "ok"] == [one["found"] for one in json.loads(found.stdout)["results"]]
+
+
+def test_a_task_that_raises_has_failed_and_the_report_has_its_exception(directory: Path) -> None:
+    found = run(
+        directory, "no-fault", "--app", "measured:app", "--task", "measured.fail", "--args", '["order-7"]',
+        "--profile", "redis-late", "--html", "page.html", "--junit", "junit.xml",
+    )  # fmt: skip
+    assert 4 == found.returncode, found.stderr
+    first, *_ = found.stdout.splitlines()
+    assert "Only runs were counted: without a probe, an effect is a run whose function returned." == first
+    assert "failed" in found.stdout
+    for text in (found.stdout, (directory / "page.html").read_text(), (directory / "junit.xml").read_text()):
+        assert "ValueError: no card for order-7" in text
 
 
 @pytest.fixture

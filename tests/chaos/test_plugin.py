@@ -197,7 +197,7 @@ def test_users_tasks_run_under_scenarios(project: pytest.Pytester) -> None:
     found.stdout.fnmatch_lines(
         [
             "*test_charges[[]child-killed-amqp-stock[]]*",
-            "E   AssertionError: child-killed/amqp-stock/guarded, run 1: found lost, expected nothing bad",
+            "E   AssertionError: child-killed/amqp-stock/guarded, run 1: found lost, expected nothing lost or repeated",
             "E   under test *: lost; accepted when sent; deliveries 1, runs 1, effects 0",
             "E   fault: *",
             "E   run it again: repot chaos run child-killed *--app shop:bare --task shop.charge*",
@@ -252,3 +252,41 @@ def test_a_session_that_is_killed_leaves_nothing(own_directory: Path) -> None:
         process.wait(timeout=10)
         wait_until(lambda: not processes_of(own_directory), within_s=20, what="every process is gone")
     assert [] == list(own_directory.glob("repot-*"))
+
+
+COUNTED = """
+from pathlib import Path
+import pytest
+
+@pytest.mark.chaos_app("lines:app")
+@pytest.mark.chaos_profile("redis-late")
+@pytest.mark.parametrize("expect", [2, {"lines": 2}])
+def test_counts(chaos, tmp_path, expect):
+    ledger = tmp_path / "ledger"
+    told = []
+
+    def count(root_id, args, kwargs):
+        told.append(args)
+        lines = len(ledger.read_text().split()) if ledger.exists() else 0
+        return {"lines": lines} if isinstance(expect, dict) else lines
+
+    found = chaos.survives("no-fault", task="lines.add", args=[str(ledger)], probe=count, expect=expect)
+    assert "ok" == found.task_under_test.verdict
+    assert {(str(ledger),)} == set(told)
+"""
+LINES = """
+from celery import Celery
+
+app = Celery("lines", broker="redis://127.0.0.1:1/0")
+
+@app.task(name="lines.add")
+def add(path):
+    with open(path, "a") as ledger:
+        ledger.write("1\\n2\\n")
+"""
+
+
+def test_a_function_counts_the_effects(project: pytest.Pytester) -> None:
+    (project.path / "src" / "lines.py").write_text(LINES)
+    project.makepyfile(COUNTED)
+    project.runpytest_subprocess("--tb=short").assert_outcomes(passed=2)

@@ -12,6 +12,7 @@ from repot.chaos import faults
 from repot.chaos.instruments.failpoints import Phase
 from repot.chaos.report.result import Cell, CellVerdict, WorkerOutcome
 from repot.chaos.runner import planning
+from repot.chaos.runner.target_task import Target
 from repot.chaos.runner.verdict import Verdict
 from repot.chaos.scenarios.catalogue import SCENARIOS, declared
 from repot.chaos.scenarios.expectations import alternatives, cells, expectation, parse, table
@@ -222,20 +223,28 @@ def test_a_task_with_a_failpoint_at_its_retry_retries() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((None, "shop.charge", None, None), "--task without --app"),
-        ((None, None, "[1]", "true"), "--args, --probe without --app"),
-        (("shop:app", None, None, None), "--app without --task"),
+        (planning.Options(task="shop.charge"), "--task without --app"),
+        (planning.Options(args="[1]", probe="true"), "--args, --probe without --app"),
+        (planning.Options(arguments="shop:make", expect="1", reset="true"), "--arguments, --expect, --reset without"),
+        (planning.Options("shop:app"), "--app without --task"),
+        (planning.Options("shop:app", "shop.charge", expect="1"), "--expect without --probe"),
+        (planning.Options("shop:app", "shop.charge", "[1]", "shop:make"), "--args and --arguments together"),
+        (
+            planning.Options("repot.worker.app", "repot.run", arguments="shop:make"),
+            "--arguments shop:make was not found",
+        ),
+        (planning.Options("repot.worker.app", "repot.run", arguments="os:sep"), "os:sep is a str, not a function"),
     ],
 )
-def test_options_that_belong_together_are_required(given: tuple[str | None, ...], message: str) -> None:
+def test_options_that_belong_together_are_required(given: planning.Options, message: str) -> None:
     with pytest.raises(ConfigInvalid, match=message):
-        planning.target(*given)
+        planning.target(given)
 
 
 @pytest.mark.parametrize("text", ["{", "7", '"x"'])
 def test_arguments_are_json(text: str) -> None:
     with pytest.raises(ConfigInvalid, match="--args"):
-        planning.target("repot.worker.app", "repot.run", text, None)
+        planning.target(planning.Options("repot.worker.app", "repot.run", text))
 
 
 @pytest.mark.parametrize(
@@ -244,12 +253,12 @@ def test_arguments_are_json(text: str) -> None:
 def test_arguments_are_given_by_place_or_by_name(
     text: str | None, args: tuple[int, ...], kwargs: dict[str, int]
 ) -> None:
-    found = planning.target("repot.worker.app", "repot.run", text, None)
+    found = planning.target(planning.Options("repot.worker.app", "repot.run", text))
     assert (args, kwargs) == (found.args, found.kwargs)
 
 
 def test_a_users_task_is_not_compared_with_the_table_and_runs_with_the_guard() -> None:
-    target = planning.target("repot.worker.app", "repot.run", None, None)
+    target = planning.target(planning.Options("repot.worker.app", "repot.run"))
     plan = planning.plan(names=("link-down",), profiles=("redis-hardened",), target=target)
     assert not plan.judged
     assert [True] == [case.guard for case in plan.cases]
@@ -258,7 +267,7 @@ def test_a_users_task_is_not_compared_with_the_table_and_runs_with_the_guard() -
 
 def test_a_task_that_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigInvalid, match=r"no task 'repot\.rum'"):
-        planning.target("repot.worker.app", "repot.rum", None, None)
+        planning.target(planning.Options("repot.worker.app", "repot.rum"))
 
 
 @pytest.mark.parametrize(
@@ -398,4 +407,4 @@ def t(*args, **kwargs): ...
     monkeypatch.syspath_prepend(tmp_path)
     for args, kwargs in (((value,), {}), ((), {"order": value})):
         with pytest.raises(ConfigInvalid, match=f"the arguments of {serializer}.t cannot be encoded"):
-            planning.task_of(f"unsent_{serializer}:app", f"{serializer}.t", args, kwargs, "")
+            planning.task_of(Target(f"unsent_{serializer}:app", f"{serializer}.t", args, kwargs))

@@ -153,7 +153,7 @@ def test_junit_explains_a_failure() -> None:
     root = ET.fromstring(files.as_junit(campaign()))  # noqa: S314 - our own
     failure = root.find("./testsuite[@name='ack-cut']/testcase[@name='redis-stock plain']/failure")
     assert failure is not None
-    assert "found duplicated, expected ok" == failure.get("message")
+    assert "found duplicated, expected ok (`repot chaos explain ack-cut`)" == failure.get("message")
     text = failure.text or ""
     for words in ("effects 2", "waiting 2", "<script>document.title", "repot chaos run ack-cut --profile redis-stock"):
         assert words in text
@@ -243,7 +243,10 @@ def test_equal_repetitions_are_shown_as_one() -> None:
 def test_markdown_is_one_table_with_its_conclusions() -> None:
     """It has date and versions, equally many cells in every row, and no unescaped bar."""
     text = files.as_markdown(campaign())
-    assert text.startswith("# The fault matrix\n\nMeasured 2026-11-21T21:37:41+00:00 with repot 0.1.0, celery 5.7.0")
+    counted = "Only runs were counted: without a probe, an effect is a run whose function returned."
+    assert text.startswith(
+        f"# The fault matrix\n\n{counted}\n\nMeasured 2026-11-21T21:37:41+00:00 with repot 0.1.0, celery 5.7.0"
+    )
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert 2 + len(SCENARIOS) == len(rows)
     assert {2 * len(PROFILES) + 3} == {len(re.split(r"(?<!\\)\|", row)) for row in rows}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, STARTED, JournalEvent
-from repot.chaos.runner.verdict import Sending, TaskHistory, Verdict, judge, task_history
+from repot.chaos.runner.verdict import EffectCount, Sending, TaskHistory, Verdict, judge, task_history
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 A, B = "a@x", "b@x"
 
@@ -28,7 +33,7 @@ def verdict(
     *,
     left: bool = False,
     parked: bool = False,
-    effects: int | None = None,
+    effects: Sequence[EffectCount] = (),
 ) -> Verdict:
     return judge(history, sending=sending, left=left, parked=parked, effects=effects)
 
@@ -38,7 +43,12 @@ TWICE = task_history("t", [delivered(1), *ran(1, 2), delivered(5, B, redelivered
 SKIPPED = task_history("t", [delivered(1), *ran(1, 2), delivered(5, B, redelivered=True)])
 KILLED = task_history("t", [delivered(1), *ran(1, None)], {2: 1.5})
 FAILED = task_history(
-    "t", [delivered(1), JournalEvent(1, STARTED, A, 2, "t"), JournalEvent(2, ENDED, A, 2, "t", {"state": "FAILURE"})]
+    "t",
+    [
+        delivered(1),
+        JournalEvent(1, STARTED, A, 2, "t"),
+        JournalEvent(2, ENDED, A, 2, "t", {"state": "FAILURE", "error": "ValueError: no card"}),
+    ],
 )
 NEVER_SEEN = task_history("t", [])
 
@@ -59,12 +69,34 @@ def test_two_effects_are_a_duplicate() -> None:
 
 def test_the_count_of_a_probe_takes_precedence() -> None:
     """The probe is the user's command."""
-    assert Verdict.DUPLICATED is verdict(ONCE, effects=2)
-    assert Verdict.REDELIVERED is verdict(TWICE, effects=1)
-    assert Verdict.LOST is verdict(ONCE, effects=0)
+    assert Verdict.DUPLICATED is verdict(ONCE, effects=[EffectCount("", 2)])
+    assert Verdict.REDELIVERED is verdict(TWICE, effects=[EffectCount("", 1)])
+    assert Verdict.LOST is verdict(ONCE, effects=[EffectCount("", 0)])
 
 
-@pytest.mark.parametrize("history", [KILLED, FAILED, NEVER_SEEN], ids=["killed", "failed", "never seen"])
+@pytest.mark.parametrize(
+    ("rows", "mails", "expected"),
+    [
+        (3, 0, Verdict.OK),
+        (4, 0, Verdict.DUPLICATED),
+        (2, 0, Verdict.LOST),
+        (3, 1, Verdict.DUPLICATED),
+        (2, 1, Verdict.DUPLICATED),
+    ],
+)
+def test_each_effect_of_a_probe_has_its_own_number(rows: int, mails: int, expected: Verdict) -> None:
+    effects = [EffectCount("payments", 1), EffectCount("rows", rows, 3), EffectCount("mails", mails, 0)]
+    assert expected is verdict(ONCE, effects=effects)
+
+
+def test_a_task_whose_last_run_raised_has_failed() -> None:
+    assert Verdict.FAILED is verdict(FAILED)
+    assert ["ValueError: no card"] == [run.error for run in FAILED.runs]
+    assert Verdict.LEFT is verdict(FAILED, left=True)
+    assert Verdict.PARKED is verdict(FAILED, parked=True)
+
+
+@pytest.mark.parametrize("history", [KILLED, NEVER_SEEN], ids=["killed", "never seen"])
 def test_lost_means_never_completed_and_not_left(history: TaskHistory) -> None:
     assert Verdict.LOST is verdict(history)
     assert Verdict.LEFT is verdict(history, left=True)

@@ -57,6 +57,8 @@ def record(path: Path) -> None:
         (signals.task_prerun, pool.started),
         (signals.before_task_publish, pool.sending),
         (signals.after_task_publish, pool.sent),
+        (signals.task_failure, pool.raised),
+        (signals.task_retry, pool.raised),
         (signals.task_postrun, pool.ended),
         (guard_event, pool.answered),
     ):
@@ -155,6 +157,8 @@ class PoolProcess:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._failpoints = Failpoints(journal)
+        #: By the id of a task that runs: threads run several.
+        self._raised: dict[str, str] = {}
 
     def started(self, task_id: str, task: Any, **_: Any) -> None:  # noqa: ANN401
         """Record that a task is about to run."""
@@ -198,9 +202,17 @@ class PoolProcess:
         if headers and headers.get("id"):
             self._journal.write(SENT, "", headers["id"])
 
+    def raised(self, sender: Any, exception: Any = None, reason: Any = None, **told: Any) -> None:  # noqa: ANN401
+        """Keep what a task raised, or why it is to run again, until its end is recorded."""
+        error = reason if exception is None else exception
+        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        task_id = told.get("task_id") or sender.request.id
+        self._raised[task_id] = str(masked(text))[:_LONGEST_NOTICE]
+
     def ended(self, task_id: str, task: Any, state: str, **_: Any) -> None:  # noqa: ANN401
         """Record that this process is done with a task."""
-        self._journal.write(ENDED, task.request.hostname, task_id, state=state)
+        error = self._raised.pop(task_id, "")
+        self._journal.write(ENDED, task.request.hostname, task_id, state=state, **({"error": error} if error else {}))
         self._failpoints.reach(Phase.BEFORE_ACK, task_id, task.request.hostname)
 
     def _watch_backend(self, backend: Any) -> None:  # noqa: ANN401

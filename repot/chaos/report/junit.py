@@ -35,7 +35,7 @@ def describe(result: Result) -> str:
     """Return what a run found, as lines of text."""
     times = result.times
     lines = [
-        f"{result.cell.name}, run {result.number}: found {result.verdict}, expected {result.expected or 'nothing bad'}",
+        f"{result.cell.name}, run {result.number}: found {result.verdict}, {result.expected_text}",
         f"{result.product} {result.version}, seed {result.seed}",
     ]
     for name, one in zip(names(result.task_results), result.task_results, strict=True):
@@ -43,8 +43,9 @@ def describe(result: Result) -> str:
         what = f" {one.name}" if one.name else ""
         lines.append(
             f"{name}{what} {one.history.task}: {one.verdict.value}; {one.sending.value} when sent{error}; "
-            f"deliveries {len(one.history.deliveries)}, runs {len(one.history.runs)}, effects {one.effects}"
+            f"deliveries {len(one.history.deliveries)}, runs {len(one.history.runs)}, effects {one.effects_text}"
         )
+        lines += [f"  a run raised {run.error}" for run in one.history.runs if run.error]
     lines += [f"fault: {one.what}, {one.begun:.2f} s to {one.ended:.2f} s" for one in result.windows]
     for what, seconds in (("detected", times.detected), ("redelivered", times.redelivered), ("steady", times.steady)):
         lines.append(f"{what}: {'never' if seconds is None else f'after {seconds:.2f} s'}")
@@ -60,7 +61,8 @@ def _suite(row: About, summaries: tuple[CellSummary, ...], campaign: Campaign) -
 
     suite = TestSuite(row.name)
     suite.timestamp = campaign.created
-    for name, value in {"title": row.title, "seed": str(campaign.seed), **campaign.versions}.items():
+    measure = {"effects": campaign.measure} if campaign.measure else {}
+    for name, value in {"title": row.title, "seed": str(campaign.seed), **measure, **campaign.versions}.items():
         suite.add_property(name, value)
     for summary in summaries:
         suite.add_testcases([_measured(result, len(summary.results)) for result in summary.results])
@@ -74,7 +76,7 @@ def _measured(result: Result, total: int) -> TestCase:
     case = _case(result, total)
     case.time = round(result.took_s, 3)
     if not result.as_expected:
-        failure = Failure(f"found {result.verdict}, expected {result.expected or 'nothing bad'}", "unexpected")
+        failure = Failure(f"found {result.verdict}, {result.expected_text}", "unexpected")
         failure.text = describe(result)
         case.result = [failure]
     return case

@@ -18,7 +18,15 @@ def as_markdown(campaign: Campaign) -> str:
     """Return the date and versions, the matrix, and the conclusions."""
     shown = sanitize_report(campaign)
     table = matrix(shown)
-    parts = ["# The fault matrix", "\n".join(_head(shown, table)), "\n".join(_table(table)), _KEY, *_conclusions(shown)]
+    measure = [_escaped(shown.measure)] if shown.measure else []
+    parts = [
+        "# The fault matrix",
+        *measure,
+        "\n".join(_head(shown, table)),
+        "\n".join(_table(table)),
+        _KEY,
+        *_conclusions(shown),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -34,10 +34,9 @@ class CellStatus(StrEnum):
         """One character that shows the status without colour."""
         return _SYMBOLS[self]
 
-    @property
-    def meaning(self) -> str:
+    def meaning(self, effects: str) -> str:
         """The text for a legend."""
-        return _MEANINGS[self]
+        return _MEANINGS[self].format(effects=effects)
 
 
 _SYMBOLS = {
@@ -49,7 +48,7 @@ _SYMBOLS = {
     CellStatus.UNMEASURED: "·",
 }
 _MEANINGS = {
-    CellStatus.GOOD: "completed, one effect",
+    CellStatus.GOOD: "completed, {effects}",
     CellStatus.NOTE: "nothing lost or duplicated, but an action is needed: refused, parked, or a worker that exited",
     CellStatus.BAD: "lost, duplicated, left behind, unexpected, or a worker that hangs",
     CellStatus.FAILED: "no verdict: the experiment itself failed",
@@ -146,6 +145,8 @@ class Matrix:
     rows: tuple[About, ...]
     columns: tuple[Column, ...]
     summaries: dict[Cell, CellSummary]
+    #: What a task that was completed once has, as text.
+    effects: str
 
     def summary(self, row: About, column: Column) -> CellSummary:
         """Return the summary of a cell; an empty one if it was not run."""
@@ -174,7 +175,9 @@ def matrix(campaign: Campaign) -> Matrix:
         for guard in (False, True)
         if any(cell.profile == profile.name and cell.guard is guard for cell in summaries)
     )
-    return Matrix(_known(campaign.scenarios, (cell.scenario for cell in summaries)), columns, summaries)
+    return Matrix(
+        _known(campaign.scenarios, (cell.scenario for cell in summaries)), columns, summaries, campaign.effects_text
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from repot.chaos.runner.verdict import Sending, TaskHistory, Verdict
+from repot.chaos.runner.verdict import EffectCount, Sending, TaskHistory, Verdict
 
 
 class WorkerOutcome(StrEnum):
@@ -88,6 +88,7 @@ class TaskResult:
         effects: how often its effect happened; by the probe if there is one, else by the journal.
         name: of a child, its task's name; of the others empty.
         reason: what is known about the verdict beside the history; empty for nothing.
+        counted: the same by name, with the number expected, if a probe counted them.
     """
 
     role: str
@@ -99,6 +100,12 @@ class TaskResult:
     history: TaskHistory
     name: str = ""
     reason: str = ""
+    counted: tuple[EffectCount, ...] = ()
+
+    @property
+    def effects_text(self) -> str:
+        """Return the effects as text: `1`, or `payments 1 of 1, rows 6 of 3`."""
+        return ", ".join(map(str, self.counted)) or str(self.effects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +177,13 @@ class Result:
         return not self.verdict.is_bad if self.expected is None else self.verdict == self.expected
 
     @property
+    def expected_text(self) -> str:
+        """Return what was expected instead, and by what."""
+        if self.expected is None:
+            return "expected nothing lost or repeated"
+        return f"expected {self.expected} (`repot chaos explain {self.cell.scenario}`)"
+
+    @property
     def task_under_test(self) -> TaskResult:
         """Return the result of the task that the fault is aimed at."""
         return next(one for one in self.task_results if one.role == "under test")
@@ -206,6 +220,7 @@ class Campaign:
         scaled: settings whose values are scaled down from minutes to seconds.
         interrupted: whether the user stopped it before its end.
         app: the user's application and task, as `shop:app shop.charge`; empty for repot's own task.
+        probe: what counted its effects; empty if only runs were counted.
     """
 
     created: str
@@ -219,6 +234,22 @@ class Campaign:
     unmeasured: tuple[Unmeasured, ...]
     interrupted: bool
     app: str = ""
+    probe: str = ""
+
+    @property
+    def measure(self) -> str:
+        """Return what was counted as an effect of a user's task, as a sentence; empty for repot's own task."""
+        if not self.app:
+            return ""
+        if self.probe:
+            return f"Effects were counted by {self.probe}."
+        return "Only runs were counted: without a probe, an effect is a run whose function returned."
+
+    @property
+    def effects_text(self) -> str:
+        """Return what a task that was completed once has, as text."""
+        counted = "its effects as expected" if self.probe else "one run"
+        return counted if self.app else "one effect"
 
     @property
     def unexpected(self) -> tuple[Result, ...]:

@@ -123,6 +123,7 @@ def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
         unmeasured=tuple(sorted(found.unmeasured, key=lambda one: order[one.cell.run(one.number)])),
         interrupted=found.stop.is_set(),
         app=plan.target.name,
+        probe=str(masked(plan.target.probe.name)) if plan.target.probe else "",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from repot.chaos.instruments.journal import ALIVE, DELIVERED, NOTICED, READY
 from repot.chaos.report.result import CellVerdict, Notice, Result, TaskResult, Times, Window, WorkerOutcome
 from repot.chaos.runner.observer import CHILD, UNDER_TEST, Sent
-from repot.chaos.runner.verdict import Sending, Verdict, judge, task_history
+from repot.chaos.runner.verdict import EffectCount, Sending, Verdict, judge, task_history
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ _SIGNS_OF_LIFE = (ALIVE, DELIVERED, NOTICED, READY)
 #: From harmless to worst.
 _BADNESS = (
     Verdict.OK, Verdict.REDELIVERED, Verdict.RECOVERED, Verdict.REFUSED, Verdict.PARKED,
-    Verdict.LEFT, Verdict.DUPLICATED, Verdict.UNEXPECTED, Verdict.NEVER_SENT, Verdict.LOST,
+    Verdict.LEFT, Verdict.FAILED, Verdict.DUPLICATED, Verdict.UNEXPECTED, Verdict.NEVER_SENT, Verdict.LOST,
 )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ class Observation:
         left: what was left at the deadline; empty for nothing.
         steady_at: when the target worker ran another task; None if it never did.
         stills_worker: whether the fault itself stops or ends the target worker.
-        effects: of the task under test, if a probe counted them.
+        effects: of the task under test, if a probe counted them; else nothing.
     """
 
     target: str
@@ -47,7 +47,7 @@ class Observation:
     left: str
     steady_at: float | None
     stills_worker: bool
-    effects: int | None
+    effects: tuple[EffectCount, ...]
 
     @property
     def fault_at(self) -> float | None:
@@ -116,16 +116,16 @@ def _task_results(observer: Observer, observed: Observation) -> Iterator[TaskRes
     strangers = [Sent("stranger", task, origin, Sending.NEVER) for task in observer.strangers()]
     for sent in (*observer.followed, *strangers):
         history = task_history(sent.task, events, observer.died)
-        counted = observed.effects if sent.role == UNDER_TEST else None
+        counted = observed.effects if sent.role == UNDER_TEST else ()
         verdict = Verdict.DUPLICATED if sent.repeats else judge(
             history, sending=sent.sending, left=sent.task in observer.unfinished, parked=sent.task in parked,
             effects=counted,
         )  # fmt: skip
-        effects = len(history.effects) if counted is None else counted
+        effects = sum(one.happened for one in counted) if counted else len(history.effects)
         reason = "" if verdict.is_harmless else sent.reason
         yield TaskResult(
             sent.role, verdict, sent.sending, sent.error, sent.at - origin, effects, history.since(origin), sent.name,
-            reason,
+            reason, counted,
         )  # fmt: skip
 
 

@@ -32,18 +32,19 @@ from repot.chaos.report.result import Window, WorkerOutcome
 from repot.chaos.runner.environment import NOT_SENT, STEP_WITHIN_S, RunEnvironment
 from repot.chaos.runner.evaluate import Observation, evaluate, silence
 from repot.chaos.runner.observer import POLL_S
-from repot.chaos.runner.verdict import Sending
+from repot.chaos.runner.verdict import Sending, task_history
 from repot.chaos.scenarios.scenario import Needs
 from repot.chaos.scenarios.scenario import SendTime as When
 from repot.errors import BrokerUnreachable, DeadlineExceeded, ExperimentFailed, Inconclusive
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from repot.chaos.faults.context import FaultContext
     from repot.chaos.report.result import Result
     from repot.chaos.runner.case import Case, Testbed
+    from repot.chaos.runner.verdict import EffectCount
     from repot.chaos.runner.worker_process import WorkerProcess
 
 #: A worker that takes no task within this time does not consume.
@@ -74,6 +75,7 @@ def perform(case: Case, testbed: Testbed) -> Result:
         NotApplicable: the case does not apply to this broker or this task.
         Interrupted: `testbed.stop` was set.
     """
+    testbed = replace(testbed, target=testbed.target.fresh())
     with ExitStack() as stack:
         try:
             return _Experiment(RunEnvironment(case, testbed, stack)).perform()
@@ -107,8 +109,9 @@ class _Experiment:
             self.environment.start_both()
         self.environment.say("running a first task without a fault")
         self.environment.await_event(ENDED, self.environment.send("before"), "the first task ends")
-        counted = target.effects("")
-        self._inject(context)
+        task = self.environment.new_id()
+        before = target.count(task)
+        self._inject(context, task)
         self.environment.say("following the tasks to their end")
         self._restart_ended_workers()
         left = self.observer.settle()
@@ -128,10 +131,31 @@ class _Experiment:
             left=left,
             steady_at=steady_at,
             stills_worker=scenario.stills_worker,
-            effects=None if counted is None else (target.effects(self.observer.task_under_test.task) or 0) - counted,
+            effects=self._effects_since(before),
         )
         self._require_timely_release()
         return evaluate(self.case, self.observer, observed, self.testbed, took_s=monotonic() - self.begun)
+
+    def _effects_since(self, before: Mapping[str, int]) -> tuple[EffectCount, ...]:
+        """Return the effects of the task under test that its probe counts; nothing without a probe.
+
+        Raises:
+            ExperimentFailed: a run succeeded without an effect that the probe could see, but there were some before.
+        """
+        target, task = self.testbed.target, self.observer.task_under_test.task
+        if target.probe is None:
+            return ()
+        found = target.probe.since(before, target.count(task))
+        unseen = [one for one in found if not one.happened and before.get(one.name, 0) >= one.expected > 0]
+        if unseen and task_history(task, self.observer.events, self.observer.died).completed:
+            name = unseen[0].name or "effects"
+            message = (
+                f"{self.case.name}: the task succeeded, and the probe counts {before[unseen[0].name]} {name}, as "
+                "before it was sent: an effect that overwrites an earlier one is not seen"
+            )
+            hint = "Give each run fresh arguments (--arguments), or remove what the one before it left (--reset)."
+            raise ExperimentFailed(message, hint=hint)
+        return found
 
     def _require_timely_release(self) -> None:
         """Refuse a verdict on a task that was never released: the fault did not meet it at the scenario's phase."""
@@ -141,14 +165,14 @@ class _Experiment:
 
     # the fault
 
-    def _inject(self, context: FaultContext) -> None:
+    def _inject(self, context: FaultContext, task: str) -> None:
         """Send the task under test, inject the fault, and follow the tasks until the fault is undone."""
         how = {
             When.BEFORE: self._inject_into_task,
             When.INTO_THE_FAULT: self._send_into_fault,
             When.OVER_THE_TARGET_LINK: self._send_over_target_link,
         }
-        how[self.case.scenario.sent](context, self.environment.new_id())
+        how[self.case.scenario.sent](context, task)
 
     def _send_over_target_link(self, context: FaultContext, task: str) -> None:
         self.environment.start_control_consumer()

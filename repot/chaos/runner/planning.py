@@ -5,13 +5,17 @@ from __future__ import annotations
 import difflib
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
 from kombu.serialization import dumps
+from kombu.utils.imports import symbol_by_name
 
 from repot.chaos.instruments.failpoints import Phase
 from repot.chaos.runner.application import inspect
 from repot.chaos.runner.campaign import Plan, cases
+from repot.chaos.runner.probe import Probe, expected_effects
 from repot.chaos.runner.target_task import Target
 from repot.chaos.scenarios import profiles as known
 from repot.chaos.scenarios.catalogue import ALL, SCENARIOS, SMOKE
@@ -26,7 +30,7 @@ from repot.worker.app_loader import load_app
 from repot.worker.configure import configured_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from celery import Celery
@@ -154,56 +158,79 @@ def scenario_called(name: str) -> Scenario:
     return found.moved_to(Phase(phase))
 
 
-def target(
-    app: str | None, task: str | None, arguments: str | None, probe: str | None, *,
-    same_ids: bool = False, queues: str = "",
-) -> Target:  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the options of `repot chaos run` say of the target task; empty for those that are not given."""
+
+    app: str | None = None
+    task: str | None = None
+    args: str | None = None
+    arguments: str | None = None
+    probe: str | None = None
+    expect: str | None = None
+    reset: str | None = None
+    queues: str = ""
+    same_ids: bool = False
+
+
+def target(given: Options) -> Target:
     """Return the target task: a user's or repot's own.
 
     Raises:
         ConfigInvalid: the options do not fit together.
         AppUnusable: there is no such application.
     """
-    if not app:
-        given = {"--task": task, "--args": arguments, "--probe": probe, "--queues": queues}
-        stray = [name for name, value in given.items() if value]
+    if not given.app:
+        stray = [f"--{name}" for name, value in asdict(given).items() if value and name != "same_ids"]
         if stray:
             message = f"{', '.join(stray)} without --app"
             raise ConfigInvalid(message, hint="Name your application, as in --app shop.celery:app.")
-        return Target(same_ids=same_ids)
-    if not task:
+        return Target(same_ids=given.same_ids)
+    if not given.task:
         message = "--app without --task"
         raise ConfigInvalid(message, hint="Name the task under test, as in --task shop.tasks.charge.")
-    args, kwargs = _arguments(arguments)
-    named = [name for name in queues.split(",") if name]
-    return task_of(app, task, args, kwargs, probe or "", same_ids=same_ids, queues=named)
+    if given.expect and not given.probe:
+        message = "--expect without --probe"
+        raise ConfigInvalid(message, hint="Only a probe counts effects by name: name a command that prints them.")
+    if given.args and given.arguments:
+        message = "--args and --arguments together"
+        raise ConfigInvalid(message, hint="--args has fixed arguments; --arguments names a function that makes them.")
+    args, kwargs = _arguments(given.args)
+    made = Target(
+        given.app, given.task, args, kwargs,
+        made_by=given.arguments or "",
+        probe=Probe(given.probe, expected_effects(given.expect)) if given.probe else None,
+        reset=given.reset or "",
+        queues=tuple(name for name in given.queues.split(",") if name),
+        same_ids=given.same_ids,
+    )  # fmt: skip
+    return task_of(made)
 
 
-def task_of(
-    app: str, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], probe: str, *,
-    same_ids: bool = False, queues: Sequence[str] = (),
-) -> Target:  # fmt: skip
-    """Return a user's task.
+def task_of(made: Target) -> Target:
+    """Return a user's task, once its application, its arguments and its probe were tried.
 
     Raises:
         ConfigInvalid: the application has no such task, cannot send these arguments, or no worker would consume it.
         AppUnusable: there is no such application.
         ExperimentFailed: the probe fails.
     """
-    found = load_app(app)
+    found = load_app(made.app)
     found.loader.import_default_modules()
-    if task not in found.tasks:
+    if made.task not in found.tasks:
         names = sorted(name for name in found.tasks if not name.startswith(("celery.", "repot.")))
-        raise _unknown(names, what="task", name=task)
-    _require_encodable(found, task, args, kwargs)
-    application = inspect(found, task, args, kwargs, queues)
-    made = Target(app, task, args, kwargs, probe, same_ids, tuple(queues), application)
+        raise _unknown(names, what="task", name=made.task)
+    if made.made_by and made.make is None:
+        made = replace(made, make=_function(made.made_by))
+    tried = made.with_arguments()
+    _require_encodable(found, made.task, tried.args, tried.kwargs)
+    made = replace(made, application=inspect(found, made.task, tried.args, dict(tried.kwargs), made.queues))
     # a wrong probe fails now, not after a minute
-    made.effects("")
+    tried.count(str(uuid4()))
     return made
 
 
-def _require_encodable(app: Celery, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _require_encodable(app: Celery, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Refuse arguments that the task's serializer does not take: no broker would ever get the message.
 
     Raises:
@@ -211,11 +238,25 @@ def _require_encodable(app: Celery, task: str, args: tuple[Any, ...], kwargs: di
     """
     serializer = app.tasks[task].serializer or app.conf.task_serializer
     try:
-        dumps((args, kwargs), serializer=serializer)
+        dumps((args, dict(kwargs)), serializer=serializer)
     except Exception as error:
         # any exception of a serializer that the application registered
         message = f"the arguments of {task} cannot be encoded as {serializer}: {masked(str(error))}"
         raise ConfigInvalid(message, hint="A producer would get this error as well; nothing would be sent.") from error
+
+
+def _function(name: str) -> Callable[[], object]:
+    try:
+        found = symbol_by_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        message = f"--arguments {name} was not found: {error}"
+        raise ConfigInvalid(
+            message, hint="Name a module and a function in it, as in --arguments shop.chaos:order."
+        ) from error
+    if not callable(found):
+        message = f"--arguments {name} is a {type(found).__name__}, not a function"
+        raise ConfigInvalid(message, hint="It is called without arguments before each run of a cell.")
+    return cast("Callable[[], object]", found)
 
 
 def profile_for(app: str) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from repot.config import inherited_environment
+from repot.chaos.runner.probe import run_command
 from repot.errors import ExperimentFailed
 from repot.masking import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from repot.chaos.runner.application import Application
+    from repot.chaos.runner.probe import Probe
     from repot.chaos.scenarios.profiles import Profile
     from repot.chaos.scenarios.scenario import Scenario
 
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 PLAIN, GUARDED, GUARDED_RERUN = "repot.under_test", "repot.guarded_under_test", "repot.guarded_under_test_rerun"
 IN_TRANSACTION = "repot.under_test_in_transaction"
 
-_PROBED_WITHIN_S = 30
-#: Characters of a probe's output that an error shows.
-_SHOWN = 100
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -35,8 +31,12 @@ class Target:
 
     Attributes:
         app: the user's application, as for `celery -A`; empty for repot's own task.
-        probe: a command that prints the number of effects so far; without one an effect is a run whose body
-            has returned.
+        make: makes the arguments of each run of a cell: a list, a dictionary of keyword arguments, or a tuple of
+            both. None if `args` and `kwargs` have them.
+        made_by: the name of `make`, as `--arguments` takes it.
+        probe: counts the effects; without one, an effect is a run whose function has returned.
+        reset: a command, or a function without arguments, that removes what an earlier run left; called before each
+            run of a cell.
         queues: those that the application's workers consume, if the user has named them.
         application: what the user's application keeps in experiments; None for repot's own task.
         same_ids: the seed and the case decide the task ids, so a second run sends the same ones.
@@ -46,10 +46,13 @@ class Target:
     task: str = ""
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    probe: str = ""
-    same_ids: bool = False
+    make: Callable[[], object] | None = None
+    made_by: str = ""
+    probe: Probe | None = None
+    reset: str | Callable[[], object] = ""
     queues: tuple[str, ...] = ()
     application: Application | None = None
+    same_ids: bool = False
 
     @property
     def name(self) -> str:
@@ -57,14 +60,23 @@ class Target:
         return f"{self.app} {self.task}" if self.app else ""
 
     @property
+    def runs_alone(self) -> bool:
+        """Return whether one cell at a time may run: a probe counts the effects of all, a reset removes them."""
+        return bool(self.probe or self.reset)
+
+    @property
     def options(self) -> str:
         """Return the options of `repot chaos run` for this task; for repot's own, those that are not the default."""
         words = ["--same-ids"] if self.same_ids else []
-        if self.app:
-            given = json.dumps(dict(self.kwargs) or list(self.args), default=repr)
-            words = ["--app", self.app, "--task", self.task, "--args", given, *words]
-            words += ["--queues", ",".join(self.queues)] if self.queues else []
-        return shlex.join([*words, "--probe", self.probe] if self.probe else words)
+        if not self.app:
+            return shlex.join(words)
+        given = json.dumps(dict(self.kwargs) or list(self.args), default=repr)
+        task = ["--app", self.app, "--task", self.task]
+        task += ["--arguments", self.made_by] if self.made_by else ["--args", given]
+        words += ["--queues", ",".join(self.queues)] if self.queues else []
+        words += self.probe.options if self.probe else []
+        words += ["--reset", self.reset] if isinstance(self.reset, str) and self.reset else []
+        return shlex.join([*task, *words])
 
     def task_for(self, scenario: Scenario, profile: Profile, *, guard: bool) -> str:
         """Return the name of the task to send."""
@@ -77,34 +89,65 @@ class Target:
             return self.args, dict(self.kwargs)
         return (scenario.works_s, scenario.retries), {"deadly": scenario.deadly}
 
-    def effects(self, task_id: str) -> int | None:
-        """Return the number of effects that the probe counts now; None without a probe.
+    def fresh(self) -> Target:
+        """Remove what an earlier run left, and return this task with the arguments of a new run.
 
         Raises:
-            ExperimentFailed: the probe fails, or does not print one number.
+            ExperimentFailed: one of both fails.
         """
-        if not self.probe:
-            return None
-        environment = inherited_environment(without=("WORKER_",)) | {"REPOT_TASK_ID": task_id}
-        try:
-            found = subprocess.run(  # noqa: S603 - the user's own command
-                shlex.split(self.probe), env=environment, capture_output=True, text=True, check=True,
-                timeout=_PROBED_WITHIN_S,
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            said = str(getattr(error, "stderr", None) or "").strip().rpartition("\n")[2]
-            why = f"{error} {said}".strip()
-            raise self._not_counted(why) from error
-        # `wc -l` also prints the file's name
-        numbers = [word for word in found.stdout.split() if word.isdecimal()]
-        if len(numbers) != 1:
-            why = f"it printed {found.stdout.strip()[:_SHOWN]!r}"
-            raise self._not_counted(why)
-        return int(numbers[0])
+        self._reset()
+        return self.with_arguments()
 
-    def _not_counted(self, why: str) -> ExperimentFailed:
-        message = f"the probe {self.probe!r} did not count the effects: {masked(why)}"
-        return ExperimentFailed(message, hint="It must end with 0 and print one whole number: all effects so far.")
+    def with_arguments(self) -> Target:
+        """Return this task with the arguments of a new run.
+
+        Raises:
+            ExperimentFailed: they cannot be made.
+        """
+        if self.make is None:
+            return self
+        made = _attempted(self.make, self._not_made)
+        if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict):  # noqa: PLR2004 - of both kinds
+            return replace(self, args=tuple(made[0]), kwargs=made[1])
+        if isinstance(made, dict):
+            return replace(self, args=(), kwargs=made)
+        if isinstance(made, (list, tuple)):
+            return replace(self, args=tuple(made), kwargs={})
+        why = f"it returned {type(made).__name__}"
+        raise self._not_made(why)
+
+    def _not_made(self, why: str) -> ExperimentFailed:
+        message = f"--arguments {self.made_by} made no arguments: {masked(why)}"
+        hint = "It returns a list, a dictionary of keyword arguments, or a tuple of both."
+        return ExperimentFailed(message, hint=hint)
+
+    def count(self, root_id: str) -> dict[str, int]:
+        """Return the number of effects that the probe counts now, by name; nothing without a probe.
+
+        Raises:
+            ExperimentFailed: the probe fails.
+        """
+        return self.probe.count(root_id, self.args, self.kwargs) if self.probe else {}
+
+    def _reset(self) -> None:
+        def failed(why: str) -> ExperimentFailed:
+            message = f"--reset failed: {masked(why)}"
+            return ExperimentFailed(message, hint="It must end with 0 before each run.")
+
+        if isinstance(self.reset, str):
+            if self.reset:
+                run_command(self.reset, {}, failed)
+        else:
+            _attempted(self.reset, failed)
+
+
+def _attempted(function: Callable[[], object], failed: Callable[[str], ExperimentFailed]) -> object:
+    try:
+        return function()
+    except Exception as error:
+        # whatever a user's function raises
+        why = f"{type(error).__name__}: {error}"
+        raise failed(why) from error
 
 
 def companion(profile: Profile, *, guard: bool) -> str:

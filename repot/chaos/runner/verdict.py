@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class Verdict(StrEnum):
     """The verdict on one task id."""
 
-    #: Delivered once, completed, one effect.
+    #: Delivered once, completed, its effects as expected.
     OK = "ok"
-    #: Delivered more than once, one effect.
+    #: Delivered more than once, its effects as expected.
     REDELIVERED = "redelivered"
-    #: The broker did not confirm it to its sender, but it was completed, with one effect.
+    #: The broker did not confirm it to its sender, but it was completed, its effects as expected.
     RECOVERED = "recovered"
     #: The broker did not confirm it to its sender, by an error or no reply, and it never ran.
     REFUSED = "refused"
@@ -30,8 +30,10 @@ class Verdict(StrEnum):
     PARKED = "parked"
     #: Still at the broker at the deadline.
     LEFT = "left"
-    #: Its effect happened more than once.
+    #: An effect happened more often than expected.
     DUPLICATED = "duplicated"
+    #: Its last run raised; Celery does not run it again.
+    FAILED = "failed"
     #: Accepted by the broker, never completed, and no longer on the broker.
     LOST = "lost"
     #: The rest of a chain, or the callback of a chord, was not sent.
@@ -41,13 +43,15 @@ class Verdict(StrEnum):
 
     @property
     def is_harmless(self) -> bool:
-        """Return whether the task was completed with one effect."""
+        """Return whether the task was completed with its effects as expected."""
         return self in (Verdict.OK, Verdict.REDELIVERED, Verdict.RECOVERED)
 
     @property
     def is_bad(self) -> bool:
-        """Return whether work was lost or duplicated, ran unasked, or is stuck."""
-        return self in (Verdict.DUPLICATED, Verdict.LOST, Verdict.NEVER_SENT, Verdict.UNEXPECTED, Verdict.LEFT)
+        """Return whether work was lost, failed or duplicated, ran unasked, or is stuck."""
+        return self in (
+            Verdict.DUPLICATED, Verdict.LOST, Verdict.NEVER_SENT, Verdict.FAILED, Verdict.UNEXPECTED, Verdict.LEFT,
+        )  # fmt: skip
 
 
 class Sending(StrEnum):
@@ -64,15 +68,21 @@ class Sending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One execution of a task by a process of a worker; `ended` is None if no end was seen."""
+    """One execution of a task by a process of a worker.
+
+    Attributes:
+        ended: None if no end was seen.
+        claimed: whether a guard claimed a lease for it.
+        error: what it raised, with the reason of a retry; empty for nothing.
+    """
 
     worker: str
     pid: int
     started: float
     ended: float | None
     state: str
-    #: Whether a guard claimed a lease for it.
     claimed: bool = False
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,20 @@ class Effect:
 
     worker: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCount:
+    """How often the effect of one name happened, and how often it was to; without a probe it has no name."""
+
+    name: str
+    happened: int
+    expected: int = 1
+
+    def __str__(self) -> str:
+        """Return it as text: `1`, `payments 2 of 1`."""
+        number = str(self.happened) if self.expected == 1 and not self.name else f"{self.happened} of {self.expected}"
+        return f"{self.name} {number}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,25 +178,31 @@ def task_history(task: str, events: Iterable[JournalEvent], died: Mapping[int, f
     )
 
 
-def judge(history: TaskHistory, *, sending: Sending, left: bool, parked: bool, effects: int | None = None) -> Verdict:
+def judge(
+    history: TaskHistory, *, sending: Sending, left: bool, parked: bool, effects: Sequence[EffectCount] = ()
+) -> Verdict:
     """Return the verdict on a task without an open run.
 
     `left` is whether the broker may still hold it, `parked` whether a guard parked it or it has a dead letter,
-    `effects` the number of its effects if a probe counted them instead of the journal.
+    `effects` what a probe counted; without one, each run whose function returned is one effect of one.
     """
-    happened = len(history.effects) if effects is None else effects
+    effects = effects or [EffectCount("", len(history.effects))]
     sent = sending is Sending.ACCEPTED
-    if sending is Sending.NEVER:
-        return Verdict.UNEXPECTED
-    if sending is Sending.DUE:
-        return Verdict.NEVER_SENT
-    if happened > 1:
+    if sending in (Sending.NEVER, Sending.DUE):
+        return Verdict.UNEXPECTED if sending is Sending.NEVER else Verdict.NEVER_SENT
+    if any(one.happened > one.expected for one in effects):
         return Verdict.DUPLICATED
-    if history.completed and happened:
+    if history.completed and all(one.happened == one.expected for one in effects):
         again = Verdict.REDELIVERED if len(history.deliveries) > 1 else Verdict.OK
         return again if sent else Verdict.RECOVERED
     if parked or left:
         return Verdict.PARKED if parked else Verdict.LEFT
+    return _without_an_end(history, sent=sent)
+
+
+def _without_an_end(history: TaskHistory, *, sent: bool) -> Verdict:
+    if history.runs and history.runs[-1].state == "FAILURE":
+        return Verdict.FAILED
     return Verdict.LOST if sent or history.deliveries else Verdict.REFUSED
 
 
@@ -186,7 +216,8 @@ def _runs(mine: Sequence[JournalEvent], died: Mapping[int, float]) -> Iterable[R
         within = later if end is None else later[: later.index(end)]
         claimed = any(one.kind == CLAIMED for one in within)
         if end is not None and end.kind == ENDED:
-            yield Run(begun.worker, begun.pid, begun.at, end.at, str(end.details["state"]), claimed)
+            state, error = (str(end.details.get(name, "")) for name in ("state", "error"))
+            yield Run(begun.worker, begun.pid, begun.at, end.at, state, claimed, error)
         else:
             state = "killed" if begun.pid in died else ""
             yield Run(begun.worker, begun.pid, begun.at, died.get(begun.pid), state, claimed)
