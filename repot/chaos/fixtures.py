@@ -95,7 +95,8 @@ class Chaos:
     def run(  # noqa: PLR0913 - the options of `repot chaos run`
         self, scenario: str = "", *, task: str = "", args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
         profile: str = "", guard: bool = True, probe: str | Callable[..., object] = "",
-        expect: int | Mapping[str, int] | None = None, queues: Sequence[str] = (),
+        expect: int | Mapping[str, int] | None = None, queues: Sequence[str] = (), pool: str = "",
+        scale: float | None = None,
     ) -> Result:  # fmt: skip
         """Run a task under a scenario and return the result; without a `task`, one of repot's own.
 
@@ -103,7 +104,8 @@ class Chaos:
         function of the root id, the arguments and the keyword arguments that returns it; both may give numbers by
         name. `expect` is how many there are to be, one of each without it. Without a probe an effect is a run whose
         function has returned. `queues` are those that the application's workers consume; by default all that are
-        declared or that tasks are routed to. A scenario that does not apply skips the test; an experiment that cannot
+        declared or that tasks are routed to. `pool` is theirs; by default the application's. `scale` divides the times
+        of settings; 1 leaves them as they are. A scenario that does not apply skips the test; an experiment that cannot
         be completed fails it.
         """
         __tracebackhide__ = True
@@ -112,7 +114,9 @@ class Chaos:
             if task and not app:
                 pytest.fail("no application: @pytest.mark.chaos_app or repot_chaos_app names it", pytrace=False)
             counted = Probe(probe, {UNNAMED: expect} if isinstance(expect, int) else expect or {}) if probe else None
-            made = Target(app, task, tuple(args), dict(kwargs or {}), probe=counted, queues=tuple(queues))
+            made = Target(
+                app, task, tuple(args), dict(kwargs or {}), probe=counted, queues=tuple(queues), pool=pool, scale=scale
+            )
             target = planning.task_of(made) if task else Target()
             name = planning.scenario_called(scenario or self._scenario).name
             profile = profile or self._profile or planning.profile_for(app)

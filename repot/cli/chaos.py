@@ -129,6 +129,11 @@ def explain(name: str) -> None:
     "run of a cell. Cells then run one at a time.")  # fmt: skip
 @click.option("--queues", default="", metavar="NAMES", help="The queues that your workers consume, as for "
     "`celery worker -Q`. [default: those that are declared, and those that tasks are routed to]")  # fmt: skip
+@click.option("--pool", default="", metavar="NAME", help="The pool of your workers, as for `celery "
+    "worker --pool`: prefork, threads, solo, gevent, eventlet. [default: your application's worker_pool]")  # fmt: skip
+@click.option("--scale", type=click.FloatRange(min=1), metavar="N", help="Divide the times of your settings by N; 1 "
+    "leaves them as they are. [default: so that an incident takes seconds, and a run that is shorter than your "
+    "visibility timeout stays shorter]")  # fmt: skip
 @click.option("--broker-url", "urls", multiple=True, metavar="URL", help="Use this broker instead of a private one. "
     "The broker itself is not harmed.")  # fmt: skip
 @click.option(
@@ -164,6 +169,8 @@ def run(  # noqa: PLR0913 - one for each option
     queues: str,
     expect: str | None,
     reset: str | None,
+    pool: str,
+    scale: float | None,
     urls: tuple[str, ...],
     hosts: tuple[str, ...],
     seed: int,
@@ -195,7 +202,9 @@ def run(  # noqa: PLR0913 - one for each option
         own_profiles=profiles_file,
         guards=_GUARDS[guard] if guard else None,
         target=planning.target(
-            planning.Options(app_name, task_name, args_json, arguments, probe, expect, reset, queues, same_ids)
+            planning.Options(
+                app_name, task_name, args_json, arguments, probe, expect, reset, queues, pool, scale, same_ids
+            )
         ),
         brokers=planning.external(urls, hosts),
         seed=seed,

@@ -75,13 +75,7 @@ def results(campaign: Campaign) -> None:
     console, laid_out = _data(), matrix(campaign)
     if campaign.measure:
         console.print(Text(readable(campaign.measure)))
-    table = matrix_table.side_by_side(laid_out)
-    if matrix_table.width(table) <= console.width:
-        console.print(table)
-    else:
-        for part in matrix_table.cell_by_cell(laid_out):
-            console.print(part)
-    console.print(matrix_table.legend(laid_out), style="dim")
+    _matrix(console, laid_out)
     for text in _summary(campaign, laid_out):
         console.print(text)
     for one in campaign.unmeasured:
@@ -180,6 +174,16 @@ def _titles(kind: str, known: Iterable[Titled]) -> None:
     _data().print(table)
 
 
+def _matrix(console: Console, laid_out: Matrix) -> None:
+    table = matrix_table.side_by_side(laid_out)
+    if matrix_table.width(table) <= console.width:
+        console.print(table)
+    else:
+        for part in matrix_table.cell_by_cell(laid_out):
+            console.print(part)
+    console.print(matrix_table.legend(laid_out), style="dim")
+
+
 def _summary(campaign: Campaign, laid_out: Matrix) -> Iterable[str]:
     total = counts(laid_out)
     yield ""
@@ -189,6 +193,8 @@ def _summary(campaign: Campaign, laid_out: Matrix) -> Iterable[str]:
     )
     if total.differing:
         yield f"{total.differing} cells differ between runs"
+    for text in dict.fromkeys(one.untested for one in campaign.results if one.untested):
+        yield f"not tested on your settings: {readable(text)}"
     if campaign.interrupted:
         yield "The run was interrupted."
 
@@ -197,10 +203,12 @@ def _unexpected(console: Console, result: Result) -> None:
     number = f" #{result.number}" if result.number > 1 else ""
     head = Text.assemble(("NOT AS EXPECTED ", "bold red"), (f"{result.cell.name}{number}", "bold"))
     console.print(head)
-    errors = dict.fromkeys(run.error for run in result.task_under_test.history.runs if run.error)
-    lines = [f"found {result.verdict}, {result.expected_text}", *(f"a run raised {readable(one)}" for one in errors)]
-    for line in lines:
-        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
+    console.print(Padding(Text(f"found {result.verdict}, {result.expected_text}"), (0, 0, 0, 2), expand=False))
+    for one in result.task_results:
+        if one.verdict.is_bad and (one.reason or one.role == "child"):
+            reason = f": {one.reason}" if one.reason else ""
+            text = readable(f"{one.name or one.role} {one.verdict.value}{reason}")
+            console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
     console.print(Padding(Text(readable(result.command), style="dim"), (0, 0, 0, 2), expand=False))
 
 

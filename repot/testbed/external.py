@@ -53,6 +53,7 @@ class ExternalBroker:
                 hint="The certificate is the broker's, so it cannot be verified behind a proxy. Name a listener "
                 "without TLS, or no broker: a private one is started.",
             )
+        self.options: Mapping[str, Any] = {}
         self._cleanup = _private(url).cleanup(server, self.token, management_url)
         with closing(self.open()) as broker:
             self.product, self.version = broker.product, broker.version
@@ -67,7 +68,7 @@ class ExternalBroker:
         """Return a prefix of all keys on Redis, nothing on RabbitMQ."""
         return self._cleanup.transport_options(name)
 
-    def apart(self, name: str) -> Self:
+    def apart(self, name: str, options: Mapping[str, Any]) -> Self:
         """Return itself on Redis, where the keys have a prefix, and on RabbitMQ with a virtual host of that name.
 
         Raises:
@@ -75,14 +76,15 @@ class ExternalBroker:
             ManagementUnreachable: the management API does not answer.
         """
         made = copy(self)
+        made.options = options
         path = self._cleanup.make_apart(name)
         if path:
             made.first_url = urlunsplit(urlsplit(self.first_url)._replace(path=f"/{path}"))
         return made
 
-    def open(self, name: str = "", options: Mapping[str, Any] | None = None) -> Broker:
-        """Connect with the transport options of the experiment called `name`; without a name, with these alone."""
-        options = {**(options or {}), **(self.transport_options(name) if name else {})}
+    def open(self, name: str = "") -> Broker:
+        """Connect with the transport options of the experiment called `name`; without a name, with none."""
+        options = {**self.options, **self.transport_options(name)} if name else None
         return open_broker(
             BrokerUrl.parse(self.first_url), management_url=self._management_url, transport_options=options
         )

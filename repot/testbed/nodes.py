@@ -6,6 +6,7 @@ import shutil
 import socket
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from repot.brokers import open_broker
@@ -119,6 +120,8 @@ class NodeBroker:
     #: No other client uses it.
     token = ""
     home: Path
+    #: The transport options by which its clients name their keys.
+    options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Take servers that do not run yet; the first is the primary."""
@@ -149,15 +152,10 @@ class NodeBroker:
         del name
         return {}
 
-    def apart(self, name: str) -> Self:
-        """Return itself: there is no other experiment."""
-        del name
-        return self
-
-    def open(self, name: str = "", options: Mapping[str, Any] | None = None) -> Broker:
+    def open(self, name: str = "") -> Broker:
         """Connect to the primary, as its clients do."""
         del name
-        return self.primary.open(self.url_at(self.port), options)
+        return self.primary.open(self.url_at(self.port), self.options)
 
     def clean_up(self, name: str, queues: Iterable[str]) -> None:
         """Do nothing: it ends soon."""

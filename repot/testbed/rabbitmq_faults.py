@@ -19,7 +19,7 @@ from repot.testbed.vhosts import VirtualHosts
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from repot.testbed.process import ReapedDirectory
 
@@ -58,8 +58,9 @@ class RabbitFaults(NodeBroker):
 
     vhost = _DEFAULT_VHOST
 
-    def apart(self, name: str) -> Self:
+    def apart(self, name: str, options: Mapping[str, Any]) -> Self:
         """Return this RabbitMQ with a virtual host for the experiment called `name`."""
+        del options
         made = copy(self)
         made.vhost = name
         made.make_vhost()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing, contextmanager
+from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -16,7 +17,7 @@ from repot.testbed.startup import LOOPBACK
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from repot.testbed.nodes import Node
 
@@ -69,6 +70,15 @@ class RedisFaults(NodeBroker):
                 yield
             finally:
                 del self._options[-len(words) :]
+
+    def apart(self, name: str, options: Mapping[str, Any]) -> Self:
+        """Return this Redis without data: no experiment shares it, but an earlier attempt may have left something."""
+        del name
+        made = copy(self)
+        made.options = options
+        with connected(self.primary) as client:
+            client.flushall()
+        return made
 
     def delete_queue(self, queue: str) -> None:
         """Remove every message from its lists: an empty list does not exist."""

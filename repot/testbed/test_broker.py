@@ -51,15 +51,17 @@ class TestBroker(Protocol):
     def transport_options(self, name: str) -> dict[str, Any]:
         """Return the `broker_transport_options` that separate the experiment called `name` from other clients."""
 
-    def apart(self, name: str) -> Self:
+    def apart(self, name: str, options: Mapping[str, Any]) -> Self:
         """Return this broker with room for the experiment called `name` alone: its queues have any names there.
+
+        `options` are the transport options by which its clients name their keys.
 
         Raises:
             BrokerUnreachable: it cannot make that room; with what a user has to do.
         """
 
-    def open(self, name: str = "", options: Mapping[str, Any] | None = None) -> Broker:
-        """Connect to the primary, with the transport options of the experiment called `name` and these."""
+    def open(self, name: str = "") -> Broker:
+        """Connect to the primary, with the transport options of the experiment called `name`."""
 
     def clean_up(self, name: str, queues: Iterable[str]) -> None:
         """Remove what the experiment called `name` left, with these queues of its own. Missing things are ignored.

@@ -149,13 +149,70 @@ def elsewhere(order):
 """
 )
 
-APPS = {"llm": LLM, "etl": ETL, "shop": SHOP}
+#: Two queues are bound to one exchange; each message has the key of the first.
+BOUND = (
+    _LEDGER
+    + """
+from celery import Celery
+from kombu import Exchange, Queue
+
+orders = Exchange("orders", type="topic")
+app = Celery("{name}", broker="redis://127.0.0.1:1/0")
+app.conf.update(
+    task_queues=(Queue("paid", orders, routing_key="order"), Queue("sent", orders, routing_key="{key}")),
+    task_default_queue="paid", task_default_exchange="orders", task_default_exchange_type="topic",
+    task_default_routing_key="order",
+)
+
+@app.task(name="{name}.take")
+def take(order):
+    note("taken", order)
+"""
+)
+
+#: A result backend of the application's own.
+BACKEND = (
+    _LEDGER
+    + """
+from celery import Celery
+from celery.backends.base import DisabledBackend
+
+class Results(DisabledBackend):
+    def store_result(self, *args, **kwargs):
+        {body}
+
+app = Celery("{name}", broker="redis://127.0.0.1:1/0", backend="{name}:Results")
+
+@app.task(name="{name}.take")
+def take(order):
+    note("taken", order)
+"""
+)
+
+APPS = {
+    "llm": LLM,
+    "etl": ETL,
+    "hasty": ETL.replace('"etl', '"hasty') + "app.conf.broker_transport_options = {'visibility_timeout': 10}\n",
+    "shop": SHOP,
+    "onekey": BOUND.format(name="onekey", key="order"),
+    "twokeys": BOUND.format(name="twokeys", key="parcel"),
+    "failing": BACKEND.format(name="failing", body='raise OSError("no room")'),
+    "storing": BACKEND.format(name="storing", body="note('stored')"),
+}
 
 
 def write_apps(directory: Path) -> None:
     """Write the applications as modules of a project."""
     for name, source in APPS.items():
         (directory / f"{name}.py").write_text(source)
+
+
+def write_pooled(directory: Path, pool: str) -> str:
+    """Write the ETL with a pool of its own; return its name."""
+    name = f"etl_{pool}"
+    source = ETL.replace('"etl', f'"{name}')
+    (directory / f"{name}.py").write_text(source + f'\napp.conf.worker_pool = "{pool}"\n')
+    return name
 
 
 def ledger(directory: Path, app: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, STARTED, JournalEvent
+from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, FAILED, PREVENTED, STARTED, JournalEvent
 from repot.chaos.runner.verdict import EffectCount, Sending, TaskHistory, Verdict, judge, task_history
 
 if TYPE_CHECKING:
@@ -42,13 +42,8 @@ ONCE = task_history("t", [delivered(1), *ran(1, 2)])
 TWICE = task_history("t", [delivered(1), *ran(1, 2), delivered(5, B, redelivered=True), *ran(5, 6, B, 3)])
 SKIPPED = task_history("t", [delivered(1), *ran(1, 2), delivered(5, B, redelivered=True)])
 KILLED = task_history("t", [delivered(1), *ran(1, None)], {2: 1.5})
-FAILED = task_history(
-    "t",
-    [
-        delivered(1),
-        JournalEvent(1, STARTED, A, 2, "t"),
-        JournalEvent(2, ENDED, A, 2, "t", {"state": "FAILURE", "error": "ValueError: no card"}),
-    ],
+RAISED = task_history(
+    "t", [delivered(1), JournalEvent(1, STARTED, A, 2, "t"), JournalEvent(2, ENDED, A, 2, "t", {"state": "FAILURE"})]
 )
 NEVER_SEEN = task_history("t", [])
 
@@ -90,10 +85,9 @@ def test_each_effect_of_a_probe_has_its_own_number(rows: int, mails: int, expect
 
 
 def test_a_task_whose_last_run_raised_has_failed() -> None:
-    assert Verdict.FAILED is verdict(FAILED)
-    assert ["ValueError: no card"] == [run.error for run in FAILED.runs]
-    assert Verdict.LEFT is verdict(FAILED, left=True)
-    assert Verdict.PARKED is verdict(FAILED, parked=True)
+    assert Verdict.FAILED is verdict(RAISED)
+    assert Verdict.LEFT is verdict(RAISED, left=True)
+    assert Verdict.PARKED is verdict(RAISED, parked=True)
 
 
 @pytest.mark.parametrize("history", [KILLED, NEVER_SEEN], ids=["killed", "never seen"])
@@ -117,6 +111,33 @@ def test_an_effect_of_a_run_without_success_is_no_completion() -> None:
         "t", [delivered(1), JournalEvent(1, STARTED, A, 2, "t"), JournalEvent(2, EFFECT, A, 2, "t")], {2: 3.0}
     )
     assert Verdict.LOST is verdict(half)
+
+
+def test_an_effect_that_a_guard_found_done_is_not_lost() -> None:
+    """It was done under another id; a probe that counts nothing decides."""
+    history = task_history("t", [delivered(1), *ran(1, 2)[::2], JournalEvent(1, PREVENTED, A, 2, "t")])
+    assert () == history.effects
+    assert Verdict.OK is verdict(history)
+    assert Verdict.LOST is verdict(history, effects=[EffectCount("", 0)])
+
+
+@pytest.mark.parametrize(("internal", "found"), [(True, Verdict.FAILED), (False, Verdict.OK)])
+def test_a_run_whose_result_cannot_be_stored_has_failed(found: Verdict, *, internal: bool) -> None:
+    """Celery says so to all that wait for it, and sends neither callbacks nor the rest of a chain."""
+    failed = JournalEvent(3, FAILED, A, 2, "t", {"internal": internal, "text": "OSError: no room"})
+    assert found is verdict(task_history("t", [delivered(1), *ran(1, 2), failed]))
+
+
+@pytest.mark.parametrize("threads", [(1, 1), (1, 2)])
+def test_two_runs_of_one_process_are_told_apart_by_their_threads(threads: tuple[int, int]) -> None:
+    """A pool of threads or greenlets runs a task beside itself."""
+    first, second = threads
+    begun = [JournalEvent(at, STARTED, A, 2, "t", {"thread": one}) for at, one in ((1, first), (2, second))]
+    ended = [
+        JournalEvent(at, ENDED, A, 2, "t", {"state": "SUCCESS", "thread": one}) for at, one in ((3, first), (4, second))
+    ]
+    runs = task_history("t", [*begun, *ended]).runs
+    assert ([3, 4] if first != second else [None, 3]) == [run.ended for run in runs]
 
 
 def test_a_run_that_begins_before_the_first_ended_overlaps() -> None:

@@ -11,10 +11,11 @@ import psutil
 from repot.chaos.faults.no_preparation import NoPreparation
 from repot.chaos.instruments.failpoints import Phase
 from repot.chaos.scenarios.scenario import Scenario
-from repot.errors import ExperimentFailed
+from repot.errors import ExperimentFailed, NotApplicable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from repot.chaos.faults.context import FaultContext
 
@@ -27,6 +28,17 @@ class ChildKilled(NoPreparation):
     """
 
     description: str = "the processes of the worker's pool are killed (SIGKILL)"
+
+    def prepared(self, context: FaultContext) -> AbstractContextManager[None]:
+        """Refuse a pool without processes.
+
+        Raises:
+            NotApplicable: names the pool.
+        """
+        if context.pool != "prefork":
+            message = f"the pool {context.pool} has no processes that could be killed"
+            raise NotApplicable(message)
+        return super().prepared(context)
 
     @contextmanager
     def injected(self, context: FaultContext) -> Iterator[None]:

@@ -43,19 +43,22 @@ class FaultContext:
     Attributes:
         link: the Toxiproxy link from the target worker to its broker.
         control_link: the Toxiproxy link from the control worker and the producer to the same broker.
-        results_link: the Toxiproxy link from the target worker to its result backend.
+        results_link: the Toxiproxy link from the target worker to its result backend; None where that is the
+            application's own.
         target: the worker that the fault is aimed at.
         test_broker: the broker. A scenario that harms it must state `needs`, so that no other experiment uses it.
         queue: the queue of the task under test.
         tag: returns the delivery tag of the first delivery of the task under test, as the worker's transport names it.
+        pool: the name of the workers' pool.
         rng: the source of all random choices of the fault, seeded by the run's seed and the case's name.
     """
 
     link: Proxy
     control_link: Proxy
-    results_link: Proxy
+    results_link: Proxy | None
     target: TargetWorker
     test_broker: TestBroker
     queue: str
     tag: Callable[[], str]
     rng: Random
+    pool: str = "prefork"

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from repot.chaos.faults.no_preparation import NoPreparation
+from repot.errors import NotApplicable
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from repot.chaos.faults.context import FaultContext
     from repot.chaos.runner.proxies import Proxy
 
@@ -31,8 +34,21 @@ class LinkFault(NoPreparation):
     where: Where = field(default="broker", kw_only=True)
 
     def link(self, context: FaultContext) -> Proxy:
-        """Return the link that the fault acts on."""
-        return context.link if self.where == "broker" else context.results_link
+        """Return the link that the fault acts on.
+
+        Raises:
+            NotApplicable: the result backend is the application's own, and no link leads to it.
+        """
+        found = context.link if self.where == "broker" else context.results_link
+        if found is None:
+            message = "the application's own result backend is used, and no link that could fail leads to it"
+            raise NotApplicable(message)
+        return found
+
+    def prepared(self, context: FaultContext) -> AbstractContextManager[None]:
+        """Find the link."""
+        self.link(context)
+        return super().prepared(context)
 
     @property
     def server(self) -> str:

@@ -6,11 +6,13 @@ journal and waits until the file is removed.
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from repot.chaos.instruments.journal import NEVER_RELEASED, REACHED, Journal
+from repot.chaos.instruments.journal import NEVER_RELEASED, REACHED, RELEASED, Journal
 from repot.errors import DeadlineExceeded
 from repot.waiting import wait_until
 
@@ -61,6 +63,17 @@ class Failpoints:
         """Remove the failpoint and release the processes that wait there."""
         self._path(phase, task).unlink(missing_ok=True)
 
+    def make_deadly(self, task: str) -> None:
+        """Make every process that runs this task kill itself instead."""
+        path = self._path("deadly", task)
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+    def die_if_deadly(self, task: str) -> None:
+        """Kill the own process, as the kernel does when memory runs out, if the task is deadly."""
+        if self._path("deadly", task).exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def reach(self, phase: Phase, task: str, worker: str) -> None:
         """Return at once, or wait while the failpoint is set; a wait that is too long is no error of the task."""
         path = self._path(phase, task)
@@ -70,6 +83,7 @@ class Failpoints:
                 wait_until(lambda: not path.exists(), within_s=self.max_wait_s, what=f"{task} is released at {phase}")
             except DeadlineExceeded:
                 self.journal.write(NEVER_RELEASED, worker, task, phase=phase)
+            self.journal.write(RELEASED, worker, task, phase=phase)
 
-    def _path(self, phase: Phase, task: str) -> Path:
+    def _path(self, phase: str, task: str) -> Path:
         return self.journal.path.with_suffix(".failpoints") / f"{phase}.{task}"

@@ -16,8 +16,12 @@ DELIVERED = "delivered"
 STARTED = "started"
 EFFECT = "effect"
 ENDED = "ended"
+#: A task raised an exception, or Celery did after its run, as when its result cannot be stored (`internal`).
+FAILED = "failed"
 #: A process waits at a failpoint.
 REACHED = "reached"
+#: A process continues after it has waited at a failpoint.
+RELEASED = "released"
 #: A process waited at a failpoint for too long and continued.
 NEVER_RELEASED = "never released"
 #: A worker sent the task again, to be run at `due`.
@@ -28,6 +32,8 @@ SENDING = "sending"
 SENT = "sent"
 #: A guard claimed the lease and runs the task.
 CLAIMED = "claimed"
+#: A guard found the effect done, and prevented a second one.
+PREVENTED = "prevented"
 #: A guard parked the task for a person to decide.
 PARKED = "parked"
 #: A worker logged a record at WARNING or above.

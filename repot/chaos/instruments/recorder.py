@@ -6,7 +6,7 @@ import hashlib
 import logging
 import sys
 from datetime import datetime
-from threading import Event, Thread, main_thread
+from threading import Event, Thread, get_ident, main_thread
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,11 @@ from repot.chaos.instruments.journal import (
     CLAIMED,
     DELIVERED,
     ENDED,
+    FAILED,
     NOTICED,
     PARKED,
     POSTPONED,
+    PREVENTED,
     READY,
     SENDING,
     SENT,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 #: Seconds between two `ALIVE` events.
 ALIVE_INTERVAL_S = 0.5
 _LONGEST_NOTICE = 300
-_RECORDED = {GuardEvent.ACQUIRED: CLAIMED, GuardEvent.PARKED: PARKED}
+_RECORDED = {GuardEvent.ACQUIRED: CLAIMED, GuardEvent.PREVENTED: PREVENTED, GuardEvent.PARKED: PARKED}
 
 
 def record(path: Path) -> None:
@@ -57,9 +59,9 @@ def record(path: Path) -> None:
         (signals.task_prerun, pool.started),
         (signals.before_task_publish, pool.sending),
         (signals.after_task_publish, pool.sent),
-        (signals.task_failure, pool.raised),
-        (signals.task_retry, pool.raised),
         (signals.task_postrun, pool.ended),
+        (signals.task_failure, pool.failed),
+        (signals.task_internal_error, pool.broken),
         (guard_event, pool.answered),
     ):
         signal.connect(receiver, weak=False, dispatch_uid=f"repot-record-{receiver.__name__}")
@@ -113,7 +115,8 @@ class MainProcess:
         while not never.wait(ALIVE_INTERVAL_S):
             frame = sys._current_frames().get(main_thread().ident or 0)  # noqa: SLF001 - the only way to see it
             now = _position(frame)
-            if loop_ran.is_set() or now != before or is_retry_pause(frame):
+            # a pool of greenlets has no such thread: this one shows that the loop of all greenlets runs
+            if frame is None or loop_ran.is_set() or now != before or is_retry_pause(frame):
                 self._journal.write(ALIVE, consumer.hostname, due=_due(hub))
             before = now
             loop_ran.clear()
@@ -157,8 +160,6 @@ class PoolProcess:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._failpoints = Failpoints(journal)
-        #: By the id of a task that runs: threads run several.
-        self._raised: dict[str, str] = {}
 
     def started(self, task_id: str, task: Any, **_: Any) -> None:  # noqa: ANN401
         """Record that a task is about to run."""
@@ -167,14 +168,14 @@ class PoolProcess:
         request = task.request
         self._journal.write(
             STARTED, worker, task_id, name=task.name, retries=request.retries, root=request.root_id,
-            follows=_following(request),
+            follows=_following(request), thread=get_ident(),
         )  # fmt: skip
         self._failpoints.reach(Phase.STARTED, task_id, worker)
 
     def answered(self, event: GuardEvent, task_id: str, **_: Any) -> None:  # noqa: ANN401
         """Record a guard's decision."""
         if event in _RECORDED:
-            self._journal.write(_RECORDED[event], "", task_id)
+            self._journal.write(_RECORDED[event], "", task_id, thread=get_ident())
 
     def sending(self, headers: Any = None, **message: Any) -> None:  # noqa: ANN401
         """Record a message, and that it has an ETA; a message of the running task itself is its retry."""
@@ -202,18 +203,22 @@ class PoolProcess:
         if headers and headers.get("id"):
             self._journal.write(SENT, "", headers["id"])
 
-    def raised(self, sender: Any, exception: Any = None, reason: Any = None, **told: Any) -> None:  # noqa: ANN401
-        """Keep what a task raised, or why it is to run again, until its end is recorded."""
-        error = reason if exception is None else exception
-        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-        task_id = told.get("task_id") or sender.request.id
-        self._raised[task_id] = str(masked(text))[:_LONGEST_NOTICE]
-
     def ended(self, task_id: str, task: Any, state: str, **_: Any) -> None:  # noqa: ANN401
         """Record that this process is done with a task."""
-        error = self._raised.pop(task_id, "")
-        self._journal.write(ENDED, task.request.hostname, task_id, state=state, **({"error": error} if error else {}))
+        self._journal.write(ENDED, task.request.hostname, task_id, state=state, thread=get_ident())
         self._failpoints.reach(Phase.BEFORE_ACK, task_id, task.request.hostname)
+
+    def failed(self, task_id: str, exception: Any, **_: Any) -> None:  # noqa: ANN401
+        """Record the exception of a task."""
+        self._write_failure(task_id, exception, internal=False)
+
+    def broken(self, task_id: str, exception: Any, **_: Any) -> None:  # noqa: ANN401
+        """Record an exception of Celery's after the run: it counts as failed, whatever the task has returned."""
+        self._write_failure(task_id, exception, internal=True)
+
+    def _write_failure(self, task_id: str, exception: Any, *, internal: bool) -> None:  # noqa: ANN401
+        text = str(masked(f"{type(exception).__name__}: {exception}"))[:_LONGEST_NOTICE]
+        self._journal.write(FAILED, "", task_id, text=text, internal=internal, thread=get_ident())
 
     def _watch_backend(self, backend: Any) -> None:  # noqa: ANN401
         """Reach a failpoint before the backend stores a success."""

@@ -45,11 +45,13 @@ def describe(result: Result) -> str:
             f"{name}{what} {one.history.task}: {one.verdict.value}; {one.sending.value} when sent{error}; "
             f"deliveries {len(one.history.deliveries)}, runs {len(one.history.runs)}, effects {one.effects_text}"
         )
-        lines += [f"  a run raised {run.error}" for run in one.history.runs if run.error]
     lines += [f"fault: {one.what}, {one.begun:.2f} s to {one.ended:.2f} s" for one in result.windows]
     for what, seconds in (("detected", times.detected), ("redelivered", times.redelivered), ("steady", times.steady)):
         lines.append(f"{what}: {'never' if seconds is None else f'after {seconds:.2f} s'}")
     lines.append(f"silent: {times.silent:.2f} s")
+    if result.untested:
+        lines.append(f"not tested on your settings: {result.untested}")
+        lines.append(f"longest run: {result.longest_run_s:.1f} s")
     lines += [f"log at {one.at:.2f} s: {one.text}" for one in result.notices]
     if result.left:
         lines.append(f"left: {result.left}")

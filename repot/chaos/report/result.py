@@ -126,6 +126,15 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaledTime:
+    """A time of the application's settings, and what its workers had in the experiment, in seconds."""
+
+    name: str
+    own_s: float
+    used_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """Seconds since the fault began (without a fault: since the first delivery); None for what did not happen.
 
@@ -153,6 +162,10 @@ class Result:
         left: what was left at the deadline, as text; empty for nothing.
         lanes: the workers, in the order in which a timeline shows them.
         command: the command that runs it again.
+        scaled: times of the application's settings that were scaled.
+        replaced: what the experiment has in the place of the application's.
+        longest_run_s: the longest run of a task of the application's, without the time at which the experiment held
+            it.
     """
 
     cell: Cell
@@ -170,6 +183,15 @@ class Result:
     lanes: tuple[str, ...]
     command: str
     took_s: float
+    scaled: tuple[ScaledTime, ...] = ()
+    longest_run_s: float = 0
+    replaced: tuple[str, ...] = ()
+
+    @property
+    def untested(self) -> str:
+        """Return what was not tested on the application's settings, as one line; empty for nothing."""
+        times = (f"{one.name} ({one.own_s:g} s, here {one.used_s:g} s)" for one in self.scaled)
+        return "; ".join((*self.replaced, *times))
 
     @property
     def as_expected(self) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 
 from repot.chaos.instruments.recorder import record
-from repot.chaos.runner.application import shared_settings
+from repot.chaos.runner.application import PREFORK, shared_settings
 from repot.chaos.runner.task_hooks import install_task_hooks
 from repot.config import Role, load
 from repot.errors import AppUnusable
@@ -42,6 +42,8 @@ class AppConfig:
         transport: transport options that separate experiments on one broker.
         queues: what the workers of a user's application consume; Celery declares those that the application only uses.
         idle: a queue of the experiment's, for a worker that does not consume yet.
+        pool: of the workers.
+        keeps_backend: results are stored where the application stores them.
     """
 
     app: str
@@ -49,6 +51,8 @@ class AppConfig:
     transport: dict[str, Any]
     queues: tuple[str, ...] = ()
     idle: str = ""
+    pool: str = PREFORK
+    keeps_backend: bool = False
 
     def write(self, journal: Path) -> None:
         """Write it to a file beside the journal, for the workers."""
@@ -65,11 +69,14 @@ class AppConfig:
         Raises:
             AppUnusable: it calls `repot.configure` and the profile forbids it; or it would use another broker.
         """
+        backend = app.conf.result_backend
         if self.bare is None:
             configure(app, settings, role)
         else:
             self._leave_bare(app)
         options = app.conf.get("broker_transport_options") or {}
+        if role is Role.CLIENT and self.app:
+            options = options | key_names(load_app(self.app))
         # the application's own read and write URLs would take precedence over broker_url
         url = settings.broker_url.reveal()
         app.conf.update(
@@ -77,11 +84,13 @@ class AppConfig:
             broker_read_url=url,
             broker_write_url=url,
             broker_transport_options={**options, **self.transport},
-            result_backend=settings.result_backend.reveal(),
             # private servers have no TLS
             broker_use_ssl=False,
-            redis_backend_use_ssl=None,
         )
+        if self.keeps_backend and role is Role.WORKER:
+            app.conf.update(result_backend=backend)
+        else:
+            app.conf.update(result_backend=settings.result_backend.reveal(), redis_backend_use_ssl=None)
         if not self.app:
             app.conf.task_default_queue = settings.queue_names[0]
         elif role is Role.CLIENT:
@@ -96,6 +105,8 @@ class AppConfig:
 
     def _declare(self, app: Celery) -> None:
         """Declare the queues that the application uses by name, as Celery does on their first use, and the idle one."""
+        # Celery's command takes it before `--pool prefork`
+        app.conf.worker_pool = self.pool
         # what was declared before is of another configuration
         forget_amqp(app)
         queues = app.amqp.queues

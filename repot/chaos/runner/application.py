@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from celery import concurrency
 from celery.exceptions import QueueNotFound
 
+from repot.config.urls import REDIS_SCHEMES
 from repot.errors import ConfigInvalid
 from repot.upstream.collector import is_own
 from repot.worker.configure import applied_entries
@@ -18,6 +22,18 @@ if TYPE_CHECKING:
 
 #: Prefixes of the names of tasks that are not the application's own.
 OTHER_TASKS = ("celery.", "repot.")
+
+#: Celery's pools.
+PREFORK, SOLO = "prefork", "solo"
+POOLS = (PREFORK, "threads", SOLO, "gevent", "eventlet")
+#: Pools of greenlets, each with a library of the same name.
+GREEN = ("gevent", "eventlet")
+#: Result backends with a private server in experiments, and those without a server of their own.
+_REDIS_BACKENDS = (*REDIS_SCHEMES, "redis", "rediss", "sentinel", "valkey", "valkeys")
+_SERVERLESS_BACKENDS = ("rpc", "file", "cache+memory", "db+sqlite", "disabled", "django-db", "django-cache")
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "")
+_COMPATIBLE = {"processes": PREFORK}
+_PATHS: Mapping[str, str] = vars(concurrency)["ALIASES"]
 
 #: What a task itself states about how it is sent; `apply_async` reads it, and `send_task` does not.
 _SENDING = (
@@ -45,20 +61,42 @@ class Application:
             user has named.
         queue: where the task under test is sent.
         options: how else it is sent, by the task's own options and its route.
+        pool: of its workers.
+        backend: whether the application states a result backend, and whether an experiment can use it.
+        replaced: what the experiment has in the place of the application's, each in a few words.
     """
 
     queues: tuple[str, ...] = ()
     queue: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    pool: str = PREFORK
+    backend: tuple[bool, bool] = (False, False)
+    replaced: tuple[str, ...] = ()
+
+    def keeps_backend(self, *, stated: bool) -> bool:
+        """Return whether results are stored where the application stores them; else in a private Redis.
+
+        With `stated` only if the application states a backend: else it has none.
+        """
+        states, usable = self.backend
+        return usable and (states or not stated)
+
+    @property
+    def runs_in_main_thread(self) -> bool:
+        """Return whether a worker does nothing else while it runs a task: no heartbeats, no other messages."""
+        return self.pool == SOLO
 
 
 def inspect(
-    app: Celery, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], queues: Sequence[str] = ()
+    app: Celery, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], queues: Sequence[str] = (), pool: str = ""
 ) -> Application:
-    """Return what an application brings; `queues` are those that its workers consume, if the user has named them.
+    """Return what an application brings.
+
+    `queues` are those that its workers consume, and `pool` is theirs, if the user has named them.
 
     Raises:
-        ConfigInvalid: the task is sent to a queue that is not declared, or that no worker consumes.
+        ConfigInvalid: the task is sent to a queue that is not declared, or that no worker consumes; or no experiment
+            can run with the pool.
     """
     try:
         routed = _route(app, app.tasks[task], args, kwargs)
@@ -70,7 +108,59 @@ def inspect(
     if queue not in consumed:
         message = f"{task} is sent to the queue {queue!r}, which no worker consumes"
         raise ConfigInvalid(message, hint=f"Name it as well: --queues {','.join((*consumed, queue))}")
-    return Application(consumed, queue, {name: value for name, value in routed.items() if value is not None})
+    options = {name: value for name, value in routed.items() if value is not None}
+    backend = bool(app.conf.result_backend), _is_usable_backend(app)
+    replaced = tuple(_replaced(app, pool, keeps=backend[1]))
+    return Application(consumed, queue, options, _pool(pool or app.conf.worker_pool), backend, replaced)
+
+
+def _is_usable_backend(app: Celery) -> bool:
+    """Return whether an experiment can store results where the application does, and harms nothing there.
+
+    A Redis of the same kind is started in the place of a Redis; a server on another machine may be in production.
+    """
+    backend = app.conf.result_backend
+    scheme, is_address, _ = str(backend or "").partition("://")
+    if scheme in _REDIS_BACKENDS:
+        return False
+    if not is_address or scheme in _SERVERLESS_BACKENDS:
+        # none, `rpc`, or a class of the application's own
+        return True
+    return urlsplit(str(backend)).hostname in (None, *_THIS_MACHINE)
+
+
+def _replaced(app: Celery, pool: str, *, keeps: bool) -> Iterator[str]:
+    """Yield what an experiment does not keep; of an address only its kind."""
+    conf, addresses = app.conf, [app.conf.broker_read_url or "", app.conf.broker_write_url or ""]
+    if conf.broker_use_ssl or any(str(one).startswith(("rediss:", "amqps:")) for one in addresses):
+        yield "TLS to the broker: none"
+    if addresses[0] != addresses[1]:
+        yield "broker_read_url and broker_write_url: one broker"
+    if any(";" in str(one) or str(one).startswith("sentinel:") for one in addresses):
+        yield "several addresses of the broker: one"
+    if not keeps:
+        scheme = str(conf.result_backend).partition(":")[0]
+        yield f"result_backend: a private Redis in the place of {scheme}"
+    if pool and pool != conf.worker_pool:
+        yield f"worker_pool: {pool} in the place of {conf.worker_pool}"
+    if conf.worker_concurrency:
+        yield f"worker_concurrency: 1 and 2 in the place of {conf.worker_concurrency}"
+
+
+def _pool(name: str) -> str:
+    """Return the usual name of a pool.
+
+    Raises:
+        ConfigInvalid: no experiment can run with it, or what it needs is not installed.
+    """
+    found = next((pool for pool in POOLS if name in (pool, _PATHS.get(pool))), _COMPATIBLE.get(name))
+    if found is None:
+        message = f"no experiment can run with the pool {name!r} of the application"
+        raise ConfigInvalid(message, hint=f"--pool names another one: {', '.join(POOLS)}.")
+    if found in GREEN and find_spec(found) is None:
+        message = f"the pool of the application's workers is {found}, which is not installed"
+        raise ConfigInvalid(message, hint=f"Install it, or name another pool by --pool: {', '.join(POOLS)}.")
+    return found
 
 
 def shared_settings(app: Celery) -> dict[str, Any]:

@@ -20,12 +20,15 @@ from repot.chaos.instruments.failpoints import Failpoints, Phase
 from repot.chaos.instruments.journal import DELIVERED, ENDED, REACHED, READY, Journal
 from repot.chaos.runner.app_under_test import NAME as APP_UNDER_TEST
 from repot.chaos.runner.app_under_test import AppConfig, key_names
+from repot.chaos.runner.application import PREFORK
 from repot.chaos.runner.observer import UNDER_TEST, Observer, Sent
 from repot.chaos.runner.proxies import Proxy
 from repot.chaos.runner.target_task import companion
+from repot.chaos.runner.time_scale import counts_run_time
 from repot.chaos.runner.verdict import Sending
 from repot.chaos.runner.worker_process import WorkerProcess
 from repot.chaos.runner.workers import start_worker
+from repot.chaos.scenarios.scenario import LINK_AWAY_S
 from repot.config import Role
 from repot.errors import (
     BrokerUnreachable,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
     from repot.chaos.instruments.effect_table import EffectTable
     from repot.chaos.runner.case import Case, Testbed
+    from repot.chaos.runner.time_scale import TimeScale
     from repot.config import WorkerSettings
     from repot.testbed import ReapedProcess
 
@@ -54,6 +58,8 @@ TARGET, CONTROL = "target", "control"
 
 #: A step that takes longer has failed.
 STEP_WITHIN_S = 45
+#: A worker sends no heartbeat while it runs a task in its main thread; the broker ends a connection after two to three.
+_SOLO_HEARTBEAT_S = 10
 #: The longest run of a user's task that is waited for.
 LONGEST_BODY_S = 600
 #: The phases that a task reaches after its work, which may take long.
@@ -67,18 +73,25 @@ NOT_SENT = (OperationalError, RedisError, AMQPError, OSError)
 
 @dataclass
 class RunEnvironment:
-    """Links, workers and producer of one experiment; they end with the stack."""
+    """Links, workers and producer of one experiment; they end with the stack.
+
+    Attributes:
+        attempt: how often it was tried before, with a shorter visibility timeout.
+    """
 
     case: Case
     testbed: Testbed
     stack: ExitStack
+    times: TimeScale
+    attempt: int = 0
 
     def __post_init__(self) -> None:
         """Create everything but the workers."""
         case, testbed = self.case, self.testbed
         test_broker = self.test_broker = testbed.test_broker
-        self.name = case.unique_name(test_broker.token)
-        self.directory = testbed.directory / case.name
+        again = f"-again-{self.attempt}" if self.attempt else ""
+        self.name = case.unique_name(test_broker.token) + again
+        self.directory = testbed.directory / f"{case.name}{again}"
         self.directory.mkdir(parents=True)
         self.journal = Journal(self.directory / "journal")
         self.failpoints = Failpoints(self.journal)
@@ -87,11 +100,15 @@ class RunEnvironment:
         # an application's queues keep their names
         self.queue = own.queue if own else self.name
         self.queues = own.queues if own else (self.queue,)
+        self.pool = own.pool if own else PREFORK
+        # repot's settings have a result backend, unless the application states one
+        self.keeps_backend = own is not None and own.keeps_backend(stated=case.profile.settings is not None)
         self.idle = f"{self.name}-idle"
         # runs last, when all workers have ended
         self.stack.callback(self._clean_up)
         if own:
-            test_broker = self.test_broker = test_broker.apart(self.name)
+            keys = key_names(load_app(testbed.target.app))
+            test_broker = self.test_broker = test_broker.apart(self.name, keys)
         self.link = self.proxy("link", test_broker.port, test_broker.host)
         self.control_link = self.proxy("control", test_broker.port, test_broker.host)
         self.results_link = self.proxy("results", testbed.results.port)
@@ -101,7 +118,9 @@ class RunEnvironment:
             result_backend=testbed.results.results_url,
             lease_store=f"sqlite:///{self.directory}/shop.db" if case.profile.in_transaction else testbed.results.url,
             lease_prefix=self.name,
+            **self.times.used,
             **({} if own else {"queue_names": (self.queue, self.idle)}),
+            **({"heartbeat": _SOLO_HEARTBEAT_S} if own and own.runs_in_main_thread else {}),
             dead_letter_queue="{queue}-dead",
             guard=case.guard,
             journal=self.journal.path,
@@ -109,18 +128,34 @@ class RunEnvironment:
         )
         effects = self._effect_table() if case.profile.in_transaction else None
         self.app_config = AppConfig(
-            testbed.target.app, case.profile.bare(self.settings), test_broker.transport_options(self.name),
-            self.queues, self.idle,
+            testbed.target.app, case.profile.bare(self.settings, scaled=self.times.is_scaled),
+            test_broker.transport_options(self.name),
+            self.queues, self.idle, self.pool, self.keeps_backend,
         )  # fmt: skip
         self.app_config.write(self.journal.path)
         # a long timeout, unlike the workers': the experiment's own messages must not fail or be sent twice
         self.client = self.client_of(self.settings.replace(socket_timeout=30))
-        keys = key_names(load_app(testbed.target.app)) if own else {}
         self.observer = Observer(
-            self.journal, lambda: test_broker.open(self.name, keys), self.queues, testbed.stop, effects,
+            self.journal, lambda: test_broker.open(self.name), self.queues, testbed.stop, effects,
             longest_run_s=LONGEST_BODY_S if own else 0,
+            settled_within_s=self.times.settled_within_s,
+            check=self._require_room if own and counts_run_time(self.settings, case.profile) else lambda: None,
         )  # fmt: skip
         self.stack.callback(self.observer.close)
+
+    def _require_room(self) -> None:
+        """Accept the run times so far.
+
+        Raises:
+            TimeoutTooShort: one is about as long as the scaled visibility timeout, and the application's own is longer.
+        """
+        self.times.require_room(self.observer.run_s())
+
+    @property
+    def lasts_s(self) -> float | None:
+        """Return how long the fault lasts; one that outlasts the visibility timeout does so here as well."""
+        lasts_s = self.case.scenario.lasts_s
+        return lasts_s * self.times.stretch if lasts_s and lasts_s >= LINK_AWAY_S else lasts_s
 
     def _effect_table(self) -> EffectTable:
         # only these experiments need SQLAlchemy
@@ -155,7 +190,7 @@ class RunEnvironment:
         return FaultContext(
             link=self.link,
             control_link=self.control_link,
-            results_link=self.results_link,
+            results_link=None if self.keeps_backend else self.results_link,
             target=_TargetWorker(lambda: self.target),
             test_broker=self.test_broker,
             queue=self.queue,
@@ -165,6 +200,7 @@ class RunEnvironment:
                 ]
             ),
             rng=self.rng,
+            pool=self.pool,
         )
 
     def declare_queues(self) -> None:
@@ -198,8 +234,11 @@ class RunEnvironment:
         name = f"{role}@{self.name}"
 
         def start() -> ReapedProcess:
-            options = ("--include", "repot.chaos.runner.task_under_test")
-            process = start_worker(name, queue, settings, self.directory, processes, options, home=self.testbed.home)
+            options = ("--include", "repot.chaos.runner.task_under_test", "--pool", self.pool)
+            variables = {"REPOT_TIME_SCALE": f"{self.times.factor:g}"} if self.testbed.target.app else {}
+            process = start_worker(
+                name, queue, settings, self.directory, processes, options, home=self.testbed.home, variables=variables
+            )
             self.stack.callback(process.stop)
             return process
 
@@ -225,8 +264,9 @@ class RunEnvironment:
         sent = self._add_sent(UNDER_TEST, task)
         args, kwargs = target.arguments(scenario)
         options: dict[str, Any] = dict(target.application.options) if target.application else {}
-        if scenario.countdown_s:
-            options["countdown"] = scenario.countdown_s
+        countdown_s = scenario.countdown_s * self.times.stretch
+        if countdown_s:
+            options["countdown"] = countdown_s
         replies: list[tuple[Sending, str]] = []
         unmade: list[Exception] = []
 
@@ -243,7 +283,7 @@ class RunEnvironment:
                 replies.append((Sending.ACCEPTED, ""))
 
         # with a countdown it may wait in queues that are not counted
-        self.observer.not_before = sent.at + scenario.countdown_s
+        self.observer.not_before = sent.at + countdown_s
         sending = Thread(target=send, daemon=True, name="repot-sender")
         sending.start()
         sending.join(_SENT_WITHIN_S)
@@ -275,6 +315,7 @@ class RunEnvironment:
 
     def await_that(self, condition: Callable[[], object], what: str, within_s: float = STEP_WITHIN_S) -> None:
         """Wait until a condition holds; `what` names it in an error."""
+        within_s *= self.times.patience
         wait_until(condition, within_s=within_s, what=what, poll_s=0.05, stop=self.testbed.stop)
 
     def await_event(self, kind: str, task: str, what: str, within_s: float = STEP_WITHIN_S) -> None:
@@ -290,6 +331,7 @@ class RunEnvironment:
         """
 
         def reached() -> bool:
+            self.observer.check()
             if any(one.details["phase"] == phase for one in self.observer.events_of(REACHED, self.target.name, task)):
                 return True
             if self.target.has_ended:

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from repot.chaos.instruments.journal import ALIVE, DELIVERED, NOTICED, READY
-from repot.chaos.report.result import CellVerdict, Notice, Result, TaskResult, Times, Window, WorkerOutcome
+from repot.chaos.instruments.journal import ALIVE, DELIVERED, FAILED, NOTICED, READY
+from repot.chaos.report.result import CellVerdict, Notice, Result, ScaledTime, TaskResult, Times, Window, WorkerOutcome
 from repot.chaos.runner.observer import CHILD, UNDER_TEST, Sent
 from repot.chaos.runner.verdict import EffectCount, Sending, Verdict, judge, task_history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from repot.chaos.instruments.journal import JournalEvent
     from repot.chaos.runner.case import Case, Testbed
     from repot.chaos.runner.observer import Observer
 
@@ -37,6 +38,7 @@ class Observation:
         steady_at: when the target worker ran another task; None if it never did.
         stills_worker: whether the fault itself stops or ends the target worker.
         effects: of the task under test, if a probe counted them; else nothing.
+        scaled: times of the application's settings that were scaled.
     """
 
     target: str
@@ -48,6 +50,7 @@ class Observation:
     steady_at: float | None
     stills_worker: bool
     effects: tuple[EffectCount, ...]
+    scaled: tuple[ScaledTime, ...] = ()
 
     @property
     def fault_at(self) -> float | None:
@@ -97,6 +100,9 @@ def evaluate(case: Case, observer: Observer, observed: Observation, testbed: Tes
         lanes=(observed.target, observed.control),
         command=case.command(testbed.seed, testbed.options),
         took_s=took_s,
+        scaled=observed.scaled,
+        longest_run_s=observer.run_s(),
+        replaced=testbed.target.application.replaced if testbed.target.application else (),
     )
 
 
@@ -122,11 +128,17 @@ def _task_results(observer: Observer, observed: Observation) -> Iterator[TaskRes
             effects=counted,
         )  # fmt: skip
         effects = sum(one.happened for one in counted) if counted else len(history.effects)
-        reason = "" if verdict.is_harmless else sent.reason
+        reason = "" if verdict.is_harmless else sent.reason or _failure(sent.task, events)
         yield TaskResult(
             sent.role, verdict, sent.sending, sent.error, sent.at - origin, effects, history.since(origin), sent.name,
             reason, counted,
         )  # fmt: skip
+
+
+def _failure(task: str, events: Sequence[JournalEvent]) -> str:
+    """Return the last exception of a task; empty without one."""
+    texts = [str(one.details["text"]) for one in events if one.task == task and one.kind == FAILED]
+    return texts[-1] if texts else ""
 
 
 def _notices(observer: Observer, observed: Observation) -> Iterator[Notice]:

@@ -29,13 +29,15 @@ from typing import TYPE_CHECKING
 from repot.chaos.instruments.failpoints import MAX_WAIT_S, Phase
 from repot.chaos.instruments.journal import DELIVERED, ENDED, NEVER_RELEASED, READY, SENT, STARTED
 from repot.chaos.report.result import Window, WorkerOutcome
+from repot.chaos.runner.application import GREEN, PREFORK
 from repot.chaos.runner.environment import NOT_SENT, STEP_WITHIN_S, RunEnvironment
 from repot.chaos.runner.evaluate import Observation, evaluate, silence
 from repot.chaos.runner.observer import POLL_S
+from repot.chaos.runner.time_scale import TimeoutTooShort
 from repot.chaos.runner.verdict import Sending, task_history
 from repot.chaos.scenarios.scenario import Needs
 from repot.chaos.scenarios.scenario import SendTime as When
-from repot.errors import BrokerUnreachable, DeadlineExceeded, ExperimentFailed, Inconclusive
+from repot.errors import BrokerUnreachable, DeadlineExceeded, ExperimentFailed, Inconclusive, NotApplicable
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -44,9 +46,12 @@ if TYPE_CHECKING:
     from repot.chaos.faults.context import FaultContext
     from repot.chaos.report.result import Result
     from repot.chaos.runner.case import Case, Testbed
+    from repot.chaos.runner.time_scale import TimeScale
     from repot.chaos.runner.verdict import EffectCount
     from repot.chaos.runner.worker_process import WorkerProcess
 
+#: The visibility timeout doubles at least from one to the next.
+_ATTEMPTS = 6
 #: A worker that takes no task within this time does not consume.
 _CONSUMES_WITHIN_S = 15
 #: A main thread that is blocked in one call and logs nothing for so long hangs: four times the timeouts of an
@@ -63,6 +68,7 @@ _MOST_RESERVED = 20
 _PAUSE_S = 0.3
 _PAUSE_WITHIN_S = 10
 _BUSY = "Is the machine too busy for the scaled times? Then try --jobs 1."
+_GREEN_ENDS_WITHIN_S = 5
 #: A task that no worker has by then is reserved by the frozen one.
 _TAKEN_WITHIN_S = 2
 
@@ -75,10 +81,22 @@ def perform(case: Case, testbed: Testbed) -> Result:
         NotApplicable: the case does not apply to this broker or this task.
         Interrupted: `testbed.stop` was set.
     """
+    times = testbed.target.times(case.profile)
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _perform(case, testbed, times, attempt)
+        except TimeoutTooShort as found:
+            testbed.say(case, f"{found}: again, with a longer visibility timeout")
+            times = times.longer(found.run_s)
+    message = f"{case.name}: a task still ran after {times.run_s:.0f} s in the last of {_ATTEMPTS} attempts"
+    raise Inconclusive(message, hint="--scale 1 leaves all times as they are.")
+
+
+def _perform(case: Case, testbed: Testbed, times: TimeScale, attempt: int) -> Result:
     testbed = replace(testbed, target=testbed.target.fresh())
     with ExitStack() as stack:
         try:
-            return _Experiment(RunEnvironment(case, testbed, stack)).perform()
+            return _Experiment(RunEnvironment(case, testbed, stack, times, attempt)).perform()
         except (DeadlineExceeded, BrokerUnreachable) as error:
             message = f"{case.name}: {error.message}"
             raise ExperimentFailed(message, hint=error.hint) from error
@@ -131,6 +149,7 @@ class _Experiment:
             left=left,
             steady_at=steady_at,
             stills_worker=scenario.stills_worker,
+            scaled=self.environment.times.shown(),
             effects=self._effects_since(before),
         )
         self._require_timely_release()
@@ -218,6 +237,8 @@ class _Experiment:
     def _inject_into_task(self, context: FaultContext, task: str) -> None:
         """Let the task under test wait at its phase, inject the fault, and release the task."""
         phase = self.case.scenario.phase
+        if self.case.scenario.deadly and self.testbed.target.app:
+            self._make_deadly(task)
         if phase is Phase.BEFORE_RECEIVE:
             self._inject_before_receive(context, task)
             return
@@ -232,6 +253,30 @@ class _Experiment:
         self._send_without_fault(task)
         self.environment.await_reached(phase, task)
         self._inject_and_release(context, lambda: self.environment.failpoints.clear(phase, task))
+
+    def _make_deadly(self, task: str) -> None:
+        """Let a user's task kill its process.
+
+        Raises:
+            NotApplicable: the pool has no process for it.
+        """
+        if self.environment.pool != PREFORK:
+            message = f"the pool {self.environment.pool} has no processes that a task could kill"
+            raise NotApplicable(message)
+        self.environment.failpoints.make_deadly(task)
+
+    def _outlast_timeout(self) -> None:
+        """Hold a user's task for as long as repot's own works: longer than the visibility timeout.
+
+        Raises:
+            NotApplicable: no task is held for so long.
+        """
+        hold_s = self.case.scenario.works_s * self.environment.times.stretch
+        if hold_s >= MAX_WAIT_S:
+            message = f"no task is held for {hold_s:.0f} s, as long as this visibility timeout asks for"
+            raise NotApplicable(message, hint="Leave --scale out.")
+        end = monotonic() + hold_s
+        wait_until(lambda: monotonic() >= end, within_s=MAX_WAIT_S, what="the task works", stop=self.testbed.stop)
 
     def _send_without_fault(self, task: str) -> None:
         """Send the task under test while no fault is active.
@@ -300,6 +345,8 @@ class _Experiment:
         if scenario.phase is Phase.BEFORE_ACK:
             self._await_pause()
         self._require_first_delivery()
+        if scenario.phase and not scenario.fault and self.testbed.target.app:
+            self._outlast_timeout()
         frozen = self.environment.target.frozen() if scenario.unseen else nullcontext()
         if scenario.lasts_s == 0:
             with frozen, self._fault(context):
@@ -350,6 +397,9 @@ class _Experiment:
         """
         if not self.testbed.target.app:
             return self.case.profile.reserves(guard=self.case.guard)
+        own = self.testbed.target.application
+        if own and own.runs_in_main_thread:
+            return 0
         name = self.environment.target.name
         *_, ready = self.observer.events_of(READY, name)
         prefetch = ready.details["prefetch"]
@@ -362,8 +412,12 @@ class _Experiment:
         """Wait until no timer of the target worker runs for a moment.
 
         At BEFORE_ACK the worker's next command is to be what follows from the end of the task. A timer, such as that of
-        the restore scan, which meets the fault before the worker has read that end may block it for good.
+        the restore scan, which meets the fault before the worker has read that end may block it for good. None runs
+        while the main thread runs the task itself.
         """
+        own = self.testbed.target.application
+        if own and own.runs_in_main_thread:
+            return
         try:
             self.environment.await_that(
                 lambda: self.observer.timers_pause(self.environment.target.name, _PAUSE_S),
@@ -392,7 +446,7 @@ class _Experiment:
 
     def _follow(self) -> None:
         """Follow the tasks for as long as the fault lasts."""
-        lasts_s = self.case.scenario.lasts_s
+        lasts_s = self.environment.lasts_s
         if lasts_s is None:
             self.observer.settle()
             return
@@ -423,7 +477,8 @@ class _Experiment:
         with suppress(DeadlineExceeded):
             wait_until(
                 lambda: self.environment.control.has_ended,
-                within_s=STEP_WITHIN_S,
+                # a pool of greenlets ends a minute later, or not at all
+                within_s=_GREEN_ENDS_WITHIN_S if self.environment.pool in GREEN else STEP_WITHIN_S,
                 what="the control worker ends",
                 stop=self.testbed.stop,
             )
@@ -442,11 +497,16 @@ class _Experiment:
         return (WorkerOutcome.HUNG if self._hung() else WorkerOutcome.CONSUMES), at
 
     def _hung(self) -> bool:
-        """Return whether the target worker was blocked and silent since the fault, and not by the fault itself."""
-        if not self.windows:
+        """Return whether the target worker was blocked and silent since the fault, and not by the fault itself.
+
+        While it runs tasks in its main thread, that is not known.
+        """
+        own = self.testbed.target.application
+        if not self.windows or (own and own.runs_in_main_thread):
             return False
         since = self.windows[-1].ended if self.case.scenario.stills_worker else self.windows[0].begun
-        return silence(self.observer, self.environment.target.name, since) >= HUNG_AFTER_S
+        hung_after_s = HUNG_AFTER_S * self.environment.times.patience
+        return silence(self.observer, self.environment.target.name, since) >= hung_after_s
 
     def _restart_target_worker(self) -> str:
         """End the target worker, for the broker to deliver its reserved messages again; start it again to run them."""

@@ -13,7 +13,7 @@ from repot.brokers.browse import Keep
 from repot.brokers.port import Depth
 from repot.chaos.instruments.journal import ALIVE, DELIVERED, PARKED, POSTPONED, Follower, Journal
 from repot.chaos.runner.tree import Child, Tree, strangers, tree_of
-from repot.chaos.runner.verdict import Sending, TaskHistory, task_history
+from repot.chaos.runner.verdict import Sending, TaskHistory, run_time, task_history
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown
 from repot.waiting import wait_until
 
@@ -80,6 +80,9 @@ class Observer:
     not_before: float = 0
     #: While a run goes on, `settle` waits for its end, but no longer than this.
     longest_run_s: float = 0
+    settled_within_s: float = SETTLED_WITHIN_S
+    #: Called again and again while `settle` waits; what it raises ends the wait.
+    check: Callable[[], None] = lambda: None
     #: Tasks that may not have ended at the last deadline of `settle`.
     unfinished: set[str] = field(default_factory=set)
     _dead_letters: set[str] = field(default_factory=set)
@@ -151,7 +154,13 @@ class Observer:
                 if run.ended is None and _is_dead(run.pid):
                     self.died.setdefault(run.pid, monotonic())
 
-    def settle(self, within_s: float = SETTLED_WITHIN_S) -> str:
+    def run_s(self) -> float:
+        """Return the longest run of the task under test and its children, without the time at a failpoint."""
+        events, now = self.events, monotonic()
+        counted = (one for one in self.followed if one.role in (UNDER_TEST, CHILD))
+        return max((run_time(task_history(one.task, events, self.died), events, now) for one in counted), default=0)
+
+    def settle(self) -> str:
         """Wait until no run is open and the broker holds no message, for longer than its counts may lag.
 
         Return a description of what is left at the deadline; empty if nothing is left.
@@ -160,11 +169,13 @@ class Observer:
             Interrupted: `stop` was set.
         """
         begun = drained_since = monotonic()
+        within_s = self.settled_within_s
         deadline = drained_since + within_s
 
         def settled() -> bool:
             nonlocal drained_since, deadline
             self.note_deaths()
+            self.check()
             if monotonic() < begun + self.longest_run_s and any(one.is_open for one in self.histories()):
                 deadline = monotonic() + within_s
             if monotonic() > deadline:

@@ -170,6 +170,8 @@ class Options:
     expect: str | None = None
     reset: str | None = None
     queues: str = ""
+    pool: str = ""
+    scale: float | None = None
     same_ids: bool = False
 
 
@@ -202,6 +204,8 @@ def target(given: Options) -> Target:
         probe=Probe(given.probe, expected_effects(given.expect)) if given.probe else None,
         reset=given.reset or "",
         queues=tuple(name for name in given.queues.split(",") if name),
+        pool=given.pool,
+        scale=given.scale,
         same_ids=given.same_ids,
     )  # fmt: skip
     return task_of(made)
@@ -224,7 +228,8 @@ def task_of(made: Target) -> Target:
         made = replace(made, make=_function(made.made_by))
     tried = made.with_arguments()
     _require_encodable(found, made.task, tried.args, tried.kwargs)
-    made = replace(made, application=inspect(found, made.task, tried.args, dict(tried.kwargs), made.queues))
+    application = inspect(found, made.task, tried.args, dict(tried.kwargs), made.queues, made.pool)
+    made = replace(made, application=application)
     # a wrong probe fails now, not after a minute
     tried.count(str(uuid4()))
     return made

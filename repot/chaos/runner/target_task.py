@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from repot.chaos.runner.probe import run_command
+from repot.chaos.runner.time_scale import TimeScale
 from repot.errors import ExperimentFailed
 from repot.masking import masked
+from repot.worker.app_loader import load_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,6 +40,8 @@ class Target:
         reset: a command, or a function without arguments, that removes what an earlier run left; called before each
             run of a cell.
         queues: those that the application's workers consume, if the user has named them.
+        pool: of the application's workers, if the user has named it.
+        scale: by how much the times of settings are divided; None for a factor that fits each experiment.
         application: what the user's application keeps in experiments; None for repot's own task.
         same_ids: the seed and the case decide the task ids, so a second run sends the same ones.
     """
@@ -51,8 +55,14 @@ class Target:
     probe: Probe | None = None
     reset: str | Callable[[], object] = ""
     queues: tuple[str, ...] = ()
+    pool: str = ""
+    scale: float | None = None
     application: Application | None = None
     same_ids: bool = False
+
+    def times(self, profile: Profile) -> TimeScale:
+        """Return how the times of settings are scaled under a profile."""
+        return TimeScale.of(profile, load_app(self.app), self.scale) if self.app else TimeScale()
 
     @property
     def name(self) -> str:
@@ -74,6 +84,8 @@ class Target:
         task = ["--app", self.app, "--task", self.task]
         task += ["--arguments", self.made_by] if self.made_by else ["--args", given]
         words += ["--queues", ",".join(self.queues)] if self.queues else []
+        words += ["--pool", self.pool] if self.pool else []
+        words += ["--scale", f"{self.scale:g}"] if self.scale else []
         words += self.probe.options if self.probe else []
         words += ["--reset", self.reset] if isinstance(self.reset, str) and self.reset else []
         return shlex.join([*task, *words])

@@ -53,6 +53,7 @@ class _TaskHooks:
             self._running.add(name)
             try:
                 self._failpoints.reach(Phase.RUNNING, name, worker)
+                self._failpoints.die_if_deadly(name)
                 found = body(*args, **kwargs)
                 self._journal.write(EFFECT, worker, name)
                 self._failpoints.reach(Phase.AFTER_EFFECT, name, worker)

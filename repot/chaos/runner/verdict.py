@@ -9,7 +9,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from repot.chaos.instruments.journal import CLAIMED, DELIVERED, EFFECT, ENDED, STARTED, JournalEvent
+from repot.chaos.instruments.journal import (
+    CLAIMED,
+    DELIVERED,
+    EFFECT,
+    ENDED,
+    FAILED,
+    PREVENTED,
+    REACHED,
+    RELEASED,
+    STARTED,
+    JournalEvent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -73,7 +84,6 @@ class Run:
     Attributes:
         ended: None if no end was seen.
         claimed: whether a guard claimed a lease for it.
-        error: what it raised, with the reason of a retry; empty for nothing.
     """
 
     worker: str
@@ -82,7 +92,6 @@ class Run:
     ended: float | None
     state: str
     claimed: bool = False
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +128,17 @@ class EffectCount:
 
 @dataclass(frozen=True, slots=True)
 class TaskHistory:
-    """The events of one task, ordered by time. Instants are seconds of one clock."""
+    """The events of one task, ordered by time. Instants are seconds of one clock.
+
+    Attributes:
+        prevented: a guard found the effect done, perhaps under another id.
+    """
 
     task: str
     deliveries: tuple[Delivery, ...]
     runs: tuple[Run, ...]
     effects: tuple[Effect, ...]
+    prevented: bool = False
 
     @property
     def completed(self) -> bool:
@@ -157,6 +171,7 @@ class TaskHistory:
                 for run in self.runs
             ),
             tuple(replace(effect, at=effect.at - instant) for effect in self.effects),
+            self.prevented,
         )
 
 
@@ -175,7 +190,21 @@ def task_history(task: str, events: Iterable[JournalEvent], died: Mapping[int, f
         ),
         runs=tuple(_runs(mine, died or {})),
         effects=tuple(Effect(found.worker, found.at) for found in mine if found.kind == EFFECT),
+        prevented=any(found.kind == PREVENTED for found in mine),
     )
+
+
+def run_time(history: TaskHistory, events: Sequence[JournalEvent], now: float) -> float:
+    """Return how long the longest run of a task took, or has taken so far, without the time at failpoints."""
+    held = [one for one in events if one.task == history.task and one.kind in (REACHED, RELEASED)]
+
+    def at_failpoints(run: Run, ended: float) -> float:
+        mine = [one for one in held if one.pid == run.pid and run.started <= one.at <= ended]
+        instants = [*(one.at for one in mine), ended]
+        return sum(instants[number + 1] - one.at for number, one in enumerate(mine) if one.kind == REACHED)
+
+    ends = [(run, now if run.ended is None else run.ended) for run in history.runs]
+    return max((ended - run.started - at_failpoints(run, ended) for run, ended in ends), default=0)
 
 
 def judge(
@@ -184,9 +213,10 @@ def judge(
     """Return the verdict on a task without an open run.
 
     `left` is whether the broker may still hold it, `parked` whether a guard parked it or it has a dead letter,
-    `effects` what a probe counted; without one, each run whose function returned is one effect of one.
+    `effects` what a probe counted; without one, each run whose function returned is an effect, and one is
+    expected. An effect that a guard found done counts as one.
     """
-    effects = effects or [EffectCount("", len(history.effects))]
+    effects = effects or [EffectCount("", len(history.effects) or int(history.prevented))]
     sent = sending is Sending.ACCEPTED
     if sending in (Sending.NEVER, Sending.DUE):
         return Verdict.UNEXPECTED if sending is Sending.NEVER else Verdict.NEVER_SENT
@@ -207,17 +237,29 @@ def _without_an_end(history: TaskHistory, *, sent: bool) -> Verdict:
 
 
 def _runs(mine: Sequence[JournalEvent], died: Mapping[int, float]) -> Iterable[Run]:
-    """Pair each start with the end in the same process: a process runs one task at a time."""
+    """Pair each start with the end in the same process and thread: it runs one task at a time."""
     for number, begun in enumerate(mine):
         if begun.kind != STARTED:
             continue
-        later = [one for one in mine[number + 1 :] if one.pid == begun.pid]
+        later = [one for one in mine[number + 1 :] if _place(one) == _place(begun)]
         end = next((one for one in later if one.kind in (STARTED, ENDED)), None)
         within = later if end is None else later[: later.index(end)]
         claimed = any(one.kind == CLAIMED for one in within)
         if end is not None and end.kind == ENDED:
-            state, error = (str(end.details.get(name, "")) for name in ("state", "error"))
-            yield Run(begun.worker, begun.pid, begun.at, end.at, state, claimed, error)
+            after = later[later.index(end) + 1 :]
+            state = "FAILURE" if _breaks(after) else str(end.details["state"])
+            yield Run(begun.worker, begun.pid, begun.at, end.at, state, claimed)
         else:
             state = "killed" if begun.pid in died else ""
             yield Run(begun.worker, begun.pid, begun.at, died.get(begun.pid), state, claimed)
+
+
+def _breaks(after: Sequence[JournalEvent]) -> bool:
+    """Return whether Celery raised after a run, before the next one in its place."""
+    own = next((number for number, one in enumerate(after) if one.kind == STARTED), len(after))
+    return any(one.kind == FAILED and one.details["internal"] for one in after[:own])
+
+
+def _place(event: JournalEvent) -> tuple[int, object]:
+    """Return the process of an event, and its thread or greenlet."""
+    return event.pid, event.details.get("thread")

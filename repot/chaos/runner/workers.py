@@ -10,7 +10,7 @@ from repot.config import child_environment
 from repot.testbed import ReapedProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from repot.config import WorkerSettings
@@ -26,10 +26,12 @@ def start_worker(
     options: Sequence[str] = (),
     *,
     home: ReapedDirectory | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> ReapedProcess:
     """Start a worker that consumes `queue`, with a prefork pool unless `options` name another.
 
-    With one process and a prefetch of one, a busy worker takes no other task. `home` outlives the worker.
+    With one process and a prefetch of one, a busy worker takes no other task. `home` outlives the worker; `variables`
+    are added to its environment.
     """
     command = [sys.executable, "-m", "celery", "--app", settings.app, "--no-color", "worker"]
     command += [
@@ -53,5 +55,5 @@ def start_worker(
     # a killed multiprocessing leaves a directory behind: in this one, it is removed with the experiment
     environment = child_environment(settings)
     paths = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), *sys.path)))
-    environment |= {"TMPDIR": str(directory), "PYTHONPATH": paths}
+    environment |= {**(variables or {}), "TMPDIR": str(directory), "PYTHONPATH": paths}
     return ReapedProcess(command, log=directory / f"{name}.log", environment=environment, home=home)

@@ -74,21 +74,29 @@ class Profile:
 
     def worker_settings(self, **given: Any) -> WorkerSettings:  # noqa: ANN401 - values of any field
         """Return the settings of its workers; `given` adds addresses and the like."""
-        return ExplicitSettings(**{**SCALED, **(self.settings or {}), **given})
+        return ExplicitSettings(**{**SCALED, **given, **(self.settings or {})})
 
-    def bare(self, settings: WorkerSettings) -> dict[str, Any] | None:
+    def unscaled(self) -> WorkerSettings:
+        """Return the settings of its workers with their own times, at no address."""
+        return ExplicitSettings(**{**(self.settings or {}), "broker_url": f"{self.kind.scheme}://localhost"})
+
+    def bare(self, settings: WorkerSettings, *, scaled: bool = True) -> dict[str, Any] | None:
         """Return Celery's settings for a profile without repot: scaled times and the profile's own settings.
 
-        None if repot configures the application. Addresses are not included.
+        None if repot configures the application. Addresses are not included. Without `scaled` the application has its
+        own times.
         """
         if self.settings is not None:
             return None
+        if not scaled:
+            return {"broker_connection_retry_on_startup": True, **self.celery}
         timed = celery_config(settings)["broker_transport_options"]
+        options = self.celery.get("broker_transport_options", {})
         return {
-            "broker_heartbeat": SCALED["heartbeat"],
             "broker_connection_retry_on_startup": True,
-            "broker_transport_options": {name: timed[name] for name in _TIMES if name in timed},
             **self.celery,
+            "broker_heartbeat": settings.heartbeat,
+            "broker_transport_options": {**options, **{name: timed[name] for name in _TIMES if name in timed}},
         }
 
 

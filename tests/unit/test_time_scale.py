@@ -1,0 +1,95 @@
+"""A run shorter than an application's visibility timeout is shorter in an experiment, and a longer one is longer."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repot.chaos.instruments.journal import ENDED, REACHED, RELEASED, STARTED, JournalEvent
+from repot.chaos.runner.time_scale import TimeoutTooShort, TimeScale, counts_run_time
+from repot.chaos.runner.verdict import run_time, task_history
+from repot.chaos.scenarios.profiles import PROFILES, SCALED
+
+LEAST = SCALED["visibility_timeout"]
+
+
+def times(timeout: float | None, factor: float | None = None, profile: str = "redis-late") -> TimeScale:
+    app = Celery("x", set_as_current=False)
+    if timeout is not None:
+        app.conf.broker_transport_options = {"visibility_timeout": timeout}
+    return TimeScale.of(PROFILES[profile], app, factor)
+
+
+def attempted(scale: TimeScale, run_s: float) -> TimeScale:
+    """The times of the attempt in which a task could run for so long."""
+    for _ in range(20):
+        try:
+            scale.require_room(run_s)
+        except TimeoutTooShort as found:
+            scale = scale.longer(found.run_s)
+        else:
+            return scale
+    pytest.fail("it never ends")
+
+
+@given(timeout=st.floats(1, 1e5), run_s=st.floats(0, 1e5))
+def test_a_run_is_longer_than_the_timeout_where_it_is_in_the_application(timeout: float, run_s: float) -> None:
+    found = attempted(times(timeout), run_s)
+    # the room for delivery may be missing where the application has as little
+    assert (run_s < timeout) == (run_s < found.timeout_s) or timeout - 1 <= run_s <= timeout + 1
+    assert found.timeout_s <= timeout + 1
+
+
+@pytest.mark.parametrize(
+    ("timeout", "factor", "used"),
+    [
+        # kombu's default is an hour
+        (None, None, LEAST),
+        (3600, None, LEAST),
+        (5, None, 5),
+        (3600, 1, 3600),
+        (3600, 100, 36),
+        (3600, 1000, LEAST),
+    ],
+)
+def test_the_timeout_of_the_workers(timeout: float | None, factor: float | None, used: float) -> None:
+    found = times(timeout, factor)
+    assert used == found.timeout_s
+    assert found.factor == pytest.approx((timeout or 3600) / used)
+    assert found.stretch == max(1, used / LEAST)
+    assert (factor != 1) == found.is_scaled
+
+
+def test_settings_of_repots_own_are_scaled_by_the_same_factor() -> None:
+    assert {**times(None, 1, "redis-hardened").used} == {**times(None, 1, "redis-hardened").own}
+    default = times(None, None, "redis-hardened")
+    assert SCALED == dict(default.used)
+    assert {one.name for one in default.shown()} == {name for name in SCALED if default.own[name] != SCALED[name]}
+
+
+def test_repots_own_task_has_the_times_of_the_table() -> None:
+    assert SCALED == TimeScale().used
+    assert (1, 1, 60) == (TimeScale().stretch, TimeScale().patience, TimeScale().settled_within_s)
+
+
+@pytest.mark.parametrize(
+    ("profile", "counts"),
+    [("redis-stock", True), ("redis-brpop", True), ("redis-hardened", False), ("amqp-late", False)],
+)
+def test_where_a_visibility_timeout_counts(profile: str, *, counts: bool) -> None:
+    """An atomic claim is renewed, and RabbitMQ has none."""
+    known = PROFILES[profile]
+    assert counts == counts_run_time(known.worker_settings(broker_url=f"{known.kind.scheme}://localhost"), known)
+
+
+def test_the_time_at_a_failpoint_is_no_run_time() -> None:
+    def event(at: float, kind: str, **details: object) -> JournalEvent:
+        return JournalEvent(at, kind, "w", 1, "t", details)
+
+    events = [event(0, STARTED), event(2, REACHED), event(12, RELEASED), event(15, ENDED, state="SUCCESS")]
+    assert 5 == run_time(task_history("t", events), events, 99)
+    # it still waits
+    assert 2 == run_time(task_history("t", events[:2]), events[:2], 99)
+    assert 0 == run_time(task_history("t", []), [], 99)
