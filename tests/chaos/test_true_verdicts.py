@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from repot.brokers.rabbitmq.management import ManagementApi
 from support.chaos_apps import ledger, run, write_apps, write_pooled
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from repot.testbed import Server
 
 #: One process runs all campaigns but the matrix: each uses every processor.
 pytestmark = pytest.mark.xdist_group("campaigns")
@@ -116,6 +119,22 @@ def test_no_step_waits_for_a_reservation_that_the_prefetch_rules_out(directory: 
     # seconds since the task was sent
     assert all(window["begun"] < 5 for one in found.data["results"] for window in one["windows"])
     assert [] == ledger(directory, task.partition(".")[0])
+
+
+def test_an_application_has_a_virtual_host_of_its_own_on_an_external_rabbitmq(
+    directory: Path, rabbitmq: Server
+) -> None:
+    """Its queues have their names there, and those of other applications get nothing."""
+    api = ManagementApi(rabbitmq.management_url, "guest", "guest")
+    before = [one["name"] for one in api.get("/api/vhosts")]
+    found = run(
+        directory, "no-fault", "shop.checkout", "--args", '["o"]', "--broker-url", rabbitmq.url, profile="amqp-late",
+        WORKER_MANAGEMENT_URL=rabbitmq.management_url,
+    )  # fmt: skip
+    assert "ok" == found.verdict, found.talk
+    assert ["checkout o", "mail o", "payment o"] == ledger(directory, "shop")
+    assert before == [one["name"] for one in api.get("/api/vhosts")]
+    assert not {"payments", "mails"} & {one["name"] for one in api.get("/api/queues/%2F")}
 
 
 # pools

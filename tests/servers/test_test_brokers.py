@@ -34,7 +34,14 @@ from repot.chaos.runner.environment import CONTROL, TARGET
 from repot.chaos.runner.proxies import Proxy
 from repot.config import BrokerUrl
 from repot.config.broker_kinds import BrokerKind
-from repot.errors import ConfigInvalid, DeadlineExceeded, ExperimentFailed, NotApplicable, ServerFailed
+from repot.errors import (
+    BrokerUnreachable,
+    ConfigInvalid,
+    DeadlineExceeded,
+    ExperimentFailed,
+    NotApplicable,
+    ServerFailed,
+)
 from repot.testbed import (
     ExternalBroker,
     ReapedProcess,
@@ -613,3 +620,41 @@ def test_an_experiment_on_an_external_rabbitmq_leaves_nothing(rabbitmq: Server) 
 def _declared(rabbitmq: Server, kind: str, *names: str) -> set[str]:
     found = ManagementApi(rabbitmq.management_url, "guest", "guest").get(f"/api/{kind}/%2F")
     return {one["name"] for one in found} & set(names)
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["private", "external"])
+def test_queues_of_any_name_are_apart_in_a_virtual_host(rabbitmq: Server, *, external: bool) -> None:
+    """Two experiments of one application see none of each other's messages, and leave none."""
+    with ExitStack() as started:
+        test_broker: Any = ExternalBroker(BrokerUrl.parse(rabbitmq.url), rabbitmq.management_url)
+        if not external:
+            test_broker = started.enter_context(standalone_rabbitmq())
+        names = [f"case-{number}-{test_broker.token}" for number in (1, 2)]
+        first, second = (test_broker.apart(name, {}) for name in names)
+        with Connection(first.url_at(first.port)) as connection:
+            Producer(connection.channel()).publish("body", routing_key="celery", declare=[Queue("celery")])
+
+        def ready(broker: TestBroker) -> int:
+            with closing(broker.open(names[0])) as opened:
+                return opened.depth("celery").ready
+
+        wait_until(lambda: ready(first) == 1, within_s=20, what="the message is counted")
+        assert [0, 0] == [ready(second), ready(test_broker)]
+        for name, broker in zip(names, (first, second), strict=True):
+            broker.clean_up(name, [])
+        with pytest.raises(BrokerUnreachable), closing(first.open(names[0])) as gone:
+            gone.depth("celery")
+
+
+def test_a_redis_for_one_experiment_is_without_what_an_attempt_left(redis_broker: PrivateTestBroker) -> None:
+    """And its queues are counted by the names that its clients give to keys."""
+    RedisClient(redis_broker).send()
+    apart = redis_broker.apart("case", {"global_keyprefix": "mine:"})
+    assert 0 == RedisClient(redis_broker).count()
+    with Connection(apart.url_at(apart.port), transport_options={"global_keyprefix": "mine:"}) as connection:
+        Producer(connection.channel()).publish("body", routing_key="celery", declare=[Queue("celery")])
+    with closing(apart.open()) as broker:
+        assert 1 == broker.depth("celery").ready
+    apart.delete_queue("celery")
+    with closing(apart.open()) as broker:
+        assert broker.depth("celery").is_drained

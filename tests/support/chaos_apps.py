@@ -221,11 +221,13 @@ def ledger(directory: Path, app: str) -> list[str]:
     return sorted(path.read_text().splitlines()) if path.exists() else []
 
 
-def run(directory: Path, scenario: str, task: str, *options: str, profile: str = "redis-stock") -> Run:
+def run(
+    directory: Path, scenario: str, task: str, *options: str, profile: str = "redis-stock", **variables: str
+) -> Run:
     """Run `repot chaos run` with a task of one of the applications, in their directory."""
     app = task.partition(".")[0]
     environment = inherited_environment(without=("WORKER_", "CELERY_"))
-    environment |= {"TMPDIR": str(directory), "HOME": str(directory)}
+    environment |= {**variables, "TMPDIR": str(directory), "HOME": str(directory)}
     command = [
         sys.executable, "-m", "repot", "chaos", "run", scenario, "--app", f"{app}:app", "--task", task,
         "--profile", profile, "--json", *options,

@@ -38,7 +38,7 @@ class ChildKilled(NoPreparation):
         if context.pool != "prefork":
             message = f"the pool {context.pool} has no processes that could be killed"
             raise NotApplicable(message)
-        return super().prepared(context)
+        return NoPreparation.prepared(self, context)  # `slots` makes another class, which `super()` does not know
 
     @contextmanager
     def injected(self, context: FaultContext) -> Iterator[None]:

@@ -48,7 +48,7 @@ class LinkFault(NoPreparation):
     def prepared(self, context: FaultContext) -> AbstractContextManager[None]:
         """Find the link."""
         self.link(context)
-        return super().prepared(context)
+        return NoPreparation.prepared(self, context)  # `slots` makes another class, which `super()` does not know
 
     @property
     def server(self) -> str:
