@@ -7,7 +7,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from repot.chaos.instruments.failpoints import Failpoints, Phase
-from repot.chaos.instruments.journal import NEVER_RELEASED, REACHED, Journal
+from repot.chaos.instruments.journal import NEVER_RELEASED, REACHED, RELEASED, Journal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,4 +51,6 @@ def test_a_task_that_is_never_released_continues_and_the_journal_says_so(tmp_pat
     failpoints.set(Phase.RUNNING, "a")
     failpoints.reach(Phase.RUNNING, "a", "w")
     failpoints.reach(Phase.RUNNING, "b", "w")
-    assert [(REACHED, "a"), (NEVER_RELEASED, "a")] == [(line.kind, line.task) for line in journal.read()]
+    assert [(REACHED, "a"), (NEVER_RELEASED, "a"), (RELEASED, "a")] == [
+        (line.kind, line.task) for line in journal.read()
+    ]
