@@ -203,7 +203,11 @@ def _unexpected(console: Console, result: Result) -> None:
     number = f" #{result.number}" if result.number > 1 else ""
     head = Text.assemble(("NOT AS EXPECTED ", "bold red"), (f"{result.cell.name}{number}", "bold"))
     console.print(head)
-    console.print(Padding(Text(f"found {result.verdict}, {result.expected_text}"), (0, 0, 0, 2), expand=False))
+    lines = [f"found {result.verdict}, {result.expected_text}"]
+    if result.task_under_test.counted:
+        lines.append(f"effects: {result.task_under_test.effects_text}")
+    for line in lines:
+        console.print(Padding(Text(readable(line)), (0, 0, 0, 2), expand=False))
     for one in result.task_results:
         if one.verdict.is_bad and (one.reason or one.role == "child"):
             reason = f": {one.reason}" if one.reason else ""

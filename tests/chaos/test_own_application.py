@@ -191,6 +191,13 @@ def test_effects_are_counted_by_name_and_compared_with_what_is_expected(director
     twice = [{"name": "payments", "happened": 2, "expected": 1}, {"name": "rows", "happened": 6, "expected": 3}]
     assert twice == shown["killed-after-effect"]["counted"]
     assert "measured.py" in report["probe"]
+    (directory / "report.json").write_text(found.stdout)
+    command = [sys.executable, "-m", "repot", "chaos", "report", "report.json", "--html", "page.html"]
+    text = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True).stdout
+    assert "effects: payments 2 of 1, rows 6 of 3" in text
+    page = (directory / "page.html").read_text()
+    assert "Every verdict is acceptable" not in page
+    assert "payments 2 of 1, rows 6 of 3" in page
 
 
 UPSERT = ("no-fault", "--app", "measured:app", "--task", "measured.put", "--profile", "redis-late", "--repeat", "2")
