@@ -193,7 +193,7 @@ def _summary(campaign: Campaign, laid_out: Matrix) -> Iterable[str]:
     )
     if total.differing:
         yield f"{total.differing} cells differ between runs"
-    for text in dict.fromkeys(one.untested for one in campaign.results if one.untested):
+    for text in campaign.untested:
         yield f"not tested on your settings: {readable(text)}"
     if campaign.interrupted:
         yield "The run was interrupted."

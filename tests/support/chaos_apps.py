@@ -209,7 +209,7 @@ def write_apps(directory: Path) -> None:
 
 def write_pooled(directory: Path, pool: str) -> str:
     """Write the ETL with a pool of its own; return its name."""
-    name = f"etl_{pool}"
+    name = "etl_" + "".join(character if character.isalnum() else "_" for character in pool)
     source = ETL.replace('"etl', f'"{name}')
     (directory / f"{name}.py").write_text(source + f'\napp.conf.worker_pool = "{pool}"\n')
     return name

@@ -14,8 +14,9 @@ import pytest
 
 from repot.chaos.report import files
 from repot.chaos.report.conclusions import ConclusionKind, conclusions, limits
+from repot.chaos.report.junit import describe
 from repot.chaos.report.matrix import CellStatus, counts, matrix
-from repot.chaos.report.result import About, Campaign, Cell, CellVerdict, Unmeasured, WorkerOutcome
+from repot.chaos.report.result import About, Campaign, Cell, CellVerdict, ScaledTime, Unmeasured, WorkerOutcome
 from repot.chaos.report.timeline import WIDTH, picture
 from repot.chaos.runner import planning
 from repot.chaos.runner.verdict import Verdict
@@ -23,7 +24,7 @@ from repot.cli import tables
 from repot.errors import ReportUnreadable, ReportUnwritable
 from repot.sanitize import sanitize_report
 from repot.testbed.servers import BROKER_VARIABLE, TOXIPROXY_VARIABLE
-from support.campaigns import NOTICES, PROFILES, SCENARIOS, campaign, result
+from support.campaigns import NOTICES, PROFILES, SCENARIOS, campaign, result, task_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -468,3 +469,36 @@ def test_scenarios_profiles_and_expectations(capsys: pytest.CaptureFixture[str])
     text = shown(capsys)
     assert all(one.title in text for one in (*SCENARIOS, *PROFILES))
     assert re.search("amqp-late +guarded +✗ ok, worker hung or ok", text)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Each form of a report in which a child was lost, and a setting and a time were not the application's."""
+    made = result(Cell("no-fault", "redis-stock", guard=True), CellVerdict(Verdict.OK, children=Verdict.LOST))
+    child = task_result("child", Verdict.LOST, task="c")
+    made = replace(
+        made, scaled=(ScaledTime("visibility_timeout", 3600, 21),), replaced=("TLS to the broker: none",),
+        longest_run_s=12, task_results=(*made.task_results, replace(child, name="shop.pay", reason="ValueError: no")),
+    )  # fmt: skip
+    whole = replace(campaign(), results=(made,), unmeasured=())
+    tables.results(whole)
+    return {
+        "terminal": shown(capsys),
+        "HTML": files.as_html(whole),
+        "Markdown": files.as_markdown(whole),
+        "pytest": describe(made),
+        "JUnit": files.as_junit(whole),
+    }
+
+
+def test_what_was_not_tested_on_ones_settings_is_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both numbers of a time are there."""
+    for form, text in told(capsys).items():
+        plain = text.replace("\\", "").replace("&#39;", "'")
+        assert "TLS to the broker: none; visibility_timeout (3600 s, here 21 s)" in plain, form
+
+
+@pytest.mark.parametrize("form", ["terminal", "pytest", "JUnit"])
+def test_a_child_that_was_lost_is_named_with_the_reason(capsys: pytest.CaptureFixture[str], form: str) -> None:
+    text = told(capsys)[form]
+    assert "ok, children lost" in text
+    assert re.search("shop.pay .*lost.*ValueError: no", text)

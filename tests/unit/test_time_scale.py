@@ -11,6 +11,7 @@ from repot.chaos.instruments.journal import ENDED, REACHED, RELEASED, STARTED, J
 from repot.chaos.runner.time_scale import TimeoutTooShort, TimeScale, counts_run_time
 from repot.chaos.runner.verdict import run_time, task_history
 from repot.chaos.scenarios.profiles import PROFILES, SCALED
+from repot.errors import Inconclusive
 
 LEAST = SCALED["visibility_timeout"]
 
@@ -72,6 +73,12 @@ def test_settings_of_repots_own_are_scaled_by_the_same_factor() -> None:
 def test_repots_own_task_has_the_times_of_the_table() -> None:
     assert SCALED == TimeScale().used
     assert (1, 1, 60) == (TimeScale().stretch, TimeScale().patience, TimeScale().settled_within_s)
+
+
+def test_a_fault_that_comes_when_the_timeout_is_over_has_no_verdict() -> None:
+    times(3600).require_in_time(6, "case")
+    with pytest.raises(Inconclusive, match=r"inconclusive: case: the fault would come 7\.5 s after"):
+        times(3600).require_in_time(7.5, "case")
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ def _head(campaign: Campaign, table: Matrix) -> Iterator[str]:
     if campaign.scaled:
         scaled = ", ".join(f"{name} {value:g} s" for name, value in campaign.scaled.items())
         yield f"Times are scaled from minutes to seconds: {_escaped(scaled)}."
+    for text in campaign.untested:
+        yield f"Not tested on your settings: {_escaped(text)}."
 
 
 def _table(table: Matrix) -> Iterator[str]:

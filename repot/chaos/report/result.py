@@ -274,6 +274,11 @@ class Campaign:
         return counted if self.app else "one effect"
 
     @property
+    def untested(self) -> tuple[str, ...]:
+        """What was not tested on the application's settings: one text, or several where cells differ."""
+        return tuple(dict.fromkeys(result.untested for result in self.results if result.untested))
+
+    @property
     def unexpected(self) -> tuple[Result, ...]:
         """The results whose verdict is not the expected one."""
         return tuple(result for result in self.results if not result.as_expected)

@@ -110,7 +110,8 @@ def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
         took_s=monotonic() - begun,
         seed=plan.seed,
         versions=found.versions,
-        scaled=dict(SCALED),
+        # a user's application has times of its own
+        scaled={} if plan.target.app else dict(SCALED),
         scenarios=tuple(
             About(one.name, one.title, one.lesson)
             for one in _in_order({case.scenario.name: case.scenario for case in plan.cases}, SCENARIOS)

@@ -20,7 +20,7 @@ from repot.chaos.instruments.failpoints import Failpoints, Phase
 from repot.chaos.instruments.journal import DELIVERED, ENDED, REACHED, READY, Journal
 from repot.chaos.runner.app_under_test import NAME as APP_UNDER_TEST
 from repot.chaos.runner.app_under_test import AppConfig, key_names
-from repot.chaos.runner.application import PREFORK
+from repot.chaos.runner.application import Application
 from repot.chaos.runner.observer import UNDER_TEST, Observer, Sent
 from repot.chaos.runner.proxies import Proxy
 from repot.chaos.runner.target_task import companion
@@ -96,37 +96,21 @@ class RunEnvironment:
         self.journal = Journal(self.directory / "journal")
         self.failpoints = Failpoints(self.journal)
         self.rng = case.random(testbed.seed, test_broker.token)
-        own = testbed.target.application
         # an application's queues keep their names
-        self.queue = own.queue if own else self.name
-        self.queues = own.queues if own else (self.queue,)
-        self.pool = own.pool if own else PREFORK
-        # repot's settings have a result backend, unless the application states one
-        self.keeps_backend = own is not None and own.keeps_backend(stated=case.profile.settings is not None)
+        own = testbed.target.application or Application((self.name,), self.name)
+        self.queues, self.queue, self.pool = own.queues, own.queue, own.pool
         self.idle = f"{self.name}-idle"
+        # repot's settings have a result backend, unless the application states one
+        self.keeps_backend = own.keeps_backend(stated=case.profile.settings is not None)
         # runs last, when all workers have ended
         self.stack.callback(self._clean_up)
-        if own:
+        if testbed.target.app:
             keys = key_names(load_app(testbed.target.app))
             test_broker = self.test_broker = test_broker.apart(self.name, keys)
         self.link = self.proxy("link", test_broker.port, test_broker.host)
         self.control_link = self.proxy("control", test_broker.port, test_broker.host)
         self.results_link = self.proxy("results", testbed.results.port)
-        self.settings = case.profile.worker_settings(
-            app=APP_UNDER_TEST,
-            broker_url=test_broker.url_at(self.control_link.port),
-            result_backend=testbed.results.results_url,
-            lease_store=f"sqlite:///{self.directory}/shop.db" if case.profile.in_transaction else testbed.results.url,
-            lease_prefix=self.name,
-            **self.times.used,
-            **({} if own else {"queue_names": (self.queue, self.idle)}),
-            **({"heartbeat": _SOLO_HEARTBEAT_S} if own and own.runs_in_main_thread else {}),
-            dead_letter_queue="{queue}-dead",
-            guard=case.guard,
-            journal=self.journal.path,
-            status_dir=self.directory / "status",
-        )
-        effects = self._effect_table() if case.profile.in_transaction else None
+        self.settings = self._worker_settings(own)
         self.app_config = AppConfig(
             testbed.target.app, case.profile.bare(self.settings, scaled=self.times.is_scaled),
             test_broker.transport_options(self.name),
@@ -135,13 +119,43 @@ class RunEnvironment:
         self.app_config.write(self.journal.path)
         # a long timeout, unlike the workers': the experiment's own messages must not fail or be sent twice
         self.client = self.client_of(self.settings.replace(socket_timeout=30))
-        self.observer = Observer(
-            self.journal, lambda: test_broker.open(self.name), self.queues, testbed.stop, effects,
-            longest_run_s=LONGEST_BODY_S if own else 0,
+        self.observer = self._observer()
+
+    def _worker_settings(self, own: Application) -> WorkerSettings:
+        testbed, profile = self.testbed, self.case.profile
+        times = dict(self.times.used)
+        if own.runs_in_main_thread:
+            times["heartbeat"] = _SOLO_HEARTBEAT_S
+        return profile.worker_settings(
+            app=APP_UNDER_TEST,
+            broker_url=self.test_broker.url_at(self.control_link.port),
+            result_backend=testbed.results.results_url,
+            lease_store=f"sqlite:///{self.directory}/shop.db" if profile.in_transaction else testbed.results.url,
+            lease_prefix=self.name,
+            # an application has its own
+            **({} if testbed.target.app else {"queue_names": (self.queue, self.idle)}),
+            **times,
+            dead_letter_queue="{queue}-dead",
+            guard=self.case.guard,
+            journal=self.journal.path,
+            status_dir=self.directory / "status",
+        )
+
+    def _observer(self) -> Observer:
+        is_own, test_broker = bool(self.testbed.target.app), self.test_broker
+        self.counts_run_time = is_own and counts_run_time(self.settings, self.case.profile)
+        made = Observer(
+            self.journal,
+            lambda: test_broker.open(self.name),
+            self.queues,
+            self.testbed.stop,
+            self._effect_table() if self.case.profile.in_transaction else None,
+            longest_run_s=LONGEST_BODY_S if is_own else 0,
             settled_within_s=self.times.settled_within_s,
-            check=self._require_room if own and counts_run_time(self.settings, case.profile) else lambda: None,
-        )  # fmt: skip
-        self.stack.callback(self.observer.close)
+            check=self._require_room if self.counts_run_time else lambda: None,
+        )
+        self.stack.callback(made.close)
+        return made
 
     def _require_room(self) -> None:
         """Accept the run times so far.

@@ -372,6 +372,14 @@ class _Experiment:
         if self.case.scenario.fault and deliveries > 1 + sent:
             message = f"{self.case.name}: the broker delivered the task again before the fault"
             raise Inconclusive(message, hint=_BUSY)
+        age_s = self._age_s(task)
+        if self.case.scenario.fault and self.environment.counts_run_time:
+            self.environment.times.require_in_time(age_s, self.case.name)
+
+    def _age_s(self, task: str) -> float:
+        """Return how long ago a task was delivered; 0 before."""
+        deliveries = [one.at for one in self.observer.events if one.kind == DELIVERED and one.task == task]
+        return monotonic() - min(deliveries) if deliveries else 0
 
     def _send_waiting(self, *, can_reserve: bool) -> None:
         """Send the tasks that wait behind the task under test: those that the target worker reserves, and one more."""

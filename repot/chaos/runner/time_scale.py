@@ -17,6 +17,7 @@ from repot.chaos.report.result import ScaledTime
 from repot.chaos.runner.observer import SETTLED_WITHIN_S
 from repot.chaos.scenarios.profiles import SCALED
 from repot.config import celery_config
+from repot.errors import Inconclusive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,8 @@ _TIMEOUT, _HEARTBEAT = "visibility_timeout", "heartbeat"
 _SCAN_S = 110
 #: The share of the timeout that a run may take: the rest is for its delivery and the steps of the experiment.
 _ROOM = 0.75
+#: The share of it after which a fault comes too late.
+_LATE = 0.9
 #: A second attempt leaves room for a run that takes twice as long as it has taken so far.
 _AHEAD, _STEPS_S = 2, 8
 #: A run that grows more than the timeout from one attempt to the next lasts as long as the fault does.
@@ -109,6 +112,16 @@ class TimeScale:
         grows = self.run_s and run_s > self.run_s * _GROWS * _AHEAD
         if not grows and _ROOM * self.timeout_s <= run_s < self.own.get(_TIMEOUT, 0) and self._is_shortened:
             raise TimeoutTooShort(run_s)
+
+    def require_in_time(self, age_s: float, case: str) -> None:
+        """Accept a fault so long after the delivery of its task.
+
+        Raises:
+            Inconclusive: it would meet a task that is about to be delivered again.
+        """
+        if age_s > _LATE * self.timeout_s:
+            why = f"{case}: the fault would come {age_s:.1f} s after the delivery, when the visibility timeout is over"
+            raise Inconclusive(why, hint="Is the machine too busy for the scaled times? Then try --jobs 1.")
 
     def longer(self, run_s: float) -> TimeScale:
         """Return the same times with a visibility timeout that a run of this length does not reach."""
