@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+import requests
 from redis import Redis
 
 if TYPE_CHECKING:
@@ -268,6 +269,22 @@ def test_an_external_broker_is_used_and_its_password_is_not_shown(directory: Pat
         (directory / "junit.xml").read_text(),
     ):
         assert PLANTED not in text
+
+
+def test_no_queue_of_an_experiment_stays_on_an_external_rabbitmq(directory: Path, rabbitmq: Server) -> None:
+    """The queues of delayed delivery are the virtual host's."""
+
+    def queues() -> set[str]:
+        with requests.Session() as management:
+            management.trust_env, management.auth = False, ("guest", "guest")
+            found = management.get(f"{rabbitmq.management_url}/api/queues", timeout=30).json()
+        return {one["name"] for one in found if not one["name"].startswith("celery_delayed")}
+
+    before = queues()
+    arguments = ("no-fault", "--broker-url", rabbitmq.url, "--profile", "amqp-quorum", "--guard", "on")
+    found = run(directory, *arguments, WORKER_MANAGEMENT_URL=rabbitmq.management_url)
+    assert 0 == found.returncode, found.stderr
+    assert before == queues()
 
 
 def test_the_environment_names_the_management_api_of_an_external_broker(directory: Path, rabbitmq: Server) -> None:

@@ -183,8 +183,8 @@ class RunEnvironment:
         """Remove queues and keys from an external broker; a failure does not change the verdict."""
         with suppress(BrokerUnreachable, ExperimentFailed):
             # those of an application are apart
-            queues = () if self.testbed.target.application else (self.queue, self.idle, f"{self.queue}-dead")
-            self.test_broker.clean_up(self.name, queues)
+            mine = () if self.testbed.target.application else (self.queue, self.idle)
+            self.test_broker.clean_up(self.name, [*mine, *(f"{one}-dead" for one in mine)])
 
     def proxy(self, name: str, port: int, host: str = LOOPBACK) -> Proxy:
         """Create a link to a server that lasts as long as the experiment."""
