@@ -154,6 +154,14 @@ def test_the_workers_have_the_pool_of_the_application(directory: Path, pool: str
     ]
 
 
+def test_what_a_killed_green_worker_held_on_redis_is_left(directory: Path) -> None:
+    """Kombu looks for overdue messages by a timer of the event loop, which a pool of greenlets has not."""
+    app = write_pooled(directory, "gevent")
+    found = run(directory, "killed-running", f"{app}.load", "--args", "[1]", profile="redis-late")
+    assert "left, others left" == found.verdict
+    assert [] == ledger(directory, app)
+
+
 def test_a_pool_that_no_experiment_can_have_is_refused_before_the_first_cell(directory: Path) -> None:
     app = write_pooled(directory, "support.pools:Own")
     found = run(directory, "no-fault", f"{app}.load", "--args", "[1]")
