@@ -63,11 +63,15 @@ def test_the_timeout_of_the_workers(timeout: float | None, factor: float | None,
     assert (factor != 1) == found.is_scaled
 
 
-def test_settings_of_repots_own_are_scaled_by_the_same_factor() -> None:
-    assert {**times(None, 1, "redis-hardened").used} == {**times(None, 1, "redis-hardened").own}
-    default = times(None, None, "redis-hardened")
+@pytest.mark.parametrize("profile", ["redis-hardened", "amqp-quorum", "redis-stock", "amqp-stock"])
+def test_times_that_the_broker_has_are_the_applications_own_without_a_scale(profile: str) -> None:
+    real, default = times(None, 1, profile), times(None, None, profile)
+    assert {name: real.used[name] for name in real.own} == dict(real.own)
     assert SCALED == dict(default.used)
-    assert {one.name for one in default.shown()} == {name for name in SCALED if default.own[name] != SCALED[name]}
+    assert {one.name for one in default.shown()} == {name for name in default.own if default.own[name] != SCALED[name]}
+    on_redis = profile.startswith("redis")
+    assert on_redis == ("visibility_timeout" in default.own)
+    assert on_redis == ("heartbeat" not in default.own)
 
 
 def test_repots_own_task_has_the_times_of_the_table() -> None:

@@ -39,11 +39,11 @@ def describe(result: Result) -> str:
         f"{result.product} {result.version}, seed {result.seed}",
     ]
     for name, one in zip(names(result.task_results), result.task_results, strict=True):
-        error = "".join(f", {text}" for text in (one.error, one.reason) if text)
+        error, reason = f", {one.error}" if one.error else "", f"; {one.reason}" if one.reason else ""
         what = f" {one.name}" if one.name else ""
         lines.append(
             f"{name}{what} {one.history.task}: {one.verdict.value}; {one.sending.value} when sent{error}; "
-            f"deliveries {len(one.history.deliveries)}, runs {len(one.history.runs)}, effects {one.effects_text}"
+            f"deliveries {len(one.history.deliveries)}, runs {len(one.history.runs)}, effects {one.effects_text}{reason}"
         )
     lines += [f"fault: {one.what}, {one.begun:.2f} s to {one.ended:.2f} s" for one in result.windows]
     for what, seconds in (("detected", times.detected), ("redelivered", times.redelivered), ("steady", times.steady)):

@@ -16,7 +16,7 @@ from kombu.transport.redis import Channel
 from repot.chaos.report.result import ScaledTime
 from repot.chaos.runner.observer import SETTLED_WITHIN_S
 from repot.chaos.scenarios.profiles import SCALED
-from repot.config import celery_config
+from repot.config import celery_config, entries
 from repot.errors import Inconclusive
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
 
 _TIMEOUT, _HEARTBEAT = "visibility_timeout", "heartbeat"
+#: Not a setting of Celery's.
+_OF_THE_GUARD = {"lease"}
 #: kombu looks for overdue messages about so often.
 _SCAN_S = 110
 #: The share of the timeout that a run may take: the rest is for its delivery and the steps of the experiment.
@@ -57,18 +59,21 @@ class TimeScale:
         own: those of the application, where they are known.
         used: those of its workers in the experiment.
         run_s: the longest run of the attempt before; 0 before the first.
+        is_scaled: False if the user has asked for the application's own times.
     """
 
     own: Mapping[str, float] = field(default_factory=dict)
     used: Mapping[str, float] = field(default_factory=lambda: dict(SCALED))
     run_s: float = 0
+    is_scaled: bool = True
 
     @classmethod
     def of(cls, profile: Profile, app: Celery, factor: float | None) -> TimeScale:
         """Return the times of a user's application, divided by `factor`, but no shorter than in other experiments."""
         own = _own_times(profile, app)
         shortest = {name: max(least, own.get(name, least) / factor if factor else 0) for name, least in SCALED.items()}
-        return cls(own, {name: ceil(min(own.get(name, used), used)) for name, used in shortest.items()})
+        used = {name: ceil(min(own.get(name, least), least)) for name, least in shortest.items()}
+        return cls(own, used, is_scaled=factor != 1)
 
     @property
     def timeout_s(self) -> float:
@@ -91,11 +96,6 @@ class TimeScale:
         return max(
             1.0, *(self.used[name] / SCALED[name] for name in (_HEARTBEAT, "socket_timeout") if name in self.used)
         )
-
-    @property
-    def is_scaled(self) -> bool:
-        """Return whether any time is not the application's own."""
-        return not self.own or any(self.own[name] != self.used[name] for name in self.own if name in self.used)
 
     @property
     def settled_within_s(self) -> float:
@@ -148,12 +148,15 @@ def counts_run_time(settings: WorkerSettings, profile: Profile) -> bool:
 
 
 def _own_times(profile: Profile, app: Celery) -> dict[str, float]:
+    """Return the application's own times, where the broker of the profile has them."""
+    stated = profile.unscaled()
+    known = {field for one in entries(stated) for field in one.fields} | _OF_THE_GUARD
     options = {**(app.conf.get("broker_transport_options") or {}), **profile.celery.get("broker_transport_options", {})}
     timeout: Any = options.get(_TIMEOUT, Channel.visibility_timeout)
     if profile.settings is None:
-        return {_TIMEOUT: timeout, _HEARTBEAT: profile.celery.get("broker_heartbeat", app.conf.broker_heartbeat)}
-    stated = profile.unscaled()
-    own = {name: float(getattr(stated, name)) for name in SCALED if name not in profile.settings}
+        heartbeat = profile.celery.get("broker_heartbeat", app.conf.broker_heartbeat)
+        return {name: value for name, value in ((_TIMEOUT, timeout), (_HEARTBEAT, heartbeat)) if name in known}
+    own = {name: float(getattr(stated, name)) for name in known & set(SCALED) - set(profile.settings)}
     if _TIMEOUT in options and _TIMEOUT in own:
         own[_TIMEOUT] = timeout
     return own
