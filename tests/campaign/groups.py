@@ -64,9 +64,12 @@ def _run(*words: str) -> Command:
     return Command(words)
 
 
-def _pytest(name: str, paths: Sequence[str], python: str = PYTHON, processes: str = PROCESSES_OF_A_LANE) -> Command:
+def _pytest(
+    name: str, paths: Sequence[str], python: str = PYTHON, processes: str = PROCESSES_OF_A_LANE, chosen: str = ""
+) -> Command:
     spread = ("--numprocesses", processes, "--dist", "loadgroup")
-    return Command((python, "-m", "pytest", *paths, "--group", name, *spread), python)
+    some = ("-k", chosen) if chosen else ()
+    return Command((python, "-m", "pytest", *paths, "--group", name, *spread, *some), python)
 
 
 def _unit(python: str, *options: str, paths: Sequence[str] = tests.UNIT_PATHS) -> Command:
@@ -205,6 +208,12 @@ CAMPAIGN = (
         beside=("celery-5.4", "celery-5.5", "celery-5.6", "web-servers"),
     ),
     _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
+    Group("verdicts", "some of the verdicts on applications that were not written for experiments", (
+        _pytest("verdicts", _paths("verdicts"), chosen="chord or breaks or two_runs or reservation"),
+    ), lane=_SECOND),
+    Group(
+        "every-verdict", "all verdicts on such applications", (_pytest("verdicts", _paths("verdicts")),), is_apart=True,
+    ),
     _of("mariadb", "the stores on MariaDB", "mariadb", lane=_SECOND),
     _of("valkey", "the stores on Valkey, where one is installed", lane=_SECOND),
     _of("pages", "every command of every page, typed", "postgresql", lane=_SECOND),
