@@ -16,6 +16,7 @@ from repot.chaos.report import files
 from repot.chaos.report.files import as_json, as_junit, as_markdown
 from repot.chaos.report.result import Cell, CellVerdict, WorkerOutcome
 from repot.chaos.runner import campaign, planning
+from repot.chaos.runner.target_task import Target
 from repot.chaos.runner.verdict import Verdict
 from repot.chaos.scenarios.profiles import SCALED
 from repot.errors import ExperimentFailed, Interrupted, VerdictUnexpected
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 #: One process runs all of them: each uses every processor.
 pytestmark = pytest.mark.xdist_group("matrix")
 
-SMOKE = planning.plan(names=("smoke",))
+SMOKE = planning.plan(names=("smoke",), target=Target(same_ids=True))
 
 IN_A_TRANSACTION = (
     *planning.plan(
@@ -266,6 +267,7 @@ def test_an_interrupted_campaign_is_not_a_success(smoke: Campaign) -> None:
 
 
 def test_the_same_seed_sends_the_same_tasks(smoke: Campaign, more: Campaign) -> None:
+    """The plan asks for it."""
     once, again = (find(one, "no-fault", "redis-stock", guard=False) for one in (smoke, more))
     assert [one.history.task for one in once.task_results] == [one.history.task for one in again.task_results]
 

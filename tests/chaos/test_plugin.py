@@ -198,7 +198,7 @@ def test_users_tasks_run_under_scenarios(project: pytest.Pytester) -> None:
         [
             "*test_charges[[]child-killed-amqp-stock[]]*",
             "E   AssertionError: child-killed/amqp-stock/guarded, run 1: found lost, expected nothing lost or repeated",
-            "E   under test *: lost; accepted when sent; deliveries 1, runs 1, effects 0",
+            "E   under test *: lost; accepted when sent; deliveries 1, runs 1, effects 0; WorkerLostError: *",
             "E   fault: *",
             "E   run it again: repot chaos run child-killed *--app shop:bare --task shop.charge*",
             "there is no task 'shop.pya'",

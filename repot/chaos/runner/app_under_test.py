@@ -87,7 +87,10 @@ class AppConfig:
             # private servers have no TLS
             broker_use_ssl=False,
         )
-        if self.keeps_backend and role is Role.WORKER:
+        if role is Role.CLIENT:
+            # the experiment reads no result: none keeps a connection to a server that has ended
+            app.conf.update(result_backend="disabled://", redis_backend_use_ssl=None)
+        elif self.keeps_backend:
             app.conf.update(result_backend=backend)
         else:
             app.conf.update(result_backend=settings.result_backend.reveal(), redis_backend_use_ssl=None)
