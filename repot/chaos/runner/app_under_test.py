@@ -87,13 +87,7 @@ class AppConfig:
             # private servers have no TLS
             broker_use_ssl=False,
         )
-        if role is Role.CLIENT:
-            # the experiment reads no result: none keeps a connection to a server that has ended
-            app.conf.update(result_backend="disabled://", redis_backend_use_ssl=None)
-        elif self.keeps_backend:
-            app.conf.update(result_backend=backend)
-        else:
-            app.conf.update(result_backend=settings.result_backend.reveal(), redis_backend_use_ssl=None)
+        app.conf.update(self._result_settings(settings, role, backend))
         if not self.app:
             app.conf.task_default_queue = settings.queue_names[0]
         elif role is Role.CLIENT:
@@ -105,6 +99,15 @@ class AppConfig:
         require_own_broker(app, settings)
         if self.app:
             self._declare(app)
+
+    def _result_settings(self, settings: WorkerSettings, role: Role, own: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Return where results are stored; `own` is where the application stores them."""
+        if role is Role.CLIENT:
+            # the experiment reads none: no connection outlives the server
+            return {"result_backend": "disabled://", "redis_backend_use_ssl": None}
+        if self.keeps_backend:
+            return {"result_backend": own}
+        return {"result_backend": settings.result_backend.reveal(), "redis_backend_use_ssl": None}
 
     def _declare(self, app: Celery) -> None:
         """Declare the queues that the application uses by name, as Celery does on their first use, and the idle one."""
