@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import signals
 
 from repot.chaos.demo import cases as demo_cases
 from repot.chaos.report import files
@@ -270,6 +271,12 @@ def test_the_same_seed_sends_the_same_tasks(smoke: Campaign, more: Campaign) -> 
     """The plan asks for it."""
     once, again = (find(one, "no-fault", "redis-stock", guard=False) for one in (smoke, more))
     assert [one.history.task for one in once.task_results] == [one.history.task for one in again.task_results]
+
+
+def test_the_process_that_sends_for_all_experiments_records_nothing(smoke: Campaign) -> None:
+    """Its events would be in the journal of the first experiment."""
+    assert smoke.results
+    assert [] == [one for one in signals.before_task_publish.receivers if "repot-record" in str(one)]
 
 
 def test_a_case_without_a_verdict_keeps_its_logs_and_fails_the_run() -> None:

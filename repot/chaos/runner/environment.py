@@ -195,7 +195,8 @@ class RunEnvironment:
     def client_of(self, settings: WorkerSettings) -> Celery:
         """Create a producer with these settings, configured as the application under test."""
         made = Celery("repot-chaos", set_as_current=False)
-        self.app_config.apply(made, settings, Role.CLIENT)
+        # only workers record: this process sends for all experiments of the campaign
+        self.app_config.apply(made, settings.replace(journal=None), Role.CLIENT)
         self.stack.callback(made.close)
         return made
 
