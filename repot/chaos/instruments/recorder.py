@@ -6,6 +6,7 @@ import hashlib
 import logging
 import sys
 from datetime import datetime
+from inspect import currentframe
 from threading import Event, Thread, get_ident, main_thread
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
@@ -115,8 +116,9 @@ class MainProcess:
         while not never.wait(ALIVE_INTERVAL_S):
             frame = sys._current_frames().get(main_thread().ident or 0)  # noqa: SLF001 - the only way to see it
             now = _position(frame)
-            # a pool of greenlets has no such thread: this one shows that the loop of all greenlets runs
-            if frame is None or loop_ran.is_set() or now != before or is_retry_pause(frame):
+            # in a pool of greenlets this one runs in the main thread: the loop of all greenlets is not blocked
+            is_green = frame in (None, currentframe())
+            if is_green or loop_ran.is_set() or now != before or is_retry_pause(frame):
                 self._journal.write(ALIVE, consumer.hostname, due=_due(hub))
             before = now
             loop_ran.clear()
