@@ -73,7 +73,7 @@ class Oops(Exception):
 
 def fault_context(link: Proxy | None = None, **more: Any) -> FaultContext:
     """Return a fault context with these attributes alone."""
-    given = {"link": link, "rng": Random(7), **more}  # noqa: S311 - to be repeated
+    given = {"link": link, "pool": "prefork", "rng": Random(7), **more}  # noqa: S311 - to be repeated
     return FaultContext(**{field.name: given.get(field.name) for field in fields(FaultContext)})  # type: ignore[arg-type]
 
 
