@@ -199,7 +199,7 @@ CAMPAIGN = (
         "doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql",
         lane=_THIRD, beside=("application-4.4", "application-5.2"),
     ),
-    _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
+    _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries", lane=_THIRD),
     _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
     _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus", lane=_SECOND),
     _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb"),
