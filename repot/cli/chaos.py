@@ -203,7 +203,17 @@ def run(  # noqa: PLR0913 - one for each option
         guards=_GUARDS[guard] if guard else None,
         target=planning.target(
             planning.Options(
-                app_name, task_name, args_json, arguments, probe, expect, reset, queues, pool, scale, same_ids
+                app=app_name,
+                task=task_name,
+                args=args_json,
+                arguments=arguments,
+                probe=probe,
+                expect=expect,
+                reset=reset,
+                queues=queues,
+                pool=pool,
+                scale=scale,
+                same_ids=same_ids,
             )
         ),
         brokers=planning.external(urls, hosts),

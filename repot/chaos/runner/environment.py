@@ -99,6 +99,7 @@ class RunEnvironment:
         # an application's queues keep their names
         own = testbed.target.application or Application((self.name,), self.name)
         self.queues, self.queue, self.pool = own.queues, own.queue, own.pool
+        self.runs_in_main_thread = own.runs_in_main_thread
         self.idle = f"{self.name}-idle"
         # repot's settings have a result backend, unless the application states one
         self.keeps_backend = own.keeps_backend(stated=case.profile.settings is not None)
@@ -110,7 +111,7 @@ class RunEnvironment:
         self.link = self.proxy("link", test_broker.port, test_broker.host)
         self.control_link = self.proxy("control", test_broker.port, test_broker.host)
         self.results_link = self.proxy("results", testbed.results.port)
-        self.settings = self._worker_settings(own)
+        self.settings = self._worker_settings()
         self.app_config = AppConfig(
             testbed.target.app, case.profile.bare(self.settings, scaled=self.times.is_scaled),
             test_broker.transport_options(self.name),
@@ -121,10 +122,10 @@ class RunEnvironment:
         self.client = self.client_of(self.settings.replace(socket_timeout=30))
         self.observer = self._observer()
 
-    def _worker_settings(self, own: Application) -> WorkerSettings:
+    def _worker_settings(self) -> WorkerSettings:
         testbed, profile = self.testbed, self.case.profile
         times = dict(self.times.used)
-        if own.runs_in_main_thread:
+        if self.runs_in_main_thread:
             times["heartbeat"] = _SOLO_HEARTBEAT_S
         return profile.worker_settings(
             app=APP_UNDER_TEST,

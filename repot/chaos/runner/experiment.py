@@ -366,20 +366,15 @@ class _Experiment:
         Raises:
             Inconclusive: the verdict would be that on another scenario.
         """
-        task = self.observer.task_under_test.task
-        deliveries = sum(one.kind == DELIVERED and one.task == task for one in self.observer.events)
-        sent = sum(one.kind == SENT and one.task == task for one in self.observer.events)
-        if self.case.scenario.fault and deliveries > 1 + sent:
+        if not self.case.scenario.fault:
+            return
+        mine = [one for one in self.observer.events if one.task == self.observer.task_under_test.task]
+        deliveries = [one.at for one in mine if one.kind == DELIVERED]
+        if len(deliveries) > 1 + sum(one.kind == SENT for one in mine):
             message = f"{self.case.name}: the broker delivered the task again before the fault"
             raise Inconclusive(message, hint=_BUSY)
-        age_s = self._age_s(task)
-        if self.case.scenario.fault and self.environment.counts_run_time:
-            self.environment.times.require_in_time(age_s, self.case.name)
-
-    def _age_s(self, task: str) -> float:
-        """Return how long ago a task was delivered; 0 before."""
-        deliveries = [one.at for one in self.observer.events if one.kind == DELIVERED and one.task == task]
-        return monotonic() - min(deliveries) if deliveries else 0
+        if deliveries and self.environment.counts_run_time:
+            self.environment.times.require_in_time(monotonic() - min(deliveries), self.case.name)
 
     def _send_waiting(self, *, can_reserve: bool) -> None:
         """Send the tasks that wait behind the task under test: those that the target worker reserves, and one more."""
@@ -405,8 +400,7 @@ class _Experiment:
         """
         if not self.testbed.target.app:
             return self.case.profile.reserves(guard=self.case.guard)
-        own = self.testbed.target.application
-        if own and own.runs_in_main_thread:
+        if self.environment.runs_in_main_thread:
             return 0
         name = self.environment.target.name
         *_, ready = self.observer.events_of(READY, name)
@@ -423,8 +417,7 @@ class _Experiment:
         the restore scan, which meets the fault before the worker has read that end may block it for good. None runs
         while the main thread runs the task itself.
         """
-        own = self.testbed.target.application
-        if own and own.runs_in_main_thread:
+        if self.environment.runs_in_main_thread:
             return
         try:
             self.environment.await_that(
@@ -509,8 +502,7 @@ class _Experiment:
 
         While it runs tasks in its main thread, that is not known.
         """
-        own = self.testbed.target.application
-        if not self.windows or (own and own.runs_in_main_thread):
+        if not self.windows or self.environment.runs_in_main_thread:
             return False
         since = self.windows[-1].ended if self.case.scenario.stills_worker else self.windows[0].begun
         hung_after_s = HUNG_AFTER_S * self.environment.times.patience

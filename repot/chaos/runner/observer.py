@@ -87,6 +87,9 @@ class Observer:
     unfinished: set[str] = field(default_factory=set)
     _dead_letters: set[str] = field(default_factory=set)
     _broker: Broker | None = None
+    _known: Tree = field(default_factory=Tree)
+    #: The root and the number of events of that tree: events are only added.
+    _read_at: tuple[str, int] = ("", 0)
 
     def __post_init__(self) -> None:
         """Open the journal and a connection to the broker."""
@@ -134,8 +137,12 @@ class Observer:
         return strangers(roots, roots | self._tree().ids, self.events)
 
     def _tree(self) -> Tree:
+        """Return the tree of the task under test; what was read of it is kept until there are further events."""
         root = next((sent.task for sent in self.sent if sent.role == UNDER_TEST), "")
-        return tree_of(root, self.events) if root else Tree()
+        events = self.events
+        if self._read_at != (root, len(events)):
+            self._read_at, self._known = (root, len(events)), tree_of(root, events) if root else Tree()
+        return self._known
 
     def _child(self, child: Child) -> Sent:
         reason = "its work was done before, under another id" if child.repeats else ""
