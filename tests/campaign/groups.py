@@ -214,6 +214,12 @@ CAMPAIGN = (
     Group(
         "every-verdict", "all verdicts on such applications", (_pytest("verdicts", _paths("verdicts")),), is_apart=True,
     ),
+    Group("mistakes", "each planted mistake of an application, and its right twin, on one broker", (
+        _pytest("mistakes", _paths("mistakes"), chosen="once"),
+    ), lane=_THIRD),
+    Group("every-mistake", "the same five times on each broker", (
+        _pytest("mistakes", _paths("mistakes"), chosen="five_times"),
+    ), is_apart=True),
     _of("mariadb", "the stores on MariaDB", "mariadb", lane=_SECOND),
     _of("valkey", "the stores on Valkey, where one is installed", lane=_SECOND),
     _of("pages", "every command of every page, typed", "postgresql", lane=_SECOND),

@@ -38,6 +38,7 @@ FILES = {
     "browser": ("chaos/test_report_page.py", "servers/test_rollout_page*.py", "servers/test_site_in_a_browser.py"),
     "pages": ("servers/test_pages.py", "servers/test_examples.py", "servers/test_rollout_tutorial.py"),
     "verdicts": ("chaos/test_true_verdicts.py",),
+    "mistakes": ("chaos/test_planted_mistakes.py",),
     "chaos": ("chaos/*", "servers/test_campaign.py"),
     "doctor": ("apps/*", "processes/*", "servers/test_doctor.py", "servers/test_init*.py"),
     "moves": (

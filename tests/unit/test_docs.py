@@ -16,6 +16,7 @@ from repot.cli.main import main
 from repot.config import HealthcheckSettings, WorkerSettings, variable
 from repot.doctor.registry import own_rules
 from repot.errors import RepotError
+from support.planted_mistakes import MISTAKES
 from support.releases import needs
 
 ROOT = Path(__file__).parents[2]
@@ -131,6 +132,23 @@ def test_the_tables_of_scenarios_are_made_from_them() -> None:
     text = (ROOT / "docs" / "scenarios.md").read_text()
     assert text == runpy.run_path(str(ROOT / "scripts" / "scenarios_page.py"))["page"](text)
     assert all(f"| `{name}` |" in text for name in SCENARIOS)
+
+
+def test_the_table_of_mistakes_is_what_is_run() -> None:
+    page = (ROOT / "docs" / "chaos-testing.md").read_text().partition("\n## Mistakes that it finds\n")[2]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+    runs = {
+        name: (
+            f"`{one.scenario}`"
+            + (f", on RabbitMQ `{one.on_rabbitmq}`," if one.on_rabbitmq else "")
+            + (" with a probe" if one.counts else "")
+            + (" with `--arguments`" if "--arguments" in one.options else ""),
+            one.found,
+            one.accepted,
+        )
+        for name, one in MISTAKES.items()
+    }
+    assert runs == {name: (run, found, accepted) for name, run, found, _, accepted in rows[2 : 2 + len(MISTAKES)]}
 
 
 @pytest.mark.parametrize(("name", "make"), [("docs/celery-releases.md", "page"), ("README.md", "readme")])

@@ -25,6 +25,8 @@ _BADNESS = (
     Verdict.OK, Verdict.REDELIVERED, Verdict.RECOVERED, Verdict.REFUSED, Verdict.PARKED,
     Verdict.LEFT, Verdict.FAILED, Verdict.DUPLICATED, Verdict.UNEXPECTED, Verdict.NEVER_SENT, Verdict.LOST,
 )  # fmt: skip
+#: A child where a probe counts the effects of the whole tree: it is judged by its end, not by the number of its runs.
+_ONCE = (EffectCount("", 1),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,10 @@ def _task_results(observer: Observer, observed: Observation) -> Iterator[TaskRes
     for sent in (*observer.followed, *strangers):
         history = task_history(sent.task, events, observer.died)
         counted = observed.effects if sent.role == UNDER_TEST else ()
-        verdict = Verdict.DUPLICATED if sent.repeats else judge(
+        is_probed = sent.role == CHILD and bool(observed.effects)
+        verdict = Verdict.DUPLICATED if sent.repeats and not is_probed else judge(
             history, sending=sent.sending, left=sent.task in observer.unfinished, parked=sent.task in parked,
-            effects=counted,
+            effects=_ONCE if is_probed else counted,
         )  # fmt: skip
         effects = sum(one.happened for one in counted) if counted else len(history.effects)
         reason = "" if verdict.is_harmless else sent.reason or _failure(sent.task, events)
