@@ -44,6 +44,12 @@ def _reports(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--html", type=_file, help="Write an HTML page to this file: the matrix and timelines."),
         click.option("--junit", type=_file, help="Write results for a CI server to this file, as JUnit XML."),
         click.option(
+            "--sarif",
+            type=_file,
+            help="Write what went wrong to this file, each at the line of your task's "
+            "function, as SARIF for code scanning.",
+        ),
+        click.option(
             "--json", "as_json", is_flag=True, help="Print everything as JSON, which `repot chaos report` reads."
         ),
     ):
@@ -179,6 +185,7 @@ def run(  # noqa: PLR0913 - one for each option
     jobs: int,
     as_json: bool,
     junit: Path | None,
+    sarif: Path | None,
     html: Path | None,
     markdown: Path | None,
 ) -> None:
@@ -193,7 +200,7 @@ def run(  # noqa: PLR0913 - one for each option
     from repot.chaos.runner import campaign, planning
     from repot.cli import tables
 
-    for path in (junit, html, markdown):
+    for path in (junit, sarif, html, markdown):
         if path:
             files.require_writable(path)
     plan = planning.plan(
@@ -222,21 +229,21 @@ def run(  # noqa: PLR0913 - one for each option
     )
     with tables.CampaignProgress(len(plan.cases)) as progress:
         found = campaign.run(plan, jobs=1 if plan.target.runs_alone else jobs, progress=progress)
-    _show(found, as_json=as_json, junit=junit, html=html, markdown=markdown)
+    _show(found, as_json=as_json, junit=junit, sarif=sarif, html=html, markdown=markdown)
     campaign.require_expected(found)
 
 
 @chaos.command("report")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_reports
-def report_(file: Path, *, as_json: bool, junit: Path | None, html: Path | None, markdown: Path | None) -> None:
+def report_(file: Path, *, as_json: bool, **reports: Path | None) -> None:
     """Print or convert a report that `repot chaos run --json` wrote to FILE."""
     from repot.chaos.report import files
 
-    _show(files.read(file), as_json=as_json, junit=junit, html=html, markdown=markdown)
+    _show(files.read(file), as_json=as_json, **reports)
 
 
-def _show(found: Campaign, *, as_json: bool, junit: Path | None, html: Path | None, markdown: Path | None) -> None:
+def _show(found: Campaign, *, as_json: bool, **reports: Path | None) -> None:
     from repot.chaos.report import files
     from repot.cli import tables
 
@@ -245,7 +252,7 @@ def _show(found: Campaign, *, as_json: bool, junit: Path | None, html: Path | No
     else:
         tables.results(found)
         tables.repetitions(found)
-    for path, write in ((junit, files.as_junit), (html, files.as_html), (markdown, files.as_markdown)):
+    for form, path in reports.items():
         if path:
-            files.write(write(found), path)
+            files.write(files.FORMS[form](found), path)
             echo(f"report: {path}", err=True)

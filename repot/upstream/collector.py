@@ -362,7 +362,7 @@ def _own_tasks(app: Any, name: str) -> Tuple[List[Any], List[str]]:
 
 
 def _task(app: Any, task: Any) -> Data:
-    code = getattr(_function(task), "__code__", None)
+    file, line = place_of(task)
     options = {name: getattr(task, name, None) for name in _OPTIONS}
     classes = [one for one in type(task).__mro__ if one is not object and _package(one) != "celery"]
     plain = [one for one in classes if "_decorated" not in vars(one)]
@@ -371,8 +371,8 @@ def _task(app: Any, task: Any) -> Data:
     key = getattr(getattr(task, "idempotency", None), "key", None) if guarded else None
     return {
         "name": str(task.name),
-        "file": code.co_filename if code else "",
-        "line": code.co_firstlineno if code else 0,
+        "file": file,
+        "line": line,
         "options": {name: encode(value) for name, value in options.items()},
         "retries_automatically": bool(getattr(task, "autoretry_for", ())),
         "queue": _queue_of(app, task),
@@ -385,6 +385,12 @@ def _task(app: Any, task: Any) -> Data:
         "batch": str(getattr(task, "flush_every", "")) if "celery_batches" in map(_package, classes) else "",
         "runs_later": runs_later(task.run),
     }
+
+
+def place_of(task: Any) -> Tuple[str, int]:
+    """Return the file and the line of the function behind a task; "" and 0 where it has none."""
+    code = getattr(_function(task), "__code__", None)
+    return (str(code.co_filename), int(code.co_firstlineno)) if code else ("", 0)
 
 
 def _is_option(name: str, value: Any) -> bool:

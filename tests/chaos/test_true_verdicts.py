@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -71,13 +72,36 @@ def test_the_tree_of_a_task_is_judged(directory: Path, name: str) -> None:
 
 
 def test_the_report_says_which_child_was_lost_and_why(directory: Path) -> None:
-    found = run(directory, "no-fault", "shop.checkout", "--args", '["o"]', "--queues", "celery", "--junit", "junit.xml")
+    found = run(
+        directory,
+        "no-fault",
+        "shop.checkout",
+        "--args",
+        '["o"]',
+        "--queues",
+        "celery",
+        "--junit",
+        "junit.xml",
+        "--sarif",
+        "chaos.sarif",
+    )
     children = {one["name"]: (one["verdict"], one["reason"]) for one in found.tasks("child")}
     why = "no worker consumes the queue {}; --queues names what workers consume"
     assert {"shop.pay": ("lost", why.format("payments")), "shop.mail": ("lost", why.format("mails"))} == children
     assert "--queues celery" in found.data["results"][0]["command"]
     for name in ("shop.pay", "payments"):
         assert name in (directory / "junit.xml").read_text()
+    source = (directory / "shop.py").read_text().splitlines()
+    placed = [
+        one["locations"][0]["physicalLocation"]
+        for one in json.loads((directory / "chaos.sarif").read_text())["runs"][0]["results"]
+    ]
+    assert {"shop.py"} == {one["artifactLocation"]["uri"] for one in placed}
+    names = {source[one["region"]["startLine"] - 1] for one in placed}
+    assert {
+        '@app.task(name="shop.pay", base=IdempotentTask, idempotency=Policy(on_unknown=PARK))',
+        '@app.task(name="shop.mail")',
+    } == names
 
 
 PAID = ("shop.pay", "shop.mail")

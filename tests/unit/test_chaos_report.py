@@ -6,11 +6,13 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
 import pytest
+from jsonschema import Draft4Validator
 
 from repot.chaos.report import files
 from repot.chaos.report.conclusions import ConclusionKind, conclusions, limits
@@ -28,8 +30,8 @@ from support.campaigns import NOTICES, PROFILES, SCENARIOS, campaign, result, ta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+SARIF_SCHEMA = Path(__file__).parent / "doctor" / "sarif-schema-2.1.0.json"
 LOST, OK, TWICE, AGAIN = (
     CellVerdict(Verdict.LOST),
     CellVerdict(Verdict.OK),
@@ -110,7 +112,7 @@ def test_the_check_for_a_writable_file_changes_nothing(tmp_path: Path) -> None:
     assert "old" == (tmp_path / "old.html").read_text()
 
 
-@pytest.mark.parametrize("form", [files.as_json, files.as_junit, files.as_html, files.as_markdown])
+@pytest.mark.parametrize("form", [files.as_json, *files.FORMS.values()])
 def test_no_form_contains_a_secret(form: Callable[[Campaign], str]) -> None:
     """A password in a logged address is masked, and no control character is left."""
     assert any("s3cret-planted" in text for text in NOTICES)
@@ -125,7 +127,7 @@ def test_half_of_a_surrogate_pair_is_escaped() -> None:
     made = replace(campaign(), app="half \ud800 of it")
     assert "half \\ud800 of it" == sanitize_report(made).app
     assert sanitize_report(made) == sanitize_report(sanitize_report(made))
-    for form in (files.as_json, files.as_junit, files.as_html, files.as_markdown):
+    for form in (files.as_json, *files.FORMS.values()):
         form(made).encode()
 
 
@@ -495,6 +497,46 @@ def test_what_was_not_tested_on_ones_settings_is_in_every_form(capsys: pytest.Ca
     for form, text in told(capsys).items():
         plain = text.replace("\\", "").replace("&#39;", "'")
         assert "TLS to the broker: none; visibility_timeout (3600 s, here 21 s)" in plain, form
+
+
+def placed() -> Campaign:
+    """A task of an application that was lost in two of three runs, and a child in one of them."""
+    cell = Cell("no-fault", "redis-stock", guard=False)
+    made = [result(cell, one, number=number) for number, one in enumerate((LOST, LOST, OK), 1)]
+    child = replace(task_result("child", Verdict.LOST, task="c"), name="shop.mail", reason="no worker has it")
+    made[0] = replace(made[0], task_results=(*made[0].task_results, child))
+    places = {"shop.pay": ("shop/tasks.py", 12), "shop.mail": ("shop/mails.py", 3)}
+    rows = (About("no-fault", "No fault", ""),)
+    return replace(
+        campaign(), scenarios=rows, results=tuple(replace(one, expected=None) for one in made), unmeasured=(),
+        app="shop:app shop.pay", places=places,
+    )  # fmt: skip
+
+
+def test_sarif_has_each_task_that_went_wrong_at_its_line() -> None:
+    log = json.loads(files.as_sarif(placed()))
+    Draft4Validator(json.loads(SARIF_SCHEMA.read_text())).validate(log)
+    (run,) = log["runs"]
+    found = {
+        (place["artifactLocation"]["uri"], place["region"]["startLine"]): one["message"]["text"].partition(". Run")[0]
+        for one in run["results"]
+        for place in (one["locations"][0]["physicalLocation"],)
+    }
+    where = "no-fault under redis-stock"
+    assert {
+        ("shop/tasks.py", 12): f"shop.pay is lost in 2 of 3 runs: {where}",
+        ("shop/mails.py", 3): f"shop.mail is lost in 1 of 3 runs: {where}; no worker has it",
+    } == found
+    assert all("repot chaos run no-fault" in one["message"]["text"] for one in run["results"])
+    assert len({one["partialFingerprints"]["repotChaos/v1"] for one in run["results"]}) == 2
+
+
+@pytest.mark.parametrize("made", [campaign(), replace(placed(), places={})], ids=["repot's own task", "no places"])
+def test_sarif_without_a_line_has_no_result_and_is_valid(made: Campaign) -> None:
+    """Code scanning refuses a file in which one result has no place."""
+    log = json.loads(files.as_sarif(made))
+    Draft4Validator(json.loads(SARIF_SCHEMA.read_text())).validate(log)
+    assert [] == log["runs"][0]["results"]
 
 
 @pytest.mark.parametrize("form", ["terminal", "pytest", "JUnit"])

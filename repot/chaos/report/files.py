@@ -1,4 +1,4 @@
-"""Write a campaign as JSON, JUnit XML, HTML or Markdown, and read the JSON back."""
+"""Write a campaign as JSON, JUnit XML, SARIF, HTML or Markdown, and read the JSON back."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ from repot.chaos.report.html_report import as_html
 from repot.chaos.report.junit import as_junit
 from repot.chaos.report.markdown import as_markdown
 from repot.chaos.report.result import Campaign
+from repot.chaos.report.sarif import as_sarif
 from repot.errors import ReportUnreadable, ReportUnwritable
 from repot.sanitize import sanitize_report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["as_html", "as_json", "as_junit", "as_markdown", "read", "require_writable", "write"]
+#: What `--junit FILE` and its like write.
+FORMS: dict[str, Callable[[Campaign], str]] = {
+    "junit": as_junit,
+    "sarif": as_sarif,
+    "html": as_html,
+    "markdown": as_markdown,
+}
+
+__all__ = ["FORMS", "as_html", "as_json", "as_junit", "as_markdown", "as_sarif", "read", "require_writable", "write"]
 
 #: How many problems of a file an error lists; the others usually follow from them.
 _MAX_PROBLEMS = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from repot.chaos.runner.verdict import EffectCount, Sending, TaskHistory, Verdict
@@ -243,6 +243,8 @@ class Campaign:
         interrupted: whether the user stopped it before its end.
         app: the user's application and task, as `shop:app shop.charge`; empty for repot's own task.
         probe: what counted its effects; empty if only runs were counted.
+        places: where the functions of the application's tasks begin, by their names: file, below the directory of the
+            run, and line.
     """
 
     created: str
@@ -257,6 +259,12 @@ class Campaign:
     interrupted: bool
     app: str = ""
     probe: str = ""
+    places: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    @property
+    def task(self) -> str:
+        """Return the name of the user's task; empty for repot's own."""
+        return self.app.partition(" ")[2]
 
     @property
     def measure(self) -> str:

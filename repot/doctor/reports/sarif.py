@@ -96,14 +96,15 @@ def _result(one: Violation, indexes: dict[str, int]) -> dict[str, Any]:
         "ruleIndex": indexes[one.rule.id],
         "level": _LEVELS[one.rule.severity],
         "message": {"text": text},
-        "locations": [_sarif_location(location)],
+        "locations": [sarif_location(location)],
         # does not change when lines move
         "partialFingerprints": {"repotDoctor/v1": f"{one.rule.id}:{finding.setting_or_task}:{location.file}"},
         "suppressions": [_suppression(one.waiver)] if one.waiver else [],
     }
 
 
-def _sarif_location(location: Location) -> dict[str, Any]:
+def sarif_location(location: Location) -> dict[str, Any]:
+    """Return a place of the project in the form of SARIF."""
     return {
         "physicalLocation": {
             "artifactLocation": {"uri": quote(location.file)},
@@ -118,7 +119,7 @@ def _suppression(waiver: Waiver) -> dict[str, Any]:
         "kind": "external" if external else "inSource",
         "status": "accepted",
         "justification": str(masked(waiver.reason)),
-        "location": _sarif_location(waiver.location),
+        "location": sarif_location(waiver.location),
     }
 
 
