@@ -26,6 +26,8 @@ CASES = {
 }
 
 
+# five runs, one at a time
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("planted", [True, False], ids=["planted", "twin"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_mistake_is_found_and_its_twin_is_not_accused(tmp_path: Path, case: str, *, planted: bool) -> None:

@@ -43,6 +43,13 @@ TREES = {
     "a group": ("llm.group", '["d"]', (), "redis-stock", "ok", _ANSWERS),
     "a callback": ("llm.link", '["d"]', (), "redis-stock", "ok", ["answer d", "stored d"]),
     "replaced by another task": ("llm.replace", '["d"]', (), "redis-stock", "redelivered", ["answer d"]),
+    "due in an hour": ("shop.later", '["o"]', (), "redis-stock", "ok, children postponed", ["later o"]),
+    "due in an hour, held by the broker": (
+        "shop.later", '["o"]', (), "amqp-quorum", "ok, children postponed", ["later o"],
+    ),
+    "due after the scaled visibility timeout and before that of the application": (
+        "etl.soon", "[1]", (), "redis-stock", "ok", ["load 1"],
+    ),
     "to its own queue": ("etl.extract", "[2]", (), "redis-stock", "ok", ["load 0", "load 1"]),
     "a child that fails": ("etl.partly", "[]", (), "redis-stock", "ok, children failed", ["load 1"]),
     "a chain that breaks": ("llm.broken", '["d"]', (), "redis-stock", "ok, children never sent", []),
@@ -118,6 +125,17 @@ def test_children_that_two_runs_have_sent_are_twice(directory: Path) -> None:
     assert "duplicated" in verdicts["shop.mail"]
     assert verdicts["shop.pay"] <= {"ok", "redelivered"}
     assert ["checkout o", "checkout o", "mail o", "mail o", "payment o"] == ledger(directory, "shop")
+
+
+def test_what_is_due_in_an_hour_ends_no_other_wait(directory: Path) -> None:
+    """The task that sent it is delivered again after the visibility timeout; before, it was *left* with its child."""
+    found = run(directory, "killed-before-ack", "shop.later", "--args", '["o"]', profile="redis-late")
+    assert "duplicated, children postponed" == found.verdict, found.talk
+
+
+def test_what_is_due_in_an_hour_and_no_longer_there_is_lost(directory: Path) -> None:
+    found = run(directory, "broker-wiped@after-ack", "shop.later", "--args", '["o"]', profile="redis-stock")
+    assert "ok, children lost" == found.verdict.partition(", others")[0], found.talk
 
 
 # the fault meets the task where the scenario has it

@@ -113,6 +113,10 @@ def again(self, row):
     if not self.request.retries:
         raise self.retry(countdown=0)
 
+@app.task(name="etl.soon")
+def soon(row):
+    load.apply_async((row,), countdown=12)
+
 @app.task(name="etl.long", acks_late=True)
 def long(seconds):
     time.sleep(seconds)
@@ -142,6 +146,11 @@ def pay(order):
 @app.task(name="shop.mail")
 def mail(order):
     note("mail", order)
+
+@app.task(name="shop.later")
+def later(order):
+    note("later", order)
+    mail.apply_async((order,), countdown=3600)
 
 @app.task(name="shop.elsewhere")
 def elsewhere(order):

@@ -249,7 +249,7 @@ library = ctypes.PyDLL(None)
 
 @app.task(name="{name}.run", base=IdempotentTask, idempotency=Policy(lease_s={lease_s}, wait=Backoff(0.2, 0.5)))
 def run(order):
-    library.sleep(6)
+    library.sleep(3)
     insert("payments", order)
 """
 

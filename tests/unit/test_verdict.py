@@ -33,9 +33,10 @@ def verdict(
     *,
     left: bool = False,
     parked: bool = False,
+    postponed: bool = False,
     effects: Sequence[EffectCount] = (),
 ) -> Verdict:
-    return judge(history, sending=sending, left=left, parked=parked, effects=effects)
+    return judge(history, sending=sending, left=left, parked=parked, postponed=postponed, effects=effects)
 
 
 ONCE = task_history("t", [delivered(1), *ran(1, 2)])
@@ -60,6 +61,17 @@ def test_a_redelivery_that_has_no_effect_is_harmless() -> None:
 def test_two_effects_are_a_duplicate() -> None:
     assert Verdict.DUPLICATED is verdict(TWICE)
     assert not TWICE.overlapped
+
+
+def test_what_is_due_after_the_end_is_postponed() -> None:
+    """Also a task whose effects are not all there yet; what ran twice is duplicated all the same."""
+    assert Verdict.POSTPONED is verdict(NEVER_SEEN, postponed=True)
+    assert Verdict.POSTPONED is verdict(ONCE, postponed=True, effects=[EffectCount("", 0)])
+    assert Verdict.OK is verdict(ONCE, postponed=True)
+    assert Verdict.DUPLICATED is verdict(TWICE, postponed=True)
+    assert Verdict.LEFT is verdict(NEVER_SEEN, postponed=True, left=True)
+    assert not Verdict.POSTPONED.is_bad
+    assert not Verdict.POSTPONED.is_harmless
 
 
 def test_the_count_of_a_probe_takes_precedence() -> None:

@@ -22,7 +22,7 @@ class CellStatus(StrEnum):
     """How good or bad a cell is."""
 
     GOOD = "good"
-    #: Nothing was lost or duplicated, but a person or a supervisor has to act.
+    #: Nothing was lost or duplicated, but a person or a supervisor has to act, or it is not due yet.
     NOTE = "note"
     BAD = "bad"
     FAILED = "failed"
@@ -49,7 +49,7 @@ _SYMBOLS = {
 }
 _MEANINGS = {
     CellStatus.GOOD: "completed, {effects}",
-    CellStatus.NOTE: "nothing lost or duplicated, but an action is needed: refused, parked, or a worker that exited",
+    CellStatus.NOTE: "nothing lost or duplicated, but not completed: refused, parked, postponed, or a worker exited",
     CellStatus.BAD: "lost, duplicated, left behind, unexpected, or a worker that hangs",
     CellStatus.FAILED: "no verdict: the experiment itself failed",
     CellStatus.INAPPLICABLE: "not applicable",

@@ -159,12 +159,12 @@ class RunEnvironment:
         return made
 
     def _require_room(self) -> None:
-        """Accept the run times so far.
+        """Accept the run times so far, and the countdowns: on Redis a worker holds a message until it is due.
 
         Raises:
             TimeoutTooShort: one is about as long as the scaled visibility timeout, and the application's own is longer.
         """
-        self.times.require_room(self.observer.run_s())
+        self.times.require_room(max(self.observer.run_s(), self.observer.wait_s()))
 
     @property
     def lasts_s(self) -> float | None:

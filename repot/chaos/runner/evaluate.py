@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SIGNS_OF_LIFE = (ALIVE, DELIVERED, NOTICED, READY)
 #: From harmless to worst.
 _BADNESS = (
-    Verdict.OK, Verdict.REDELIVERED, Verdict.RECOVERED, Verdict.REFUSED, Verdict.PARKED,
+    Verdict.OK, Verdict.REDELIVERED, Verdict.RECOVERED, Verdict.REFUSED, Verdict.PARKED, Verdict.POSTPONED,
     Verdict.LEFT, Verdict.FAILED, Verdict.DUPLICATED, Verdict.UNEXPECTED, Verdict.NEVER_SENT, Verdict.LOST,
 )  # fmt: skip
 #: A child where a probe counts the effects of the whole tree: it is judged by its end, not by the number of its runs.
@@ -128,6 +128,7 @@ def _task_results(observer: Observer, observed: Observation) -> Iterator[TaskRes
         is_probed = sent.role == CHILD and bool(observed.effects)
         verdict = Verdict.DUPLICATED if sent.repeats and not is_probed else judge(
             history, sending=sent.sending, left=sent.task in observer.unfinished, parked=sent.task in parked,
+            postponed=sent.task in observer.postponed or bool(counted and observer.postponed),
             effects=_ONCE if is_probed else counted,
         )  # fmt: skip
         effects = sum(one.happened for one in counted) if counted else len(history.effects)

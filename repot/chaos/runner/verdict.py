@@ -39,6 +39,8 @@ class Verdict(StrEnum):
     REFUSED = "refused"
     #: Not completed, but kept as a dead letter or a record for a person to decide.
     PARKED = "parked"
+    #: Not due before the end of the experiment; the broker or a worker holds it.
+    POSTPONED = "postponed"
     #: Still at the broker at the deadline.
     LEFT = "left"
     #: An effect happened more often than expected.
@@ -208,13 +210,20 @@ def run_time(history: TaskHistory, events: Sequence[JournalEvent], now: float) -
 
 
 def judge(
-    history: TaskHistory, *, sending: Sending, left: bool, parked: bool, effects: Sequence[EffectCount] = ()
+    history: TaskHistory,
+    *,
+    sending: Sending,
+    left: bool,
+    parked: bool,
+    postponed: bool = False,
+    effects: Sequence[EffectCount] = (),
 ) -> Verdict:
     """Return the verdict on a task without an open run.
 
     `left` is whether the broker may still hold it, `parked` whether a guard parked it or it has a dead letter,
-    `effects` what a probe counted; without one, each run whose function returned is an effect, and one is
-    expected. An effect that a guard found done counts as one.
+    `postponed` whether it, or what it has sent, is due only after the end, `effects` what a probe counted; without
+    one, each run whose function returned is an effect, and one is expected. An effect that a guard found done counts
+    as one.
     """
     effects = effects or [EffectCount("", len(history.effects) or int(history.prevented))]
     sent = sending is Sending.ACCEPTED
@@ -225,8 +234,9 @@ def judge(
     if history.completed and all(one.happened == one.expected for one in effects):
         again = Verdict.REDELIVERED if len(history.deliveries) > 1 else Verdict.OK
         return again if sent else Verdict.RECOVERED
-    if parked or left:
-        return Verdict.PARKED if parked else Verdict.LEFT
+    for holds, verdict in ((parked, Verdict.PARKED), (left, Verdict.LEFT), (postponed, Verdict.POSTPONED)):
+        if holds:
+            return verdict
     return _without_an_end(history, sent=sent)
 
 
