@@ -93,13 +93,16 @@ class Chaos:
         self._seed = seed
 
     def run(  # noqa: PLR0913 - the options of `repot chaos run`
-        self, scenario: str = "", *, task: str = "", args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
+        self, scenario: str = "", *, task: str = "",
+        args: Sequence[Any] | Callable[[], object] = (), kwargs: Mapping[str, Any] | None = None,
         profile: str = "", guard: bool = True, probe: str | Callable[..., object] = "",
         expect: int | Mapping[str, int] | None = None, queues: Sequence[str] = (), pool: str = "",
-        scale: float | None = None,
+        scale: float | None = None, reset: str | Callable[[], object] = "",
     ) -> Result:  # fmt: skip
         """Run a task under a scenario and return the result; without a `task`, one of repot's own.
 
+        `args` may be a function that makes the arguments of each run: a list, a dictionary of keyword arguments, or a
+        tuple of both. `reset` is a command, or a function, that removes what an earlier run left, before each run.
         `guard` is whether guards are active. `probe` is a command that prints the number of effects so far, or a
         function of the root id, the arguments and the keyword arguments that returns it; both may give numbers by
         name. `expect` is how many there are to be, one of each without it. Without a probe an effect is a run whose
@@ -114,9 +117,11 @@ class Chaos:
             if task and not app:
                 pytest.fail("no application: @pytest.mark.chaos_app or repot_chaos_app names it", pytrace=False)
             counted = Probe(probe, {UNNAMED: expect} if isinstance(expect, int) else expect or {}) if probe else None
+            make, args = (args, ()) if callable(args) else (None, args)
             made = Target(
-                app, task, tuple(args), dict(kwargs or {}), probe=counted, queues=tuple(queues), pool=pool, scale=scale
-            )
+                app, task, tuple(args), dict(kwargs or {}), make, getattr(make, "__qualname__", ""), counted, reset,
+                tuple(queues), pool, scale,
+            )  # fmt: skip
             target = planning.task_of(made) if task else Target()
             name = planning.scenario_called(scenario or self._scenario).name
             profile = profile or self._profile or planning.profile_for(app)

@@ -315,6 +315,39 @@ def test_what_cannot_be_encoded_was_never_sent_and_no_test_passes(pytester: pyte
     found.stdout.fnmatch_lines(["the arguments of etl.load cannot be encoded as json: *object*"])
 
 
+def test_functions_make_arguments_and_remove_what_an_earlier_run_left(pytester: pytest.Pytester) -> None:
+    write_apps(pytester.path)
+    pytester.makepyfile("""
+        import pytest
+        from etl import LEDGER
+
+        @pytest.mark.chaos_app("etl:app")
+        @pytest.mark.chaos_profile("redis-late")
+        def test_it(chaos):
+            made, counted = [], []
+
+            def row():
+                made.append(len(made))
+                return [made[-1]]
+
+            def rows(root, args, kwargs):
+                counted.append(args)
+                return len(LEDGER.read_text().splitlines()) if LEDGER.exists() else 0
+
+            found = [
+                chaos.survives(
+                    "no-fault", task="etl.load", args=row, probe=rows, reset=lambda: LEDGER.unlink(missing_ok=True)
+                )
+                for _ in range(2)
+            ]
+            assert [one.task_under_test.effects for one in found] == [1, 1]
+            assert LEDGER.read_text() == f"load {made[-1]}\\n"
+            assert len(set(counted)) == len(made)
+    """)
+    found = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    found.assert_outcomes(passed=1)
+
+
 # ids
 
 

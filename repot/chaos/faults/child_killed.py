@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from repot.chaos.faults.context import PREFORK
 from repot.chaos.faults.no_preparation import NoPreparation
 from repot.chaos.instruments.failpoints import Phase
 from repot.chaos.scenarios.scenario import Scenario
@@ -35,7 +36,7 @@ class ChildKilled(NoPreparation):
         Raises:
             NotApplicable: names the pool.
         """
-        if context.pool != "prefork":
+        if context.pool != PREFORK:
             message = f"the pool {context.pool} has no processes that could be killed"
             raise NotApplicable(message)
         return NoPreparation.prepared(self, context)  # `slots` makes another class, which `super()` does not know

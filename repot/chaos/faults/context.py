@@ -36,6 +36,10 @@ class TargetWorker(Protocol):
         """Start the worker again if it has ended, as a supervisor does; return when it is ready."""
 
 
+#: Celery's pool of processes.
+PREFORK = "prefork"
+
+
 @dataclass(frozen=True, slots=True)
 class FaultContext:
     """What an experiment passes to its fault.
@@ -61,4 +65,4 @@ class FaultContext:
     queue: str
     tag: Callable[[], str]
     rng: Random
-    pool: str = "prefork"
+    pool: str = PREFORK

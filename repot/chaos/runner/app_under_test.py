@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
+from repot.chaos.faults.context import PREFORK
 from repot.chaos.instruments.recorder import record
-from repot.chaos.runner.application import PREFORK, shared_settings
+from repot.chaos.runner.application import shared_settings
 from repot.chaos.runner.task_hooks import install_task_hooks
 from repot.config import Role, load
 from repot.errors import AppUnusable

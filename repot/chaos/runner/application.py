@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from celery import concurrency
 from celery.exceptions import QueueNotFound
 
+from repot.chaos.faults.context import PREFORK
 from repot.config.urls import REDIS_SCHEMES
 from repot.errors import ConfigInvalid
 from repot.upstream.collector import is_own
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 #: Prefixes of the names of tasks that are not the application's own.
 OTHER_TASKS = ("celery.", "repot.")
 
-#: Celery's pools.
-PREFORK, SOLO = "prefork", "solo"
+#: Celery's pools beside that of processes.
+SOLO = "solo"
 POOLS = (PREFORK, "threads", SOLO, "gevent", "eventlet")
 #: Pools of greenlets, each with a library of the same name.
 GREEN = ("gevent", "eventlet")

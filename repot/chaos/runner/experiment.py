@@ -26,10 +26,11 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from repot.chaos.faults.context import PREFORK
 from repot.chaos.instruments.failpoints import MAX_WAIT_S, Phase
 from repot.chaos.instruments.journal import DELIVERED, ENDED, NEVER_RELEASED, READY, SENT, STARTED
 from repot.chaos.report.result import Window, WorkerOutcome
-from repot.chaos.runner.application import GREEN, PREFORK
+from repot.chaos.runner.application import GREEN
 from repot.chaos.runner.environment import NOT_SENT, STEP_WITHIN_S, RunEnvironment
 from repot.chaos.runner.evaluate import Observation, evaluate, silence
 from repot.chaos.runner.observer import POLL_S
