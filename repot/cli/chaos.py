@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from repot.cli.chaos_load import load, profile_names, sample
 from repot.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
@@ -29,12 +30,6 @@ def _scenario_names(_context: click.Context, _parameter: click.Parameter, typed:
     movable = {ALL, SMOKE, *(one.name for one in SCENARIOS.values() if one.has_other_phases)}
     moved = [f"{base}{AT}{phase}" for phase in Phase] if at and base in movable else []
     return [name for name in (*SCENARIOS, ALL, SMOKE, *moved) if name.startswith(typed)]
-
-
-def _profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    from repot.chaos.scenarios.profiles import ENVIRONMENT, PROFILES
-
-    return [name for name in (*PROFILES, ENVIRONMENT) if name.startswith(typed)]
 
 
 def _reports(command: Callable[..., None]) -> Callable[..., None]:
@@ -106,7 +101,7 @@ def explain(name: str) -> None:
 @chaos.command()
 @click.argument("names", nargs=-1, metavar="[SCENARIO...]", shell_complete=_scenario_names)
 @click.option(
-    "--profile", "profile_names", multiple=True, metavar="NAME", shell_complete=_profile_names,
+    "--profile", "profiles", multiple=True, metavar="NAME", shell_complete=profile_names,
     help="Settings to run under: a name from `repot chaos list` or --profiles, or `environment` for the current "
     "WORKER_* variables. May be repeated. [default: all]",
 )  # fmt: skip
@@ -164,7 +159,7 @@ def explain(name: str) -> None:
 def run(  # noqa: PLR0913 - one for each option
     *,
     names: tuple[str, ...],
-    profile_names: tuple[str, ...],
+    profiles: tuple[str, ...],
     profiles_file: Path | None,
     guard: str | None,
     app_name: str | None,
@@ -205,7 +200,7 @@ def run(  # noqa: PLR0913 - one for each option
             files.require_writable(path)
     plan = planning.plan(
         names=names,
-        profiles=profile_names,
+        profiles=profiles,
         own_profiles=profiles_file,
         guards=_GUARDS[guard] if guard else None,
         target=planning.target(
@@ -231,6 +226,10 @@ def run(  # noqa: PLR0913 - one for each option
         found = campaign.run(plan, jobs=1 if plan.target.runs_alone else jobs, progress=progress)
     _show(found, as_json=as_json, junit=junit, sarif=sarif, html=html, markdown=markdown)
     campaign.require_expected(found)
+
+
+chaos.add_command(load)
+chaos.add_command(sample)
 
 
 @chaos.command("report")

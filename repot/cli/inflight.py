@@ -74,7 +74,7 @@ def list_(*, queues: tuple[str, ...], app: str | None, wait: float, as_json: boo
     """
     from repot.migrate.in_hand import list_in_hand
 
-    with _open(app) as opened:
+    with open_deployment(app) as opened:
         found = list_in_hand(opened.broker, queues, opened.control_exchange, wait)
     if as_json:
         echo_json(_data(found))
@@ -112,7 +112,7 @@ def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN
     del orphans
     from repot.migrate.orphans import Selection, find_orphans, give_back, returns_by_itself
 
-    with _open(given["app"]) as (broker, control_exchange):
+    with open_deployment(given["app"]) as (broker, control_exchange):
         if returns_by_itself(broker):
             echo(f"{broker.product} delivers a message again by itself when its worker's connection ends", err=True)
             if given["as_json"]:
@@ -149,7 +149,7 @@ def _finding(one: Finding, done: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _open(app: str | None) -> Iterator[_Opened]:
+def open_deployment(app: str | None) -> Iterator[_Opened]:
     """Connect to the broker from which workers consume."""
     from repot.config import Role, celery_config, load
     from repot.config.redis import with_tls

@@ -56,6 +56,7 @@ SCENARIOS = (
         Phase.RUNNING,
         lasts_s=BEYOND_TIMEOUTS_S,
         works_s=1,
+        any_instant=True,
     ),
     Scenario(
         "blackhole-inbound",

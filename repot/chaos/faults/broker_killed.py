@@ -55,6 +55,7 @@ SCENARIOS = (
         lasts_s=3,
         works_s=1,
         needs=Needs.OWN,
+        any_instant=True,
     ),
     Scenario(
         "broker-wiped",

@@ -37,5 +37,6 @@ SCENARIOS = (
         lasts_s=BEYOND_TIMEOUTS_S,
         works_s=8,
         needs=Needs.OWN,
+        any_instant=True,
     ),
 )

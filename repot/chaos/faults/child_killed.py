@@ -72,6 +72,7 @@ SCENARIOS = (
         lasts_s=0,
         works_s=1,
         smoke=True,
+        any_instant=True,
     ),
     Scenario(
         "child-killed-after-effect",

@@ -61,5 +61,6 @@ SCENARIOS = (
         Phase.RUNNING,
         lasts_s=LINK_AWAY_S,
         works_s=1,
+        any_instant=True,
     ),
 )

@@ -54,6 +54,7 @@ SCENARIOS = (
         lasts_s=2,
         works_s=1,
         stills_worker=True,
+        any_instant=True,
     ),
     Scenario(
         "soft-shutdown",

@@ -52,6 +52,7 @@ SCENARIOS = (
         lasts_s=BEYOND_TIMEOUTS_S,
         works_s=1,
         stills_worker=True,
+        any_instant=True,
     ),
     Scenario(
         "frozen-rerun",

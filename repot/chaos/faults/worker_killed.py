@@ -64,6 +64,7 @@ SCENARIOS = (
         works_s=1,
         stills_worker=True,
         smoke=True,
+        any_instant=True,
     ),
     Scenario(
         "killed-after-effect",

@@ -99,20 +99,38 @@ def inspect(
         ConfigInvalid: the task is sent to a queue that is not declared, or that no worker consumes; or no experiment
             can run with the pool.
     """
+    queue, options = sending(app, task, args, kwargs)
+    consumed = tuple(queues) or tuple(dict.fromkeys((queue, *queues_of(app))))
+    require_consumed(task, queue, consumed)
+    backend = bool(app.conf.result_backend), _is_usable_backend(app)
+    replaced = tuple(_replaced(app, pool, keeps=backend[1]))
+    return Application(consumed, queue, options, _pool(pool or app.conf.worker_pool), backend, replaced)
+
+
+def sending(app: Celery, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the queue of a message, and how else it is sent, by the task's own options and its route.
+
+    Raises:
+        ConfigInvalid: the task is sent to a queue that is not declared.
+    """
     try:
         routed = _route(app, app.tasks[task], args, kwargs)
     except QueueNotFound as error:
         message = f"{task} cannot be sent: {error}"
         raise ConfigInvalid(message, hint="A producer of the application gets this error as well.") from error
     queue = routed.pop("queue").name
-    consumed = tuple(queues) or tuple(dict.fromkeys((queue, *_queues(app))))
+    return queue, {name: value for name, value in routed.items() if value is not None}
+
+
+def require_consumed(task: str, queue: str, consumed: Sequence[str]) -> None:
+    """Accept a task whose queue is consumed.
+
+    Raises:
+        ConfigInvalid: no worker consumes it.
+    """
     if queue not in consumed:
         message = f"{task} is sent to the queue {queue!r}, which no worker consumes"
         raise ConfigInvalid(message, hint=f"Name it as well: --queues {','.join((*consumed, queue))}")
-    options = {name: value for name, value in routed.items() if value is not None}
-    backend = bool(app.conf.result_backend), _is_usable_backend(app)
-    replaced = tuple(_replaced(app, pool, keeps=backend[1]))
-    return Application(consumed, queue, options, _pool(pool or app.conf.worker_pool), backend, replaced)
 
 
 def _is_usable_backend(app: Celery) -> bool:
@@ -170,7 +188,7 @@ def shared_settings(app: Celery) -> dict[str, Any]:
     return {name: app.conf.get(name) for name in _SHARED if name not in applied and is_own(app, name)}
 
 
-def _queues(app: Celery) -> Iterator[str]:
+def queues_of(app: Celery) -> Iterator[str]:
     """Yield the names of the queues that are declared, and of those that tasks are routed to."""
     yield from app.amqp.queues
     for name, task in app.tasks.items():

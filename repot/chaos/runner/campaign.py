@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from threading import Event, Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from repot.chaos.report.result import About, Campaign, Result, Unmeasured
 from repot.chaos.runner.application import OTHER_TASKS
@@ -49,6 +49,7 @@ log = get_logger(__name__)
 _LIBRARIES = ("repot", "celery", "kombu", "amqp", "redis", "billiard")
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Progress(Protocol):
@@ -105,7 +106,7 @@ def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
         ProgramMissing, ServerFailed: a server did not start.
     """
     begun, created = monotonic(), datetime.now().astimezone()
-    found = _CampaignRun(plan, progress)
+    found = CaseRunner(plan, progress, perform, progress.result)
     found.run(jobs)
     order = {case.name: number for number, case in enumerate(plan.cases)}
     return Campaign(
@@ -149,16 +150,25 @@ def _in_order(used: Mapping[str, T], known: Iterable[str]) -> list[T]:
     return [used[name] for name in (*names, *(name for name in used if name not in names))]
 
 
-class _CampaignRun:
-    """A running campaign."""
+class CaseRunner(Generic[R]):
+    """Runs the cases of a plan on servers that it starts, each as `perform` does."""
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        progress: Progress,
+        perform: Callable[[Case, Testbed], R],
+        note: Callable[[R | Unmeasured], None] = lambda _: None,
+    ) -> None:
+        """Call `note` with what each case gives."""
         self._plan = plan
         self._progress = progress
+        self._performed = perform
+        self._noted = note
         self._pending = list(plan.cases)
         self._starting = Lock()
         self.stop = Event()
-        self.results: list[Result] = []
+        self.results: list[R] = []
         self.unmeasured: list[Unmeasured] = []
         self.versions = {name: version(name) for name in _LIBRARIES} | {"python": platform.python_version()}
 
@@ -214,7 +224,7 @@ class _CampaignRun:
             # a case that failed may have left its broker harmed
             _attempt(partial(self._brokers.release, acquisition, broken=without_result))
 
-    def _outcome(self, acquisition: Acquisition) -> Result | Unmeasured | None:
+    def _outcome(self, acquisition: Acquisition) -> R | Unmeasured | None:
         """Return what a case gives; None if it was interrupted. A failure does not end the other cases."""
         case = acquisition.case
         try:
@@ -227,7 +237,7 @@ class _CampaignRun:
             log.exception("%s failed", case.name)
             return self._failed(case, f"{type(error).__name__}: {masked(str(error))}")
 
-    def _perform(self, case: Case, test_broker: TestBroker) -> Result | Unmeasured:
+    def _perform(self, case: Case, test_broker: TestBroker) -> R | Unmeasured:
         plan = self._plan
         expected = expectation(case.cell, test_broker.product, test_broker.version) if plan.judged else None
         testbed = Testbed(
@@ -235,7 +245,7 @@ class _CampaignRun:
             plan.target, plan.options, expected, self._progress.step, self.stop, self._starting,
         )  # fmt: skip
         try:
-            return perform(case, testbed)
+            return self._performed(case, testbed)
         except NotApplicable as error:
             # the table of expectations says that it applies here
             if expected is not None:
@@ -249,12 +259,12 @@ class _CampaignRun:
         command = case.command(self._plan.seed, self._plan.options)
         return Unmeasured(case.cell, case.number, text, failed=True, command=command)
 
-    def _note(self, found: Result | Unmeasured) -> None:
+    def _note(self, found: R | Unmeasured) -> None:
         if isinstance(found, Unmeasured):
             self.unmeasured.append(found)
         else:
             self.results.append(found)
-        _attempt(partial(self._progress.result, found))
+        _attempt(partial(self._noted, found))
 
     def _keep_logs(self, case: Case) -> Path | None:
         """Copy the workers' logs to a directory that stays, without the files that hold URLs. None after a stop."""

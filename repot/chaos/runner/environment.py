@@ -225,8 +225,11 @@ class RunEnvironment:
             for queue in self.client.amqp.queues.values():
                 queue.bind(connection.default_channel).declare()
 
-    def start_both(self) -> None:
+    def start_both(self, processes: tuple[int, int] = (1, 2), *, both_consume: bool = False) -> None:
         """Start both workers; return when they are ready.
+
+        `processes` is how many each has: the control worker has two, to run one task while another runs. It consumes
+        nothing at first, unless `both_consume`.
 
         Raises:
             Interrupted: `stop` was set before.
@@ -240,9 +243,9 @@ class RunEnvironment:
             broker_url=self.test_broker.url_at(self.link.port),
             result_backend=results.results_url.replace(f":{results.port}/", f":{self.results_link.port}/"),
         )
-        self.target = self._start(TARGET, ",".join(self.queues), over_target_links, processes=1)
-        # two processes, to run one task while another runs
-        self.control = self._start(CONTROL, self.idle, self.settings, processes=2)
+        consumed, (of_target, of_control) = ",".join(self.queues), processes
+        self.target = self._start(TARGET, consumed, over_target_links, of_target)
+        self.control = self._start(CONTROL, consumed if both_consume else self.idle, self.settings, of_control)
         self.target.await_ready()
         self.control.await_ready()
 

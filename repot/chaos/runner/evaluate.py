@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from repot.chaos.instruments.journal import ALIVE, DELIVERED, FAILED, NOTICED, READY
 from repot.chaos.report.result import CellVerdict, Notice, Result, ScaledTime, TaskResult, Times, Window, WorkerOutcome
 from repot.chaos.runner.observer import CHILD, UNDER_TEST, Sent
-from repot.chaos.runner.verdict import EffectCount, Sending, Verdict, judge, task_history
+from repot.chaos.runner.verdict import EffectCount, Sending, Verdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from repot.chaos.instruments.journal import JournalEvent
     from repot.chaos.runner.case import Case, Testbed
     from repot.chaos.runner.observer import Observer
+    from repot.chaos.runner.verdict import TaskHistory
 
 #: Events that show that a worker's main thread is not blocked.
 _SIGNS_OF_LIFE = (ALIVE, DELIVERED, NOTICED, READY)
@@ -74,7 +75,7 @@ def silence(observer: Observer, worker: str, since: float) -> float:
 def evaluate(case: Case, observer: Observer, observed: Observation, testbed: Testbed, *, took_s: float) -> Result:
     """Return the result of an experiment, with a verdict for every task id."""
     origin = observer.task_under_test.at
-    task_results = tuple(_task_results(observer, observed))
+    task_results = tuple(results_of(observer, origin, observed.effects))
     under_test = next(one for one in task_results if one.role == UNDER_TEST)
     children = _worst(one for one in task_results if one.role == CHILD)
     others = _worst(one for one in task_results if one.role not in (UNDER_TEST, CHILD))
@@ -119,29 +120,44 @@ def _expected(verdict: CellVerdict, testbed: Testbed) -> CellVerdict | None:
     return verdict if verdict in testbed.expected else testbed.expected[0]
 
 
-def _task_results(observer: Observer, observed: Observation) -> Iterator[TaskResult]:
-    events, origin, parked = observer.events, observer.task_under_test.at, observer.parked()
+def results_of(observer: Observer, origin: float, effects: tuple[EffectCount, ...] = ()) -> Iterator[TaskResult]:
+    """Yield the result of each task id: of what was sent, of what that has sent, and of what has no root here.
+
+    `effects` are those of the task under test, if a probe counted them. Instants of the results are seconds since
+    `origin`.
+    """
+    grouped, parked = observer.grouped(), observer.parked()
     strangers = [Sent("stranger", task, origin, Sending.NEVER) for task in observer.strangers()]
     for sent in (*observer.followed, *strangers):
-        history = task_history(sent.task, events, observer.died)
-        counted = observed.effects if sent.role == UNDER_TEST else ()
-        is_probed = sent.role == CHILD and bool(observed.effects)
-        verdict = Verdict.DUPLICATED if sent.repeats and not is_probed else judge(
-            history, sending=sent.sending, left=sent.task in observer.unfinished, parked=sent.task in parked,
-            postponed=sent.task in observer.postponed or bool(counted and observer.postponed),
-            effects=_ONCE if is_probed else counted,
-        )  # fmt: skip
-        effects = sum(one.happened for one in counted) if counted else len(history.effects)
-        reason = "" if verdict.is_harmless else sent.reason or _failure(sent.task, events)
+        history = observer.history(sent.task)
+        counted = effects if sent.role == UNDER_TEST else ()
+        verdict = _verdict(sent, history, observer, parked, effects)
+        happened = sum(one.happened for one in counted) if counted else len(history.effects)
+        reason = "" if verdict.is_harmless else sent.reason or _failure(grouped.of(sent.task))
         yield TaskResult(
-            sent.role, verdict, sent.sending, sent.error, sent.at - origin, effects, history.since(origin), sent.name,
+            sent.role, verdict, sent.sending, sent.error, sent.at - origin, happened, history.since(origin), sent.name,
             reason, counted,
         )  # fmt: skip
 
 
-def _failure(task: str, events: Sequence[JournalEvent]) -> str:
-    """Return the last exception of a task; empty without one."""
-    texts = [str(one.details["text"]) for one in events if one.task == task and one.kind == FAILED]
+def _verdict(
+    sent: Sent, history: TaskHistory, observer: Observer, parked: Collection[str], probed: Sequence[EffectCount]
+) -> Verdict:
+    """Return the verdict on a task that was followed to its end; `probed` is what a probe counted."""
+    is_probed = sent.role == CHILD and bool(probed)
+    if sent.repeats and not is_probed:
+        return Verdict.DUPLICATED
+    counted = probed if sent.role == UNDER_TEST else ()
+    return judge(
+        history, sending=sent.sending, left=sent.task in observer.unfinished, parked=sent.task in parked,
+        postponed=sent.task in observer.postponed or bool(counted and observer.postponed),
+        effects=_ONCE if is_probed else counted,
+    )  # fmt: skip
+
+
+def _failure(mine: Iterable[JournalEvent]) -> str:
+    """Return the last exception among the events of a task; empty without one."""
+    texts = [str(one.details["text"]) for one in mine if one.kind == FAILED]
     return texts[-1] if texts else ""
 
 

@@ -12,13 +12,14 @@ import psutil
 from repot.brokers.browse import Keep
 from repot.brokers.port import Depth
 from repot.chaos.instruments.journal import ALIVE, PARKED, POSTPONED, STARTED, Follower, Journal
-from repot.chaos.runner.tree import Child, Tree, strangers, tree_of
+from repot.chaos.runner.task_events import TaskEvents
+from repot.chaos.runner.tree import Child, strangers
 from repot.chaos.runner.verdict import Sending, TaskHistory, run_time, task_history
 from repot.errors import BrokerUnreachable, DeadlineExceeded, DepthUnknown
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from threading import Event
 
     from repot.brokers import Broker
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from repot.chaos.instruments.effect_table import EffectTable
     from repot.chaos.instruments.journal import JournalEvent
 
-#: Roles: the task that the fault is aimed at, and what it and its children send.
-UNDER_TEST, CHILD = "under test", "child"
+#: Roles: the task that the fault is aimed at, a task of a load, and what one of them and its children send.
+UNDER_TEST, LOAD, CHILD = "under test", "load", "child"
 
 SETTLED_WITHIN_S = 60
 #: The queue must stay drained this long beyond the age of the broker's counts: on Redis no
@@ -48,7 +49,7 @@ class Sent:
     """A message that the experiment or a task of the tree sent; `at` is on the journal's clock.
 
     Attributes:
-        name: of the task, where it is a child of the task under test.
+        name: of the task, where it is one of a load or a child.
         reason: what is known about the verdict beside the events.
         repeats: its work was done before, under another id.
     """
@@ -61,6 +62,21 @@ class Sent:
     name: str = ""
     reason: str = ""
     repeats: bool = False
+
+
+@dataclass
+class _Late:
+    """Tasks that are due after a deadline, and the messages that the broker and workers hold when all else is drained."""
+
+    tasks: set[str] = field(default_factory=set)
+    held: int = 0
+
+    def are_all_that_is_held(self, depth: Depth) -> bool:
+        """Return whether counts have no other messages."""
+        held = depth.unacked + depth.delayed
+        # on Redis no key holds a message for a moment: the most of all looks counts
+        self.held = max(self.held, held)
+        return depth.ready == 0 and held <= len(self.tasks)
 
 
 @dataclass
@@ -88,9 +104,7 @@ class Observer:
     postponed: set[str] = field(default_factory=set)
     _dead_letters: set[str] = field(default_factory=set)
     _broker: Broker | None = None
-    _known: Tree = field(default_factory=Tree)
-    #: The root and the number of events of that tree: events are only added.
-    _read_at: tuple[str, int] = ("", 0)
+    _grouped: TaskEvents = field(default_factory=TaskEvents)
 
     def __post_init__(self) -> None:
         """Open the journal and a connection to the broker."""
@@ -125,25 +139,30 @@ class Observer:
     @property
     def followed(self) -> list[Sent]:
         """Return all messages that are followed: those of the experiment, and the children of the task under test."""
-        return [*self.sent, *map(self._child, self._tree().children)]
+        grouped, sent = self.grouped(), [*self.sent]
+        return [*sent, *(self._child(child) for root in _roots(sent) for child in grouped.tree(root).children)]
+
+    def grouped(self) -> TaskEvents:
+        """Return all events so far, by task."""
+        self._grouped.add(self._follower.read())
+        return self._grouped
+
+    def history(self, task: str) -> TaskHistory:
+        """Return the history of a task."""
+        grouped = self.grouped()
+        if self.effects is None:
+            return grouped.history(task, self.died)
+        return task_history(task, [*grouped.of(task), *self.effects.read()], self.died)
 
     def histories(self) -> list[TaskHistory]:
         """Return the history of each task that is followed."""
-        events = self.events
-        return [task_history(sent.task, events, self.died) for sent in self.followed]
+        return [self.history(sent.task) for sent in self.followed]
 
     def strangers(self) -> list[str]:
         """Return tasks that ran, and whose root this experiment did not send."""
-        roots = {sent.task for sent in self.sent}
-        return strangers(roots, roots | self._tree().ids, self.events)
-
-    def _tree(self) -> Tree:
-        """Return the tree of the task under test; what was read of it is kept until there are further events."""
-        root = next((sent.task for sent in self.sent if sent.role == UNDER_TEST), "")
-        events = self.events
-        if self._read_at != (root, len(events)):
-            self._read_at, self._known = (root, len(events)), tree_of(root, events) if root else Tree()
-        return self._known
+        grouped, roots = self.grouped(), {sent.task for sent in self.sent}
+        known = roots.union(*(grouped.tree(root).ids for root in _roots(self.sent)))
+        return strangers(roots, known, self.events)
 
     def _child(self, child: Child) -> Sent:
         reason = "its work was done before, under another id" if child.repeats else ""
@@ -158,15 +177,15 @@ class Observer:
     def note_deaths(self) -> None:
         """Note the time for each process with an open run that has died."""
         for history in self.histories():
-            for run in history.runs:
+            for run in history.runs if history.is_open else ():
                 if run.ended is None and _is_dead(run.pid):
                     self.died.setdefault(run.pid, monotonic())
 
     def run_s(self) -> float:
         """Return the longest run of the task under test and its children, without the time at a failpoint."""
-        events, now = self.events, monotonic()
-        counted = (one for one in self.followed if one.role in (UNDER_TEST, CHILD))
-        return max((run_time(task_history(one.task, events, self.died), events, now) for one in counted), default=0)
+        grouped, now = self.grouped(), monotonic()
+        counted = (one.task for one in self.followed if one.role in (UNDER_TEST, CHILD))
+        return max((run_time(self.history(task), grouped.of(task), now) for task in counted), default=0)
 
     def settle(self) -> str:
         """Wait until no run is open and the broker holds no message, for longer than its counts may lag.
@@ -179,31 +198,26 @@ class Observer:
         begun = drained_since = monotonic()
         within_s = self.settled_within_s
         deadline = drained_since + within_s
-        held = 0
-        late: set[str] = set()
-
-        def is_drained(depth: Depth) -> bool:
-            nonlocal held
-            # on Redis no key holds a message for a moment: the most of all looks counts
-            held = max(held, depth.unacked + depth.delayed)
-            return depth.ready == 0 and depth.unacked + depth.delayed <= len(late)
+        late = _Late()
 
         def settled() -> bool:
-            nonlocal drained_since, deadline, late, held
+            nonlocal drained_since, deadline
             self.note_deaths()
             self.check()
-            if monotonic() < begun + self.longest_run_s and any(one.is_open for one in self.histories()):
+            histories = self.histories()
+            is_open = any(one.is_open for one in histories)
+            if monotonic() < begun + self.longest_run_s and is_open:
                 deadline = monotonic() + within_s
             if monotonic() > deadline:
                 raise DeadlineExceeded(self._leftovers())
             due = self._due()
-            late = {task for task, at in due.items() if at > deadline}
-            histories = self.histories()
+            late.tasks = {task for task, at in due.items() if at > deadline}
             waits = monotonic() < max([self.not_before, *(at for at in due.values() if at <= deadline)])
-            if waits or any(one.is_open for one in histories) or not self.counts(is_drained):
-                drained_since, held = monotonic(), 0
+            if waits or is_open or not self.counts(late.are_all_that_is_held):
+                drained_since, late.held = monotonic(), 0
                 return False
-            ended = all(one.completed or one.task in late | self._parked_by_guard() for one in histories)
+            without_end = late.tasks | self._parked_by_guard()
+            ended = all(one.completed or one.task in without_end for one in histories)
             return monotonic() - drained_since > self.lag_s + (_DRAINED_S if ended else _DRAINED_INCOMPLETE_S)
 
         self.unfinished, self.postponed = set(), set()
@@ -213,7 +227,7 @@ class Observer:
         except DeadlineExceeded:
             return self._leftovers()
         # with fewer, some are lost, and the counts do not name them
-        self.postponed = late if held >= len(late) else set()
+        self.postponed = late.tasks if late.held >= len(late.tasks) else set()
         return ""
 
     def _due(self) -> dict[str, float]:
@@ -227,8 +241,8 @@ class Observer:
         return due
 
     def wait_s(self) -> float:
-        """Return the longest countdown of the task under test and its children that ends within the experiment."""
-        tasks = {one.task for one in self.followed if one.role in (UNDER_TEST, CHILD)}
+        """Return the longest countdown of a task of the application that ends within the experiment."""
+        tasks = {one.task for one in self.followed if one.role in (UNDER_TEST, CHILD, LOAD)}
         waits = (one.details["due"] - one.at for one in self.events if one.kind == POSTPONED and one.task in tasks)
         return max((wait for wait in waits if wait <= self.settled_within_s), default=0)
 
@@ -323,6 +337,11 @@ class Observer:
             for queue, depth in found
             if not depth.is_drained
         ]
+
+
+def _roots(sent: Iterable[Sent]) -> Iterator[str]:
+    """Yield the tasks whose children are followed."""
+    return (one.task for one in sent if one.role in (UNDER_TEST, LOAD))
 
 
 def _is_dead(pid: int) -> bool:

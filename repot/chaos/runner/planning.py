@@ -13,7 +13,7 @@ from kombu.serialization import dumps
 from kombu.utils.imports import symbol_by_name
 
 from repot.chaos.instruments.failpoints import Phase
-from repot.chaos.runner.application import inspect
+from repot.chaos.runner.application import OTHER_TASKS, inspect
 from repot.chaos.runner.campaign import Plan, cases
 from repot.chaos.runner.probe import Probe, expected_effects
 from repot.chaos.runner.target_task import Target
@@ -78,7 +78,7 @@ def plan(
         chosen = _fitting(target.app, chosen, named=bool(profiles or mine))
     scenarios = _scenarios(names)
     if brokers:
-        scenarios = _harmless(scenarios, names)
+        scenarios = harmless(scenarios, names)
     wanted = tuple(guards) if guards is not None else ((True,) if target.app else (False, True))
     found = cases(scenarios, chosen, wanted, repeat)
     judged = not target.app
@@ -129,7 +129,7 @@ def _fitting(app: str, profiles: Sequence[Profile], *, named: bool) -> list[Prof
     return [one for one in profiles if one.settings is not None]
 
 
-def _harmless(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenario]:
+def harmless(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenario]:
     """Return the scenarios that do not harm the broker; refuse a named one that does."""
     harmful = [one.name for one in scenarios if one.needs is not Needs.ANY and one.name in names]
     if harmful:
@@ -197,7 +197,7 @@ def target(given: Options) -> Target:
     if given.args and given.arguments:
         message = "--args and --arguments together"
         raise ConfigInvalid(message, hint="--args has fixed arguments; --arguments names a function that makes them.")
-    args, kwargs = _arguments(given.args)
+    args, kwargs = arguments(given.args)
     made = Target(
         given.app, given.task, args, kwargs,
         made_by=given.arguments or "",
@@ -221,13 +221,11 @@ def task_of(made: Target) -> Target:
     """
     found = load_app(made.app)
     found.loader.import_default_modules()
-    if made.task not in found.tasks:
-        names = sorted(name for name in found.tasks if not name.startswith(("celery.", "repot.")))
-        raise _unknown(names, what="task", name=made.task)
+    require_tasks(found, (made.task,))
     if made.made_by and made.make is None:
-        made = replace(made, make=_function(made.made_by))
+        made = replace(made, make=function(made.made_by))
     tried = made.with_arguments()
-    _require_encodable(found, made.task, tried.args, tried.kwargs)
+    require_encodable(found, made.task, tried.args, tried.kwargs)
     application = inspect(found, made.task, tried.args, dict(tried.kwargs), made.queues, made.pool)
     made = replace(made, application=application)
     # a wrong probe fails now, not after a minute
@@ -235,7 +233,19 @@ def task_of(made: Target) -> Target:
     return made
 
 
-def _require_encodable(app: Celery, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def require_tasks(app: Celery, tasks: Iterable[str]) -> None:
+    """Accept names of tasks that an application has.
+
+    Raises:
+        ConfigInvalid: it has no such task.
+    """
+    for task in tasks:
+        if task not in app.tasks:
+            names = sorted(name for name in app.tasks if not name.startswith(OTHER_TASKS))
+            raise _unknown(names, what="task", name=task)
+
+
+def require_encodable(app: Celery, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Refuse arguments that the task's serializer does not take: no broker would ever get the message.
 
     Raises:
@@ -250,7 +260,12 @@ def _require_encodable(app: Celery, task: str, args: tuple[Any, ...], kwargs: Ma
         raise ConfigInvalid(message, hint="A producer would get this error as well; nothing would be sent.") from error
 
 
-def _function(name: str) -> Callable[[], object]:
+def function(name: str) -> Callable[[], object]:
+    """Return the function that `--arguments` names.
+
+    Raises:
+        ConfigInvalid: no such function exists.
+    """
     try:
         found = symbol_by_name(name)
     except (ImportError, AttributeError, ValueError) as error:
@@ -292,6 +307,23 @@ def profile_for(app: str) -> str:
         and (profile.settings or {}).get("queue_type", queue_type) == queue_type
     )
     return next(fitting)
+
+
+def fitting_profile(app: str, name: str | None, own_profiles: Path | None = None) -> Profile:
+    """Return the profile of a name, of a file's profiles as well; without a name that of the application's settings.
+
+    Raises:
+        ConfigInvalid: there is no such profile.
+        AppUnusable: there is no such application, or it cannot run under this profile.
+    """
+    mine = known.from_file(own_profiles) if own_profiles else {}
+    chosen = name or (next(iter(mine)) if len(mine) == 1 else profile_for(app))
+    return _fitting(app, [_profile(chosen, mine)], named=True)[0]
+
+
+def shown_url(url: str) -> str:
+    """Return the address of a broker with its password masked."""
+    return str(BrokerUrl.parse(url))
 
 
 def require_known(scenarios: Iterable[str], profiles: Iterable[str]) -> None:
@@ -363,7 +395,12 @@ def _profile(name: str, mine: Mapping[str, Profile]) -> Profile:
     return found
 
 
-def _arguments(text: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(text: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what `--args` says; nothing without it.
+
+    Raises:
+        ConfigInvalid: it is neither a JSON list nor an object.
+    """
     if text is None:
         return (), {}
     try:

@@ -118,20 +118,8 @@ class Target:
         """
         if self.make is None:
             return self
-        made = _attempted(self.make, self._not_made)
-        if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict):  # noqa: PLR2004 - of both kinds
-            return replace(self, args=tuple(made[0]), kwargs=made[1])
-        if isinstance(made, dict):
-            return replace(self, args=(), kwargs=made)
-        if isinstance(made, (list, tuple)):
-            return replace(self, args=tuple(made), kwargs={})
-        why = f"it returned {type(made).__name__}"
-        raise self._not_made(why)
-
-    def _not_made(self, why: str) -> ExperimentFailed:
-        message = f"--arguments {self.made_by} made no arguments: {masked(why)}"
-        hint = "It returns a list, a dictionary of keyword arguments, or a tuple of both."
-        return ExperimentFailed(message, hint=hint)
+        args, kwargs = made_arguments(self.make, self.made_by)
+        return replace(self, args=args, kwargs=kwargs)
 
     def count(self, root_id: str) -> dict[str, int]:
         """Return the number of effects that the probe counts now, by name; nothing without a probe.
@@ -151,6 +139,29 @@ class Target:
                 run_command(self.reset, {}, failed)
         else:
             _attempted(self.reset, failed)
+
+
+def made_arguments(make: Callable[[], object], made_by: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments that a user's function makes.
+
+    Raises:
+        ExperimentFailed: it raises, or returns something else.
+    """
+
+    def not_made(why: str) -> ExperimentFailed:
+        message = f"--arguments {made_by} made no arguments: {masked(why)}"
+        hint = "It returns a list, a dictionary of keyword arguments, or a tuple of both."
+        return ExperimentFailed(message, hint=hint)
+
+    made = _attempted(make, not_made)
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict):  # noqa: PLR2004 - of both kinds
+        return tuple(made[0]), made[1]
+    if isinstance(made, dict):
+        return (), made
+    if isinstance(made, (list, tuple)):
+        return tuple(made), {}
+    why = f"it returned {type(made).__name__}"
+    raise not_made(why)
 
 
 def _attempted(function: Callable[[], object], failed: Callable[[str], ExperimentFailed]) -> object:

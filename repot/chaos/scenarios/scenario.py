@@ -62,6 +62,8 @@ class Scenario:
         sent: when the task is sent, and over which link.
         stills_worker: the fault itself stops or ends the target worker, so its silence during the fault is no hang.
         movable: the fault can be injected at another phase.
+        any_instant: the fault can be injected at any instant of a load (`repot chaos load`): it needs no task that
+            waits for it, and a worker can go on after it.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Scenario:
     stills_worker: bool = False
     movable: bool = True
     smoke: bool = False
+    any_instant: bool = False
 
     @property
     def has_other_phases(self) -> bool:
@@ -99,6 +102,7 @@ class Scenario:
             phase=phase,
             retries=self.retries or int(phase is Phase.RETRY_PUBLISH),
             smoke=False,
+            any_instant=False,
         )
 
 

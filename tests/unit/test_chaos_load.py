@@ -1,0 +1,396 @@
+"""The total of a load: each id that was sent has one verdict, and the verdicts add up, whatever happened."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repot.brokers.message import Message
+from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, FAILED, PARKED, SENDING, SENT, STARTED, Journal
+from repot.chaos.report.load_report import CHILD, LOAD, LoadReport, as_json, sums_text
+from repot.chaos.report.result import TaskResult, Window
+from repot.chaos.runner import load_planning
+from repot.chaos.runner.evaluate import results_of
+from repot.chaos.runner.load import require_total
+from repot.chaos.runner.load_planning import LoadOptions, load_faults, load_plan
+from repot.chaos.runner.mix import Call, Recorded, read_sample, recorded, weighted
+from repot.chaos.runner.observer import Observer, Sent
+from repot.chaos.runner.sampling import record_sample
+from repot.chaos.runner.verdict import Sending, Verdict
+from repot.chaos.scenarios.scenario import Needs
+from repot.errors import ConfigInvalid, ExperimentFailed
+
+if TYPE_CHECKING:
+    from repot.brokers import Broker
+    from repot.brokers.browse import Decide
+
+WORKERS = ("target", "control")
+
+
+@dataclass
+class History:
+    """What happened to the messages of a load, as a journal has it, and what the sender knows."""
+
+    lines: list[list[Any]] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+    at: float = 0
+
+    def write(self, kind: str, task: str, pid: int, **details: Any) -> None:
+        self.at += 0.01
+        self.lines.append([self.at, kind, WORKERS[pid % 2], pid, task, details])
+
+    def send(self, task: str, sending: Sending = Sending.ACCEPTED) -> None:
+        self.sent.append(Sent(LOAD, task, self.at, sending, name="shop.t"))
+
+    def deliver(self, task: str, root: str, pid: int = 0, name: str = "shop.t") -> None:
+        self.write(DELIVERED, task, pid, name=name, root=root, redelivered=False, late=True)
+
+    def run(self, task: str, root: str, end: str = "SUCCESS", pid: int = 0, children: int = 0) -> None:
+        self.write(STARTED, task, pid, name="shop.t", root=root, follows=[])
+        for number in range(children):
+            child = f"{task}-{number}"
+            self.write(SENDING, child, pid, name="shop.c", root=root, by=task, queues=["q"], arguments=str(number))
+            self.write(SENT, child, pid)
+        if end == "SUCCESS":
+            self.write(EFFECT, task, pid)
+        if end == "FAILURE":
+            self.write(FAILED, task, pid, text="ValueError: no", internal=False)
+        if end:
+            self.write(ENDED, task, pid, state=end)
+
+    def results(self, left: frozenset[str] = frozenset()) -> tuple[TaskResult, ...]:
+        """Return the results; the verdicts add up."""
+        with tempfile.TemporaryDirectory() as directory:
+            journal = Journal(Path(directory) / "journal")
+            journal.path.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+            broker = cast("Broker", SimpleNamespace(depth_lag_s=0))
+            observer = Observer(journal, lambda: broker, ("q",), Event())
+            observer.sent = self.sent
+            observer.died = dict.fromkeys(range(100), self.at)
+            observer.unfinished = set(left)
+            found = tuple(results_of(observer, 0))
+            require_total(observer, len(self.sent), found)
+            return found
+
+
+def verdicts(results: tuple[TaskResult, ...], role: str = LOAD) -> dict[str, Verdict]:
+    return {one.history.task: one.verdict for one in results if one.role == role}
+
+
+#: How one delivery of a message ends: it is not run, killed in its run, raises, or succeeds.
+ENDS = st.lists(st.sampled_from(["reserved", "", "FAILURE", "SUCCESS"]), max_size=3)
+MESSAGES = st.tuples(
+    st.sampled_from([Sending.ACCEPTED, Sending.UNKNOWN]), ENDS, st.integers(0, 2), st.booleans(), st.booleans()
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(MESSAGES, min_size=1, max_size=8))
+def test_any_history_adds_up(messages: list[tuple[Sending, list[str], int, bool, bool]]) -> None:
+    """Each message and each child has one verdict, and one that says whether it was done."""
+    history, left, done = History(), set(), Counter[str]()
+    for number, (sending, ends, children, is_left, is_parked) in enumerate(messages):
+        task = f"t{number}"
+        history.send(task, sending)
+        for pid, end in enumerate(ends):
+            history.deliver(task, task, pid)
+            if end != "reserved":
+                history.run(task, task, end, pid, children)
+            done[task] += end == "SUCCESS"
+        if is_parked:
+            history.write(PARKED, task, 0)
+        if is_left:
+            left.add(task)
+    found = history.results(frozenset(left))
+    assert len(messages) == len(verdicts(found))
+    ran = Counter(line[4] for line in history.lines if line[1] == SENT)
+    assert set(ran) == set(verdicts(found, CHILD))
+    for task, verdict in verdicts(found).items():
+        assert (verdict is Verdict.DUPLICATED) == (done[task] > 1)
+        assert verdict.is_harmless == (done[task] == 1)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 20), st.data())
+def test_a_message_whose_events_are_removed_is_lost_and_one_that_runs_twice_is_duplicated(
+    count: int, data: st.DataObject
+) -> None:
+    gone = data.draw(st.integers(0, count - 1))
+    twice = data.draw(st.integers(0, count - 1).filter(lambda number: number != gone or count == 1))
+    history = History()
+    for number in range(count):
+        history.send(f"t{number}")
+        for pid in range(2 if number == twice else 1):
+            history.deliver(f"t{number}", f"t{number}", pid)
+            history.run(f"t{number}", f"t{number}", pid=pid)
+    history.lines = [line for line in history.lines if line[4] != f"t{gone}"]
+    found = verdicts(history.results())
+    expected = {f"t{number}": Verdict.OK for number in range(count)}
+    assert expected | {f"t{twice}": Verdict.DUPLICATED} | {f"t{gone}": Verdict.LOST} == found
+
+
+def test_each_message_has_a_tree_of_its_own() -> None:
+    history = History()
+    for root in ("a", "b"):
+        history.send(root)
+        history.deliver(root, root)
+        history.run(root, root, children=2)
+    for child in ("a-0", "a-1", "b-0"):
+        history.deliver(child, child[0], 1, "shop.c")
+        history.run(child, child[0], pid=1)
+    assert {"a-0": "ok", "a-1": "ok", "b-0": "ok", "b-1": "lost"} == verdicts(history.results(), CHILD)
+
+
+def test_verdicts_that_do_not_add_up_are_an_error() -> None:
+    history = History()
+    history.send("a")
+    history.send("a")
+    with pytest.raises(ExperimentFailed, match="do not add up: 2 on 1 ids, and 2 messages were sent"):
+        history.results()
+
+
+def test_a_task_that_a_worker_had_and_that_has_no_root_here_is_unexpected_or_an_error() -> None:
+    history = History()
+    history.send("a")
+    history.run("x", "elsewhere")
+    assert {"x": Verdict.UNEXPECTED} == verdicts(history.results(), "stranger")
+    history.deliver("y", "elsewhere")
+    with pytest.raises(ExperimentFailed, match="1 tasks that workers had have none, such as y"):
+        history.results()
+
+
+def test_many_messages_are_judged_in_seconds() -> None:
+    """A time that grows with the square of their number would take minutes."""
+    history = History()
+    for number in range(3000):
+        task = f"t{number}"
+        history.send(task)
+        history.deliver(task, task)
+        history.run(task, task, children=1)
+        history.deliver(f"{task}-0", task, 1, "shop.c")
+        history.run(f"{task}-0", task, pid=1)
+    begun = monotonic()
+    found = history.results()
+    assert 6000 == len(found)
+    assert monotonic() - begun < 10
+
+
+# the report
+
+
+def report(history: History, *windows: Window) -> LoadReport:
+    """Return a report of these events and faults."""
+    return LoadReport(
+        app="shop:app", profile="redis-stock", guard=True, seed=0, created="2026-01-01T00:00:00+00:00", took_s=1,
+        product="Redis", version="8", versions={}, rate=1, for_s=1, planned=len(history.sent), sent=len(history.sent),
+        behind_s=0, task_results=history.results(), windows=windows, inapplicable={}, notices=(), left="", untested="",
+        command="repot chaos load",
+    )  # fmt: skip
+
+
+def test_the_report_has_sums_and_the_faults_that_each_bad_task_met() -> None:
+    history = History()
+    for task, end in (("a", "SUCCESS"), ("b", ""), ("c", "")):
+        history.send(task)
+        history.deliver(task, task)
+        if task != "c":
+            history.run(task, task, end)
+    # b runs from 0.05 s until the end of all, when its process was found dead
+    before, during, after = Window("before", 0.001, 0.002), Window("during", 0.04, 0.06), Window("after", 7, 8)
+    found = report(history, before, during, after)
+    assert "3 = 1 ok + 2 lost" == sums_text(found.sums(LOAD))
+    met = {one.history.task: [window.what for window in found.met(one)] for one in found.bad}
+    assert {"b": ["during"], "c": ["after"]} == met
+    data = json.loads(as_json(found))
+    assert {"ok": 1, "lost": 2} == data["sums"]["load"]
+    assert [{"role": "load", "name": "shop.t", "verdicts": {"ok": 1, "lost": 2}}] == data["tasks"]
+    assert [["during"], ["after"]] == [[window["what"] for window in one["met"]] for one in data["bad"]]
+
+
+# samples
+
+HEADERS = {"task": "shop.charge", "id": "1"}
+
+
+def message(body: object, content_type: str = "application/json", **headers: Any) -> Message:
+    return Message(json.dumps(body).encode(), content_type, "utf-8", headers)
+
+
+RECORDED = {
+    "protocol 2": (message([[7], {"a": 1}, {}], **HEADERS), Recorded(Call("shop.charge", (7,), {"a": 1}))),
+    "protocol 2 with a chain": (
+        message([[7], {}, {"chain": [{"task": "x"}], "chord": None}], **HEADERS),
+        Recorded(Call("shop.charge", (7,), {}), continues=True),
+    ),
+    "protocol 1": (
+        message({"task": "shop.charge", "id": "1", "args": [7], "kwargs": {}}), Recorded(Call("shop.charge", (7,), {})),
+    ),
+    "pickle": (message([[7], {}, {}], "application/x-python-serialize", **HEADERS), "not JSON"),
+    "compressed": (message([[7], {}, {}], **HEADERS, compression="application/x-gzip"), "compressed"),
+    "cut off": (Message(b"[[7], {}", "application/json", "utf-8", HEADERS), "not valid JSON"),
+    "no task": (message({"event": 1}), "not a task"),
+    "other arguments": (message(["7", {}, {}], **HEADERS), "not a task"),
+    "of Celery": (message([[], {}, {}], task="celery.chord_unlock"), "a task of Celery's own"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_sample_has_the_tasks_of_json_messages(name: str) -> None:
+    found, expected = RECORDED[name]
+    assert expected == recorded(found)
+
+
+class _Queues:
+    """A broker with messages in queues; the visit of a real one is tested in `tests/servers/test_browse.py`."""
+
+    def __init__(self, **queues: list[Message]) -> None:
+        self.queues, self.seen = queues, 0
+
+    def browse(self, queue: str, decide: Decide) -> SimpleNamespace:
+        for one in self.queues.get(queue, []):
+            self.seen += 1
+            decide(one)
+        return SimpleNamespace(missing=queue not in self.queues)
+
+
+def test_a_sample_ends_with_its_count_and_says_what_is_left_out() -> None:
+    broker = _Queues(a=[RECORDED["pickle"][0], *[RECORDED["protocol 2 with a chain"][0]] * 5])
+    found = record_sample(cast("Broker", broker), ["none", "a"], 3)
+    assert (3, 3, {"not JSON": 1}, ["none"]) == (len(found.calls), found.continued, found.skipped, found.missing)
+    # one more to see that there are more
+    assert 5 == broker.seen
+
+
+LINES = {
+    "no JSON": ("{", "line 2 is not JSON"),
+    "no task": ('{"args": []}', "line 2 is not an object of task, args and kwargs"),
+    "another field": ('{"task": "a", "eta": 1}', "line 2 is not an object of task, args and kwargs"),
+    "arguments": ('{"task": "a", "args": {}}', "line 2: args is not a list"),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_that_is_no_call_is_named(name: str, tmp_path: Path) -> None:
+    line, said = LINES[name]
+    path = tmp_path / "sample.jsonl"
+    path.write_text(f'{{"task": "a", "args": [1]}}\n{line}\n')
+    with pytest.raises(ConfigInvalid, match=said):
+        read_sample(path)
+
+
+# options
+
+APP = """
+from celery import Celery
+app = Celery("mixed", broker="redis://127.0.0.1:1/0")
+app.conf.task_routes = {"mixed.mail": {"queue": "mails"}}
+
+@app.task(name="mixed.pay")
+def pay(order): ...
+
+@app.task(name="mixed.mail")
+def mail(order): ...
+
+def order(task):
+    return [f"{task}-1"]
+
+def plain():
+    return {"order": 1}
+"""
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadOptions:
+    """Options with an application that has two tasks."""
+    (tmp_path / "mixed.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return LoadOptions("mixed:app", tasks=("mixed.pay",), args="[1]", rate=10, for_s=10)
+
+
+def changed(options: LoadOptions, **given: Any) -> LoadOptions:
+    """Return the options with others in their place."""
+    values = {name: getattr(options, name) for name in LoadOptions.__slots__}
+    return LoadOptions(**{**values, **given})
+
+
+def test_the_mix_is_drawn_by_weight_and_each_message_has_its_route(options: LoadOptions) -> None:
+    given = changed(
+        options,
+        tasks=("mixed.pay", "mixed.mail=4"),
+        args=None,
+        arguments="mixed:order",
+        rate=100,
+        profile="redis-stock",
+    )
+    planned = load_plan(given)
+    sent = Counter((one.call.task, one.queue) for one in planned.load.dispatches)
+    assert 1000 == sent.total()
+    assert 700 < sent["mixed.mail", "mails"] < 900
+    assert {("mixed.pay", "celery"), ("mixed.mail", "mails")} == set(sent)
+    assert all(one.call.args == (f"{one.call.task}-1",) for one in planned.load.dispatches)
+    assert planned.load.dispatches == load_plan(given).load.dispatches
+    assert planned.load.dispatches != load_plan(changed(given, seed=1)).load.dispatches
+
+
+def test_a_function_without_a_parameter_and_a_sample_make_messages(options: LoadOptions, tmp_path: Path) -> None:
+    (made, *_) = load_plan(changed(options, args=None, arguments="mixed:plain")).load.dispatches
+    assert {"order": 1} == made.call.kwargs
+    (tmp_path / "s").write_text('{"task": "mixed.pay", "args": [5]}\n{"task": "mixed.mail", "kwargs": {"order": 6}}\n')
+    planned = load_plan(changed(options, tasks=(), args=None, sample=tmp_path / "s"))
+    assert {"mixed.pay", "mixed.mail"} == {one.call.task for one in planned.load.dispatches}
+
+
+def test_by_default_all_faults_happen_that_need_no_task_at_a_phase(options: LoadOptions) -> None:
+    planned = load_plan(options)
+    assert set(load_faults()) == {one.name for one in planned.load.faults}
+    assert Needs.OWN is planned.load.scenario.needs
+    assert (case := planned.plan.cases[0]).profile.name == "redis-stock"
+    assert case.scenario.name == "load"
+    assert () == load_plan(changed(options, faults=("no-fault",))).load.faults
+    harmless = load_planning._faults((), harmless=True)
+    assert {Needs.ANY} == {one.needs for one in harmless}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no task": ({"tasks": ()}, "neither --task nor --sample"),
+    "unknown task": ({"tasks": ("mixed.pai",)}, "there is no task 'mixed.pai'"),
+    "weight": ({"tasks": ("mixed.pay=much",)}, "the weight is not a number above 0"),
+    "no weight": ({"tasks": ("mixed.pay=0",)}, "the weight is not a number above 0"),
+    "twice": ({"tasks": ("mixed.pay", "mixed.pay")}, "--task mixed.pay is named twice"),
+    "both": ({"sample": Path("s")}, "--sample and --task together"),
+    "no sample": ({"tasks": (), "args": None, "sample": Path("s")}, "the sample s cannot be read"),
+    "two arguments": ({"arguments": "mixed:order"}, "--args and --arguments together"),
+    "no function": ({"args": None, "arguments": "mixed:nothing"}, "--arguments mixed:nothing was not found"),
+    "nothing": ({"rate": 0.01, "for_s": 1}, "are 0 messages"),
+    "too many": ({"rate": 1000, "for_s": 3600}, "are 3600000 messages"),
+    "unknown fault": ({"faults": ("earthquake",)}, "there is no scenario 'earthquake'"),
+    "fault at a phase": ({"faults": ("ack-cut",)}, "the fault of this scenario cannot happen at any instant"),
+    "no fault and one": ({"faults": ("no-fault", "blackhole")}, "--fault no-fault together with others"),
+    "profile": ({"profile": "redis"}, "there is no profile 'redis'"),
+    "queue": ({"tasks": ("mixed.mail",), "queues": "celery"}, "sent to the queue 'mails', which no worker consumes"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_one_error_with_the_next_step(options: LoadOptions, name: str) -> None:
+    given, said = WRONG[name]
+    with pytest.raises(ConfigInvalid) as refused:
+        load_plan(changed(options, **given))
+    assert said in refused.value.message
+    assert refused.value.hint
+
+
+def test_weights_are_numbers() -> None:
+    assert {"a": 1, "b": 2.5} == weighted(["a", "b=2.5"])
