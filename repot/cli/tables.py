@@ -86,17 +86,16 @@ def results(campaign: Campaign) -> None:
 
 
 def repetitions(campaign: Campaign) -> None:
-    """Print how many repeated cells had the same verdict in every run, then the others."""
+    """Print how many repeated cells are stable, then the spread of each, those that are not stable last."""
     console = _data()
     repeated = [summary for summary in matrix(campaign).known if len(summary.results) + len(summary.unmeasured) > 1]
     if not repeated:
         return
     equal = sum(not summary.differs for summary in repeated)
     console.print(f"{equal} of {len(repeated)} repeated cells had the same verdict in every run")
-    for summary in repeated:
-        if summary.differs:
-            failed = f"; {len(summary.unmeasured)} without a verdict" if summary.unmeasured else ""
-            console.print(Text.assemble(("DIFFERS ", "bold red"), f"{summary.cell.name}: {summary.text}{failed}"))
+    for summary in sorted(repeated, key=lambda one: one.differs):
+        mark = ("NOT STABLE ", "bold red") if summary.differs else ""
+        console.print(Text.assemble(mark, f"{summary.cell.name}: {summary.spread}"))
 
 
 class CampaignProgress:
@@ -192,7 +191,7 @@ def _summary(campaign: Campaign, laid_out: Matrix) -> Iterable[str]:
         f"{total.duplicated} with duplicated tasks, {total.hung} with a hung worker"
     )
     if total.differing:
-        yield f"{total.differing} cells differ between runs"
+        yield f"{total.differing} cells are not stable: their runs differ"
     for text in campaign.untested:
         yield f"not tested on your settings: {readable(text)}"
     if campaign.interrupted:

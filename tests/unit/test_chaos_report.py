@@ -240,7 +240,7 @@ def test_equal_repetitions_are_shown_as_one() -> None:
     assert "2 further runs found the same" in equal
     differ = files.as_html(found(("ack-cut", "redis-late", False, OK), ("ack-cut", "redis-late", False, LOST)))
     assert 2 == differ.count('<svg class="timeline" viewBox="0 0')
-    assert "lost in 1 of 2; ok in 1 of 2" in differ
+    assert "not stable: lost 1, ok 1 of 2" in differ
 
 
 def test_markdown_is_one_table_with_its_conclusions() -> None:
@@ -264,12 +264,54 @@ def test_the_matrix_has_every_status() -> None:
     assert [CellStatus.FAILED, CellStatus.INAPPLICABLE, CellStatus.UNMEASURED] == last
     assert set(CellStatus) == {summary.status for row in table.rows for summary in table.row(row)}
     mixed = matrix(found(("a", "p", False, OK), ("a", "p", False, LOST), ("a", "p", False, OK)))
-    assert (CellStatus.BAD, True, "lost in 1 of 3; ok in 2 of 3") == (
+    assert (CellStatus.BAD, True, "not stable: ok 2, lost 1 of 3") == (
         mixed.known[0].status,
         mixed.known[0].differs,
         mixed.known[0].text,
     )
     assert 1 == counts(mixed).lost
+
+
+def _runs(*verdicts: CellVerdict, failed: int = 0) -> Campaign:
+    """Return a campaign of one cell, with runs that have a verdict and runs that have none."""
+    with_verdicts = found(*(("s", "p", False, verdict) for verdict in verdicts))
+    cell, total = Cell("s", "p", guard=False), len(verdicts)
+    none = tuple(Unmeasured(cell, total + number, "why", failed=True, command="") for number in range(1, failed + 1))
+    return replace(with_verdicts, unmeasured=none)
+
+
+#: Runs of one cell, its spread, and whether it is stable.
+SPREADS = {
+    "one run": (_runs(LOST), "lost", True),
+    "all equal": (_runs(*[LOST] * 5), "lost 5 of 5", True),
+    "two verdicts": (
+        _runs(*[CellVerdict(Verdict.REDELIVERED)] * 3, *[LOST] * 2), "redelivered 3, lost 2 of 5", False,
+    ),
+    "verdicts of several parts": (
+        _runs(OK, CellVerdict(Verdict.OK, children=Verdict.LOST)), "ok, children lost 1; ok 1 of 2", False,
+    ),
+    "a run without a verdict": (_runs(OK, OK, failed=1), "ok 2, no verdict 1 of 3", False),
+    "one run with a verdict": (_runs(OK, failed=2), "ok 1, no verdict 2 of 3", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_each_form_of_a_report_has_the_spread_of_a_cell_and_says_that_it_is_not_stable(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repeated, spread, is_stable = SPREADS[name]
+    text = spread if is_stable else f"not stable: {spread}"
+    (cell,) = json.loads(files.as_json(repeated))["cells"]
+    assert (spread, is_stable) == (cell["spread"], cell["stable"])
+    assert len(repeated.results) == sum(one["runs"] for one in cell["verdicts"])
+    assert len(repeated.unmeasured) == cell["without_verdict"]
+    assert text in files.as_markdown(repeated)
+    assert text in files.as_html(repeated)
+    tables.results(repeated)
+    assert text in shown(capsys)
+    tables.repetitions(repeated)
+    line = "" if name == "one run" else f"s/p/plain: {spread}"
+    assert line in shown(capsys)
 
 
 def test_a_profile_without_a_description_has_a_column() -> None:
@@ -354,7 +396,7 @@ def test_differing_repetitions_are_a_conclusion() -> None:
     """It names the cell, and how often each verdict occurred."""
     told = conclusions(found(("s", "p", False, OK), ("s", "p", False, LOST)))
     assert [(ConclusionKind.UNSTEADY, ("s",))] == [(one.kind, one.scenarios) for one in told]
-    assert "s/p/plain (lost in 1 of 2; ok in 1 of 2)" in told[0].text
+    assert "s/p/plain (lost 1, ok 1 of 2)" in told[0].text
 
 
 def test_nothing_overlaps_in_a_timeline() -> None:
@@ -458,7 +500,8 @@ def test_repetitions(capsys: pytest.CaptureFixture[str]) -> None:
     tables.repetitions(found(*[("s", "p", False, OK)] * 2, ("s", "p", True, OK), ("s", "p", True, LOST)))
     text = shown(capsys)
     assert "1 of 2 repeated cells had the same verdict" in text
-    assert "DIFFERS s/p/guarded: lost in 1 of 2; ok in 1 of 2" in text
+    assert "s/p/plain: ok 2 of 2" in text
+    assert "NOT STABLE s/p/guarded: lost 1, ok 1 of 2" in text
     tables.repetitions(campaign())
     assert "" == shown(capsys)
 

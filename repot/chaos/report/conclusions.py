@@ -163,7 +163,7 @@ def _change(before: str, after: str) -> str:
 def _unsteady(table: Matrix) -> Iterator[Conclusion]:
     cells = [summary for summary in table.known if len(summary.verdicts) > 1]
     if cells:
-        shown_by = tuple((summary.cell.name, summary.text) for summary in cells)
+        shown_by = tuple((summary.cell.name, summary.spread) for summary in cells)
         yield Conclusion(ConclusionKind.UNSTEADY, "Repetitions of one cell found different verdicts", shown_by)
 
 

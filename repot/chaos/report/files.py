@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from repot.chaos.report.html_report import as_html
 from repot.chaos.report.junit import as_junit
 from repot.chaos.report.markdown import as_markdown
+from repot.chaos.report.matrix import matrix
 from repot.chaos.report.result import Campaign
 from repot.chaos.report.sarif import as_sarif
 from repot.errors import ReportUnreadable, ReportUnwritable
@@ -19,6 +20,8 @@ from repot.sanitize import sanitize_report
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from repot.chaos.report.matrix import CellSummary
 
 #: What `--junit FILE` and its like write.
 FORMS: dict[str, Callable[[Campaign], str]] = {
@@ -35,7 +38,10 @@ _MAX_PROBLEMS = 3
 
 
 def as_json(campaign: Campaign) -> str:
-    """Return everything as JSON, with the name, the verdict as text and `as_expected` beside each result."""
+    """Return everything as JSON, with the name, the verdict as text and `as_expected` beside each result.
+
+    `cells` has the spread of each cell's runs, and whether it is stable.
+    """
     shown = sanitize_report(campaign)
     data = asdict(shown)
     for result, entry in zip(shown.results, data["results"], strict=True):
@@ -43,7 +49,18 @@ def as_json(campaign: Campaign) -> str:
         entry["found"] = str(result.verdict)
         entry["bad"] = result.verdict.is_bad
         entry["as_expected"] = result.as_expected
+    data["cells"] = [_cell(summary) for summary in matrix(shown).known]
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def _cell(summary: CellSummary) -> dict[str, Any]:
+    return {
+        "name": summary.cell.name,
+        "spread": summary.spread,
+        "stable": not summary.differs,
+        "verdicts": [{"found": str(verdict), "runs": often} for verdict, often in summary.verdicts],
+        "without_verdict": len(summary.unmeasured),
+    }
 
 
 def read(path: Path) -> Campaign:

@@ -111,13 +111,22 @@ class CellSummary:
 
     @property
     def text(self) -> str:
-        """The verdicts in one line: `lost`, or `lost in 2 of 5; ok in 3 of 5`."""
+        """The verdicts in one line: `lost`, `lost 5 of 5`, or `not stable: redelivered 3, lost 2 of 5`."""
+        return f"not stable: {self.spread}" if self.differs else self.spread
+
+    @property
+    def spread(self) -> str:
+        """How many of the runs found each verdict, the most frequent first; of a single run its verdict."""
         if not self.results:
             return {CellStatus.FAILED: "failed", CellStatus.INAPPLICABLE: "n/a"}.get(self.status, "")
-        if len(self.verdicts) == 1:
+        total = len(self.results) + len(self.unmeasured)
+        if total == 1:
             return str(self.verdicts[0][0])
-        total = len(self.results)
-        return "; ".join(f"{verdict} in {often} of {total}" for verdict, often in self.verdicts)
+        often = sorted(self.verdicts, key=lambda one: -one[1])
+        parts = [f"{verdict} {number}" for verdict, number in often]
+        parts += [f"no verdict {len(self.unmeasured)}"] if self.unmeasured else []
+        # a verdict of several parts has commas
+        return f"{('; ' if any(',' in one for one in parts) else ', ').join(parts)} of {total}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from repot.chaos.faults.context import PREFORK
 from repot.chaos.instruments.journal import DELIVERED, STARTED
 from repot.chaos.report.load_report import CHILD, LOAD, STRANGER, LoadReport
 from repot.chaos.report.result import Notice, ScaledTime, Window
-from repot.chaos.faults.context import PREFORK
 from repot.chaos.runner.application import OTHER_TASKS
 from repot.chaos.runner.environment import NOT_SENT, RunEnvironment
 from repot.chaos.runner.evaluate import results_of

@@ -66,7 +66,7 @@ class Sent:
 
 @dataclass
 class _Late:
-    """Tasks that are due after a deadline, and the messages that the broker and workers hold when all else is drained."""
+    """Tasks that are due after a deadline, and how many messages are held when all else is drained."""
 
     tasks: set[str] = field(default_factory=set)
     held: int = 0
