@@ -69,9 +69,9 @@ def _fault_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the mix and the faults.")
 @click.option("--json", "as_json", is_flag=True, help="Print every delivery, run and fault as JSON.")
 def load(*, as_json: bool, guard: str, **given: Any) -> None:  # noqa: ANN401 - click's options
-    """Send your application's own mix of tasks for a time, with faults at random instants.
+    """Send a mix of your tasks, with faults at random instants.
 
-    Two workers of your application run it on a private broker. Faults happen to one
+    Two workers of your application run the mix on a private broker. Faults happen to one
     worker, its link or the broker, and are undone. Afterwards each id that was sent has
     one verdict, and so has each task that it has sent. Exit code 4: some were lost,
     failed or were duplicated. Ctrl-C ends it without verdicts.
@@ -98,12 +98,13 @@ def load(*, as_json: bool, guard: str, **given: Any) -> None:  # noqa: ANN401 - 
     "those that are declared, and those that tasks are routed to]")  # fmt: skip
 @click.option("--count", type=click.IntRange(min=1), default=1000, show_default=True, help="Messages at most.")
 def sample(*, app: str, queues: tuple[str, ...], count: int) -> None:
-    """Record the tasks that wait at your application's broker, for `repot chaos load --sample`.
+    """Record the tasks that wait at your broker.
 
-    Prints one JSON object a line: task, args, kwargs, as they are, so a file of them may
-    hold secrets. Nothing is taken from a queue. RabbitMQ marks the messages as
-    redelivered, hides them meanwhile, and counts a delivery on quorum queues. Only JSON
-    is read; what is left out is counted on standard error.
+    `repot chaos load --sample` sends such tasks. Prints one JSON object a line: task,
+    args, kwargs, as they are, so a file of them may hold secrets. Nothing is taken from
+    a queue. RabbitMQ marks the messages as redelivered, hides them meanwhile, and counts
+    a delivery on quorum queues. Only JSON is read; what is left out is counted on
+    standard error.
     """
     from repot.chaos.runner.application import queues_of
     from repot.chaos.runner.mix import as_line

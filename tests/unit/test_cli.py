@@ -145,6 +145,20 @@ def test_scenarios_and_their_phases_are_completed(typed: str, offered: list[str]
     assert offered == [line.removeprefix("plain,") for line in found.split()]
 
 
+@pytest.mark.parametrize(
+    ("option", "typed", "offered"),
+    [
+        ("--fault", "broker-", ["broker-killed", "broker-paused"]),
+        ("--fault", "no-", ["no-fault"]),
+        ("--profile", "redis-l", ["redis-late"]),
+    ],
+)
+def test_faults_and_profiles_of_a_load_are_completed(option: str, typed: str, offered: list[str]) -> None:
+    words = {"_REPOT_COMPLETE": "bash_complete", "COMP_WORDS": f"repot chaos load {option} {typed}", "COMP_CWORD": "4"}
+    found = CliRunner().invoke(main, prog_name="repot", env=words).stdout
+    assert offered == [line.removeprefix("plain,") for line in found.split()]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_a_script(shell: str) -> None:
     assert "_REPOT_COMPLETE" in repot("completion", shell).stdout
