@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +126,15 @@ def _unit_on(name: str) -> Group:
     return Group(name, about, (_unit(_python_of(name)),), _environment(name), (), _SECOND, is_apart=True)
 
 
+def _every_unit_on(name: str, *options: str) -> Group:
+    """Return the group of all unit tests on the oldest or the newest allowed libraries."""
+    about = f"all unit tests on the {name} allowed libraries"
+    if options:
+        about += ", with the floor of their coverage"
+    commands = (_unit(_python_of(name), *options),)
+    return Group(f"every-unit-{name}", about, commands, _environment(name)[:1], is_apart=True)
+
+
 def _environment(name: str) -> tuple[tuple[str, ...], ...]:
     minor = _MINORS.get(name)
     return (("scripts/environment", name), ("scripts/celery_tests", *([minor] if minor else [])))
@@ -142,8 +152,9 @@ def _python_of(name: str) -> str:
     return f".tools/{name}/bin/python"
 
 
-#: Lanes beside the first. A group is in the one where it makes the three about as long.
-_SECOND, _THIRD = "second", "third"
+#: Lanes beside the first. A group is in the one where it makes the four about as long, and where few that compute run
+#: at once. In the fourth are those that mostly wait: for containers, Celery's own tests, programs with few processes.
+_SECOND, _THIRD, _FOURTH = "second", "third", "fourth"
 
 _UNIT = _unit(PYTHON)
 _SUITE = (("scripts/celery_tests",),)
@@ -161,8 +172,17 @@ PARTS = (
     Group("unit", "tests without servers", (_UNIT,)),
 )  # fmt: skip
 
-#: Unit tests that meet the libraries most: the others run on the oldest ones in the campaign.
+#: Unit tests that meet the libraries most.
 _ON_LIBRARIES = ("tests/upstream", *(f"tests/unit/test_{name}.py" for name in ("capabilities", "configure", "load")))
+
+
+def _with_libraries() -> tuple[str, ...]:
+    """Return the files of unit tests that use a library which repot stands on, and those of stores."""
+    uses = re.compile(r"^\s*(?:from|import) (?:amqp|billiard|celery|kombu|redis|sqlalchemy)\b", re.MULTILINE)
+    files = (path for path in sorted((tests.TESTS / "unit").glob("test_*.py")) if uses.search(path.read_text()))
+    of_unit, *others = tests.UNIT_PATHS
+    return (*dict.fromkeys((*_ON_LIBRARIES, *others, *(f"{of_unit}/{path.name}" for path in files))),)
+
 
 #: What `make test` runs, in this order.
 TEST = (
@@ -190,73 +210,76 @@ TEST = (
 _CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")
 _COVERAGE = ("--cov", "--cov-report=")
 
-#: What `make campaign` runs, in this order; the lanes take about as long.
+#: What `make campaign` runs, each lane in this order; the lanes take about as long.
 CAMPAIGN = (
-    Group("site", "the docs site: every page in its place, no broken link", (
-        _run("mkdocs", "build", "--strict"),
-    ), lane=_SECOND),
-    _of(
-        "doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql",
-        lane=_THIRD, beside=("application-4.4", "application-5.2"),
-    ),
-    _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries", lane=_THIRD),
     _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
-    _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus", lane=_SECOND),
-    _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb"),
     _of(
         "workers", "what workers do when a broker fails, dead letters, claims, probes", "postgresql",
         beside=("celery-5.4", "celery-5.5", "celery-5.6", "web-servers"),
     ),
-    _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
+    Group(
+        "newest", "unit tests that use libraries, and whole projects, on the newest allowed libraries",
+        (_unit(_python_of("newest"), paths=_with_libraries()), _projects("newest")), _environment("newest"),
+    ),
+    _of("pages", "every command of every page, typed", "postgresql", lane=_SECOND),
+    _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus", lane=_SECOND),
+    _of("mariadb", "the stores on MariaDB", "mariadb", lane=_SECOND),
+    Group(
+        "oldest", "the same on the oldest allowed libraries",
+        (_unit(_python_of("oldest"), paths=_with_libraries()), _projects("oldest")), _environment("oldest"),
+        lane=_SECOND,
+    ),
+    _of(
+        "doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql",
+        lane=_THIRD, beside=("application-4.4", "application-5.2"),
+    ),
+    _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb", lane=_THIRD),
+    _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin", lane=_THIRD),
+    _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries", lane=_THIRD),
     Group("verdicts", "some of the verdicts on applications that were not written for experiments", (
         _pytest("verdicts", _paths("verdicts"), chosen="chord or breaks or two_runs or reservation"),
-    ), lane=_SECOND),
-    Group(
-        "every-verdict", "all verdicts on such applications", (_pytest("verdicts", _paths("verdicts")),), is_apart=True,
-    ),
+    ), lane=_THIRD),
     Group("mistakes", "each planted mistake of an application, and its right twin, on one broker", (
         _pytest("mistakes", _paths("mistakes"), chosen="once"),
-    ), lane=_THIRD),
-    Group("every-mistake", "the same five times on each broker", (
-        _pytest("mistakes", _paths("mistakes"), chosen="five_times"),
-    ), is_apart=True),
-    _of("mariadb", "the stores on MariaDB", "mariadb", lane=_SECOND),
-    _of("valkey", "the stores on Valkey, where one is installed", lane=_SECOND),
-    _of("pages", "every command of every page, typed", "postgresql", lane=_SECOND),
-    _of("browser", "pages in a headless Chromium", "browser", lane=_SECOND),
+    ), lane=_FOURTH),
     # an engine without layers builds for minutes, for which a test has no time
     _of(
-        "compose", "the compose files, where a Docker engine answers", lane=_THIRD,
+        "compose", "the compose files, where a Docker engine answers", lane=_FOURTH,
         before=(_run("scripts/images"),),
     ),
-    _of("wheel", "sdist and wheel, tried in an empty environment", lane=_SECOND),
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,
-    ), _SUITE, lane=_SECOND),
-    Group("mutants", "a third of the planted defects, each of which must turn tests red", (
-        _run(PYTHON, "-m", "mutants", "--every", "3"),
-    ), lane=_SECOND),
-    Group("every-mutant", "all planted defects: make mutants", (_run(PYTHON, "-m", "mutants"),), is_apart=True),
+    ), _SUITE, lane=_FOURTH),
     Group("storms", "the long experiments at a small size", (
         _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/store_outages.py", "--faults", "12", "--long", "0", "--store", "redis"),
-    ), (("scripts/setup", "postgresql"),), lane=_SECOND),
+    ), (("scripts/setup", "postgresql"),), lane=_FOURTH),
+    _of("browser", "pages in a headless Chromium", "browser", lane=_FOURTH),
+    _of("valkey", "the stores on Valkey, where one is installed", lane=_FOURTH),
+    _of("wheel", "sdist and wheel, tried in an empty environment", lane=_FOURTH),
+    Group("mutants", "a sixth of the planted defects, each of which must turn tests red", (
+        _run(PYTHON, "-m", "mutants", "--every", "6"),
+    ), lane=_FOURTH),
+    Group("site", "the docs site: every page in its place, no broken link", (
+        _run("mkdocs", "build", "--strict"),
+    ), lane=_FOURTH),
+    Group(
+        "every-verdict", "all verdicts on such applications", (_pytest("verdicts", _paths("verdicts")),), is_apart=True,
+    ),
+    Group("every-mistake", "each planted mistake and its twin five times on each broker", (
+        _pytest("mistakes", _paths("mistakes"), chosen="five_times"),
+    ), is_apart=True),
+    Group("every-mutant", "all planted defects: make mutants", (_run(PYTHON, "-m", "mutants"),), is_apart=True),
+    _every_unit_on("oldest"),
+    _every_unit_on("newest", *_COVERAGE),
     _unit_on("celery-5.4"),
     _unit_on("celery-5.5"),
     _unit_on("celery-5.6"),
     _promises_on("5.4"),
     _promises_on("5.5"),
     _promises_on("5.6"),
-    Group(
-        "oldest", "unit tests, whole projects and Celery's own tests on the oldest allowed libraries",
-        (_unit(_python_of("oldest")), _projects("oldest")), _environment("oldest"), lane=_THIRD,
-    ),
-    Group(
-        "newest", "the same on the newest, with the floor of the unit tests' coverage",
-        (_unit(_python_of("newest"), *_COVERAGE), _projects("newest")), _environment("newest"), lane=_THIRD,
-    ),
 )  # fmt: skip
 
 

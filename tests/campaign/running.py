@@ -12,6 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -26,7 +27,6 @@ from repot.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
-    from pathlib import Path
 
     from campaign.groups import Command, Group
 
@@ -91,10 +91,10 @@ def run_group(group: Group, logs: Path, *, repeats: bool) -> Result:
 
 
 def prepare(group: Group, logs: Path) -> str:
-    """Install what a group needs; return the problem, or nothing. Lanes install one after the other."""
-    with (logs / "prepare.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for need in group.needs:
+    """Install what a group needs; return the problem, or nothing. Of lanes, one runs a script at a time."""
+    for need in group.needs:
+        with (logs / f"{Path(need[0]).name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             words = [str(ROOT / need[0]), *need[1:]]
             done = subprocess.run(words, cwd=ROOT, env=child_environment(), stdout=2, check=False)
             if done.returncode:
