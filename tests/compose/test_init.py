@@ -22,8 +22,8 @@ UP = "docker compose up --detach --wait"
 
 
 @pytest.fixture(params=BROKERS)
-def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
-    """A directory for each broker, with ports of its own; containers and volumes go with the test."""
+def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Deployment:
+    """A directory for each broker, with ports of its own."""
     made = Deployment(tmp_path, request.param)
     redis, rabbitmq, management = (str(free_port()) for _ in range(3))
     found = made.variables
@@ -34,15 +34,24 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deplo
         WORKER_BROKER_URL=found["WORKER_BROKER_URL"].replace(":6379/", f":{redis}/").replace(":5672/", f":{rabbitmq}/"),
         WORKER_RESULT_BACKEND=found["WORKER_RESULT_BACKEND"].replace(":6379/", f":{redis}/"),
     )
-    yield made
-    gone = made.run("docker compose down --volumes --timeout 10")
-    assert 0 == gone.returncode, gone.stderr
+    return made
 
 
-def test_a_task_outlives_its_server_and_is_run(deployment: Deployment) -> None:
+@pytest.fixture
+def started(deployment: Deployment) -> Iterator[Deployment]:
+    """The same with its servers; containers and volumes go with the test."""
+    try:
+        done = deployment.run(UP)
+        assert 0 == done.returncode, done.stderr
+        yield deployment
+    finally:
+        gone = deployment.run("docker compose down --volumes --timeout 10")
+        assert 0 == gone.returncode, gone.stderr
+
+
+def test_a_task_outlives_its_server_and_is_run(started: Deployment) -> None:
     """Sent, its server's container replaced by another one, and only then a worker started on this machine."""
-    started = deployment.run(UP)
-    assert 0 == started.returncode, started.stderr
+    deployment = started
     task = deployment.send("repot.run", 0)
     again = deployment.run(f"{UP} --force-recreate")
     assert 0 == again.returncode, again.stderr
@@ -98,4 +107,3 @@ def test_a_missing_password_is_said(deployment: Deployment, name: str) -> None:
     assert 0 != found.returncode
     assert f"{name}" in found.stderr
     assert "repot init writes it" in found.stderr
-    deployment.rewrite(**{name: "given-back"})
