@@ -37,7 +37,7 @@ def find_queues(
     *,
     readers: Mapping[str, Iterable[str]] | None = None,
     prefix_is_stated: bool = False,
-    counted_within_s: float = _COUNTED_WITHIN_S,
+    counted_within_s: float | None = None,
 ) -> DeploymentQueues:
     """Return all queues of a deployment that one broker serves; nothing is changed there.
 
@@ -47,12 +47,12 @@ def find_queues(
         app: the application, if one is known.
         readers: the queues that each worker reads; None to ask the workers.
         prefix_is_stated: whether the connection's transport options state `global_keyprefix`.
-        counted_within_s: how long to wait for counts that a broker makes from time to time.
+        counted_within_s: how long to wait for counts that a broker makes from time to time, in seconds; 12 if None.
 
     Raises:
         BrokerUnreachable: the broker did not answer.
     """
-    held = _held(broker, counted_within_s)
+    held = _held(broker, _COUNTED_WITHIN_S if counted_within_s is None else counted_within_s)
     unknown = [f"{one.reason}; {one.remedy}" if one.remedy else one.reason for one in held.unknown]
     if readers is None:
         readers = _readers(broker, app, unknown)

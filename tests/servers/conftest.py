@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
+from repot.brokers.redis import conditions
+from repot.migrate import revoked
 from repot.testbed import executables, rabbitmq_cluster, rabbitmq_server, redis_server
 from support.forked import pytest_configure, pytest_runtest_protocol  # noqa: F401 - workers and commands are forked
 from support.installed import require
@@ -65,6 +67,13 @@ def full_rabbitmq() -> Iterator[Server]:
     require(executables.RABBITMQ)
     with rabbitmq_server("disk_free_limit.absolute = 900GB") as server:
         yield server
+
+
+@pytest.fixture
+def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of a move that ask no worker, as none lives, and count a Redis twice within a moment: not 2 to 4 s each."""
+    monkeypatch.setattr(revoked, "_WITHIN_S", 0.1)
+    monkeypatch.setattr(conditions, "_APART_S", 0.2)
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 BOTH = ("redis-rabbitmq", "rabbitmq-redis")
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 #: Values for any field of an envelope, of its headers and of its properties.
 VALUES: list[Any] = [
     None,

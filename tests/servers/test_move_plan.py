@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 CLASSIC = {"x-queue-type": "classic"}
 
 

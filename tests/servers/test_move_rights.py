@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from repot.brokers.message import Message
     from repot.testbed import Server
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 PAGE = (Path(__file__).parents[2] / "docs" / "rights.md").read_text()
 
 

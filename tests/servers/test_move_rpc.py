@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 
 @pytest.fixture
 def onward(redis: Server, rabbitmq: Server) -> Way:
