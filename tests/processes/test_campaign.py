@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 
@@ -15,7 +16,7 @@ import pytest
 
 from campaign.groups import Command, Group
 from campaign.lanes import Lanes
-from campaign.running import REPEATS, Result, run_group
+from campaign.running import REPEATS, Result, prepare, run_group
 from campaign.state import Results
 from repot.waiting import wait_until
 
@@ -128,6 +129,32 @@ def test_a_group_that_passed_is_remembered_until_a_file_changes(tmp_path: Path) 
     (root / "new-file").touch()
     assert None is Results(tmp_path, root).passed("one")
     assert Results(tmp_path, root).last("one")
+
+
+#: Installs for as long as a file is missing.
+INSTALLS = """#!/usr/bin/env bash
+touch "$0.begun"
+until [ -e "$0.go" ]; do read -rt 0.02 <> <(:) || true; done
+"""
+
+
+def test_a_group_waits_for_no_script_that_it_does_not_need(tmp_path: Path) -> None:
+    slow, quick = tmp_path / "slow", tmp_path / "quick"
+    for script, text in ((slow, INSTALLS), (quick, "#!/bin/sh\n")):
+        script.write_text(text)
+        script.chmod(0o755)
+    needs_slow, needs_quick = (Group(one.name, "", (), ((str(one),),)) for one in (slow, quick))
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            installing = pool.submit(prepare, needs_slow, tmp_path)
+            wait_until((tmp_path / "slow.begun").exists, within_s=60, what="the slow one installs")
+            assert ["", ""] == [
+                pool.submit(prepare, one, tmp_path).result(60) for one in (needs_quick, Group("", "", ()))
+            ]
+            assert not installing.done()
+        finally:
+            (tmp_path / "slow.go").touch()
+        assert "" == installing.result(60)
 
 
 #: Runs a group by its name: it waits for the other one, dies, or waits to be interrupted.
