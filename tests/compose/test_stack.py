@@ -185,7 +185,7 @@ def test_a_stop_waits_for_a_running_task(stack: Stack) -> None:
     stopped = stack.compose("stop", "worker")
     assert 0 == stopped.returncode, stopped.stderr
     assert "0" == stack.inspect("worker", "{{.State.ExitCode}}")
-    assert {"task": task.id, "seconds": 5} == task.get(timeout=5)
+    assert {"task": task.id, "seconds": 5} == task.get(timeout=30)
     log = stack.logs("worker")
     assert "stopped: worker (exit status 0)" in log
     assert "SIGKILL" not in log
