@@ -346,7 +346,7 @@ MISTAKES = {
     ),
     "a lease shorter than a blocking call": Mistake(
         _LEASE.replace("{lease_s}", "1"), _LEASE.replace("{lease_s}", "60"), "visibility-timeout", "duplicated",
-        "redelivered", counts='{"payments": 1}', on_rabbitmq="connection-reset",
+        "redelivered", counts='{"payments": 1}', on_rabbitmq="link-down",
     ),
     "an argument that cannot be encoded": Mistake(
         _ARGUMENTS.replace("{encodable}", "False") + _LATE + _PLAIN,
