@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,8 @@ from celery import Celery
 
 from repot.brokers import open_broker
 from repot.config import BrokerUrl, inherited_environment
+from repot.errors import DepthUnknown
+from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,7 +152,14 @@ def test_a_sample_is_recorded_and_nothing_is_taken(directory: Path, kind: str, r
     ]
     assert "1 left out: not JSON" in found.stderr
     broker = open_broker(BrokerUrl.parse(server.url), management_url=server.management_url)
-    assert 3 == broker.depth(queue).ready
+
+    def all_are_there() -> bool:
+        # RabbitMQ counts a new queue some seconds later
+        with suppress(DepthUnknown):
+            return broker.depth(queue).ready == 3
+        return False
+
+    wait_until(all_are_there, within_s=30, what="the broker counts the messages")
     broker.close()
 
 
