@@ -41,6 +41,8 @@ def _fault_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]
     "called with the task's name if it takes an argument, and returns a list, a dictionary, or both.")  # fmt: skip
 @click.option("--sample", type=_file, help="Draw tasks and arguments from this file instead, recorded by "
     "`repot chaos sample`.")  # fmt: skip
+@click.option("--ledger", default="", metavar="COMMAND", help="A command that prints a line for each effect of your "
+    "application: the id of the task that had it. Without it, only runs are counted.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True, max=1000), default=20, show_default=True,
     metavar="N", help="Messages a second.")  # fmt: skip
 @click.option("--for", "for_s", callback=seconds, default="60s", show_default=True, metavar="TIME",
@@ -136,7 +138,7 @@ def sample(*, app: str, queues: tuple[str, ...], count: int) -> None:
 def _print(report: LoadReport) -> None:
     from repot.chaos.report.load_report import CHILD, LOAD, STRANGER, sums_text
 
-    echo("Only runs were counted: an effect is a run whose function returned.")
+    echo(report.measure)
     echo("\n".join(_table(report)))
     echo()
     echo(f"sent: {sums_text(report.sums(LOAD))}")

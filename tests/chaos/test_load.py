@@ -108,12 +108,13 @@ def ledger(directory: Path) -> Counter[str]:
 
 def test_early_acks_lose_what_a_killed_worker_runs(directory: Path, server: Server | None) -> None:
     tasks = ("--task", "busy.plain", "--arguments", "busy:order")
-    faults = ("--fault", "killed-running", "--faults-every", "1s")
+    faults = ("--fault", "killed-running", "--faults-every", "1s", "--ledger", "cat ledger")
     found = Load(directory, "amqp-stock" if server else "redis-stock", *tasks, *faults, server=server)
     assert 4 == found.code, found.said
     done, report = ledger(directory), found.report
     assert set(done) <= found.ids()
     assert found.ids("lost") == found.ids() - set(done)
+    assert "cat ledger" == report["ledger"]
     assert report["sums"]["load"]["lost"] >= 1
     assert found.ids("duplicated") == {task for task, often in done.items() if often > 1}
     assert report["sent"] == sum(report["sums"]["load"].values())

@@ -77,7 +77,9 @@ class History:
         if end:
             self.write(ENDED, task, pid, state=end)
 
-    def results(self, left: frozenset[str] = frozenset()) -> tuple[TaskResult, ...]:
+    def results(
+        self, left: frozenset[str] = frozenset(), ledger: dict[str, int] | None = None
+    ) -> tuple[TaskResult, ...]:
         """Return the results; the verdicts add up."""
         with tempfile.TemporaryDirectory() as directory:
             journal = Journal(Path(directory) / "journal")
@@ -87,7 +89,7 @@ class History:
             observer.sent = self.sent
             observer.died = dict.fromkeys(range(100), self.at)
             observer.unfinished = set(left)
-            found = tuple(results_of(observer, 0))
+            found = tuple(results_of(observer, 0, ledger=ledger))
             require_total(observer, len(self.sent), found)
             return found
 
@@ -127,6 +129,42 @@ def test_any_history_adds_up(messages: list[tuple[Sending, list[str], int, bool,
     for task, verdict in verdicts(found).items():
         assert (verdict is Verdict.DUPLICATED) == (done[task] > 1)
         assert verdict.is_harmless == (done[task] == 1)
+
+
+def test_the_applications_own_ledger_decides() -> None:
+    """Of two runs, one row by key is one effect; a run that returned without an effect did not do its work."""
+    history = History()
+    for task in ("t0", "t1", "t2"):
+        history.send(task)
+        history.deliver(task, task)
+        history.run(task, task, children=1)
+    history.deliver("t0", "t0", 1)
+    history.run("t0", "t0", pid=1)
+    assert verdicts(history.results())["t0"] is Verdict.DUPLICATED
+    noted = {"t0": 1, "t1": 0, "t2": 2, "another load's": 3}
+    found = history.results(ledger=noted)
+    assert {"t0": Verdict.REDELIVERED, "t1": Verdict.LOST, "t2": Verdict.DUPLICATED} == verdicts(found)
+    # the children's task is not in it: they are judged by their runs
+    assert verdicts(found, CHILD) == verdicts(history.results(), CHILD)
+
+
+def test_work_that_is_sent_again_under_another_id_has_no_second_effect_in_the_ledger() -> None:
+    history = History()
+    history.send("t0")
+    for pid, child in enumerate(("c0", "c1")):
+        history.deliver("t0", "t0", pid)
+        history.write(STARTED, "t0", pid, name="shop.t", root="t0", follows=[])
+        history.write(SENDING, child, pid, name="shop.c", root="t0", by="t0", queues=["q"], arguments="same")
+        history.write(SENT, child, pid)
+        history.write(EFFECT, "t0", pid)
+        history.write(ENDED, "t0", pid, state="SUCCESS")
+        history.deliver(child, "t0", pid, name="shop.c")
+        history.run(child, "t0", pid=pid)
+    assert {"c0": Verdict.OK, "c1": Verdict.DUPLICATED} == verdicts(history.results(), CHILD)
+    once = history.results(ledger={"c0": 1})
+    assert {"c0": Verdict.OK, "c1": Verdict.OK} == verdicts(once, CHILD)
+    twice = history.results(ledger={"c0": 1, "c1": 1})
+    assert {"c0": Verdict.OK, "c1": Verdict.DUPLICATED} == verdicts(twice, CHILD)
 
 
 @settings(deadline=None, max_examples=50)

@@ -38,6 +38,7 @@ class LoadReport:
         left: what was left at the deadline, as text; empty for nothing.
         untested: what was not tested on the application's settings; empty for nothing.
         command: the command that runs it again.
+        ledger: the command that printed the application's effects; empty if only runs were counted.
     """
 
     app: str
@@ -61,6 +62,14 @@ class LoadReport:
     left: str
     untested: str
     command: str
+    ledger: str = ""
+
+    @property
+    def measure(self) -> str:
+        """Return what was counted as an effect, as a sentence."""
+        if self.ledger:
+            return f"Effects were counted by {self.ledger}; of tasks that are not in it, runs whose function returned."
+        return "Only runs were counted: an effect is a run whose function returned."
 
     def of_role(self, role: str) -> tuple[TaskResult, ...]:
         """Return the results of the tasks of a role."""

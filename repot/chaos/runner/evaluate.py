@@ -12,12 +12,11 @@ from repot.chaos.runner.observer import CHILD, UNDER_TEST, Sent
 from repot.chaos.runner.verdict import EffectCount, Sending, Verdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from repot.chaos.instruments.journal import JournalEvent
     from repot.chaos.runner.case import Case, Testbed
     from repot.chaos.runner.observer import Observer
-    from repot.chaos.runner.verdict import TaskHistory
 
 #: Events that show that a worker's main thread is not blocked.
 _SIGNS_OF_LIFE = (ALIVE, DELIVERED, NOTICED, READY)
@@ -120,18 +119,30 @@ def _expected(verdict: CellVerdict, testbed: Testbed) -> CellVerdict | None:
     return verdict if verdict in testbed.expected else testbed.expected[0]
 
 
-def results_of(observer: Observer, origin: float, effects: tuple[EffectCount, ...] = ()) -> Iterator[TaskResult]:
+def results_of(
+    observer: Observer,
+    origin: float,
+    effects: tuple[EffectCount, ...] = (),
+    ledger: Mapping[str, int] | None = None,
+) -> Iterator[TaskResult]:
     """Yield the result of each task id: of what was sent, of what that has sent, and of what has no root here.
 
-    `effects` are those of the task under test, if a probe counted them. Instants of the results are seconds since
-    `origin`.
+    `effects` are those of the task under test, if a probe counted them, `ledger` how many effects the application has
+    noted for each id. Instants of the results are seconds since `origin`.
     """
     grouped, parked = observer.grouped(), observer.parked()
     strangers = [Sent("stranger", task, origin, Sending.NEVER) for task in observer.strangers()]
-    for sent in (*observer.followed, *strangers):
+    followed = [*observer.followed, *strangers]
+    noted = _Ledger(ledger, followed) if ledger else None
+    for sent in followed:
         history = observer.history(sent.task)
-        counted = effects if sent.role == UNDER_TEST else ()
-        verdict = _verdict(sent, history, observer, parked, effects)
+        counted = effects if sent.role == UNDER_TEST else noted.of(sent) if noted else ()
+        measured = counted or (_ONCE if sent.role == CHILD and effects else ())
+        verdict = Verdict.DUPLICATED if sent.repeats and not measured else judge(
+            history, sending=sent.sending, left=sent.task in observer.unfinished, parked=sent.task in parked,
+            postponed=sent.task in observer.postponed or bool(effects and counted and observer.postponed),
+            effects=measured,
+        )  # fmt: skip
         happened = sum(one.happened for one in counted) if counted else len(history.effects)
         reason = "" if verdict.is_harmless else sent.reason or _failure(grouped.of(sent.task))
         yield TaskResult(
@@ -140,19 +151,18 @@ def results_of(observer: Observer, origin: float, effects: tuple[EffectCount, ..
         )  # fmt: skip
 
 
-def _verdict(
-    sent: Sent, history: TaskHistory, observer: Observer, parked: Collection[str], probed: Sequence[EffectCount]
-) -> Verdict:
-    """Return the verdict on a task that was followed to its end; `probed` is what a probe counted."""
-    is_probed = sent.role == CHILD and bool(probed)
-    if sent.repeats and not is_probed:
-        return Verdict.DUPLICATED
-    counted = probed if sent.role == UNDER_TEST else ()
-    return judge(
-        history, sending=sent.sending, left=sent.task in observer.unfinished, parked=sent.task in parked,
-        postponed=sent.task in observer.postponed or bool(counted and observer.postponed),
-        effects=_ONCE if is_probed else counted,
-    )  # fmt: skip
+class _Ledger:
+    """The effects that an application has noted by task id, of the tasks that note any."""
+
+    def __init__(self, noted: Mapping[str, int], followed: Iterable[Sent]) -> None:
+        self._noted = noted
+        self._names = {one.name for one in followed if noted.get(one.task)}
+
+    def of(self, sent: Sent) -> tuple[EffectCount, ...]:
+        """Return the effects of a task; nothing if none of its name has any. Work that was done before has none."""
+        if sent.name not in self._names:
+            return ()
+        return (EffectCount("", self._noted.get(sent.task, 0), 0 if sent.repeats else 1),)
 
 
 def _failure(mine: Iterable[JournalEvent]) -> str:

@@ -7,6 +7,7 @@ settles, and each id that was sent has a verdict, as in Jepsen's total queue: th
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,6 +23,7 @@ from repot.chaos.runner.application import OTHER_TASKS
 from repot.chaos.runner.environment import NOT_SENT, RunEnvironment
 from repot.chaos.runner.evaluate import results_of
 from repot.chaos.runner.observer import Sent
+from repot.chaos.runner.probe import run_command
 from repot.chaos.runner.sender import Sender
 from repot.chaos.runner.time_scale import TimeoutTooShort
 from repot.chaos.scenarios.scenario import LINK_AWAY_S, Needs, Scenario
@@ -32,6 +34,7 @@ from repot.errors import (
     Inconclusive,
     NotApplicable,
 )
+from repot.masking import masked
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -77,6 +80,7 @@ class Load:
         named: whether the user has named them: one that does not apply is an error then.
         every_s: the mean pause between two faults.
         processes: of each worker.
+        ledger: a command that prints the id of a task for each effect that the application has noted; empty for none.
         command: runs it again.
     """
 
@@ -87,6 +91,7 @@ class Load:
     named: bool = False
     every_s: float = 5
     processes: int = 2
+    ledger: str = ""
     command: str = ""
 
     @property
@@ -162,7 +167,7 @@ class _LoadRun:
             self.observer.read_dead_letters(environment.settings.dead_letters_of(queue))
         sent = [*self.observer.sent]
         origin = min((one.at for one in sent), default=begun)
-        results = tuple(results_of(self.observer, origin))
+        results = tuple(results_of(self.observer, origin, ledger=self._ledger()))
         require_total(self.observer, len(sent), results)
         testbed, cell = environment.testbed, environment.case.cell
         return LoadReport(
@@ -174,8 +179,28 @@ class _LoadRun:
             windows=tuple(Window(one.what, one.begun - origin, one.ended - origin) for one in self.windows),
             inapplicable=self.inapplicable,
             notices=tuple(replace(one, at=one.at - origin) for one in self.notices),
-            left=left, untested=self._untested(), command=self.load.command,
+            left=left, untested=self._untested(), command=self.load.command, ledger=str(masked(self.load.ledger)),
         )  # fmt: skip
+
+    def _ledger(self) -> Counter[str]:
+        """Return how many effects the application has noted for each task id.
+
+        Raises:
+            ExperimentFailed: the command fails, or has no id of this load.
+        """
+        if not self.load.ledger:
+            return Counter()
+
+        def failed(why: str) -> ExperimentFailed:
+            message = f"the ledger {self.load.ledger!r} has no effects of this load: {masked(why)}"
+            hint = "It prints a line for each effect: the id of the task that had it, as self.request.id has it."
+            return ExperimentFailed(str(masked(message)), hint=hint)
+
+        noted = Counter(map(str.strip, run_command(self.load.ledger, {}, failed).splitlines()))
+        if not any(noted[one.task] for one in self.observer.followed):
+            why = f"none of its {noted.total()} lines is the id of a task"
+            raise failed(why)
+        return noted
 
     def _untested(self) -> str:
         application = self.environment.testbed.target.application

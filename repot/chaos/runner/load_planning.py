@@ -48,6 +48,7 @@ class LoadOptions:
     sample: Path | None = None
     args: str | None = None
     arguments: str | None = None
+    ledger: str = ""
     rate: float = 20
     for_s: float = 60
     faults: tuple[str, ...] = ()
@@ -96,7 +97,7 @@ def load_plan(given: LoadOptions) -> LoadPlan:
     dispatches, target = _dispatched(app, mix, count, given)
     load = Load(
         dispatches, given.rate, given.for_s, faults, bool(given.faults), given.every_s, given.processes,
-        command=_command(given, profile),
+        given.ledger, _command(given, profile),
     )  # fmt: skip
     case = Case(load.scenario, profile, given.guard)
     return LoadPlan(load, Plan((case,), given.seed, target, dict(brokers), judged=False))
@@ -224,7 +225,7 @@ def _command(given: LoadOptions, profile: Profile) -> str:
     words += [word for task in given.tasks for word in ("--task", task)]
     pairs = (
         ("--sample", given.sample), ("--args", given.args), ("--arguments", given.arguments),
-        ("--rate", f"{given.rate:g}"), ("--for", f"{given.for_s:g}s"),
+        ("--ledger", given.ledger), ("--rate", f"{given.rate:g}"), ("--for", f"{given.for_s:g}s"),
         *(("--fault", name) for name in given.faults),
         ("--faults-every", f"{given.every_s:g}s"), ("--profile", profile.name), ("--profiles", given.profiles_file),
         ("--guard", "" if given.guard else "off"), ("--queues", given.queues), ("--pool", given.pool),
