@@ -148,6 +148,16 @@ def test_the_applications_own_ledger_decides() -> None:
     assert verdicts(found, CHILD) == verdicts(history.results(), CHILD)
 
 
+def test_what_is_in_the_ledger_was_not_lost_with_the_worker() -> None:
+    history = History()
+    for task in ("t0", "t1"):
+        history.send(task)
+        history.deliver(task, task)
+        history.run(task, task, end="")
+    assert {Verdict.LOST} == set(verdicts(history.results()).values())
+    assert {"t0": Verdict.OK, "t1": Verdict.LOST} == verdicts(history.results(ledger={"t0": 1}))
+
+
 def test_work_that_is_sent_again_under_another_id_has_no_second_effect_in_the_ledger() -> None:
     history = History()
     history.send("t0")

@@ -141,7 +141,7 @@ def results_of(
         verdict = Verdict.DUPLICATED if sent.repeats and not measured else judge(
             history, sending=sent.sending, left=sent.task in observer.unfinished, parked=sent.task in parked,
             postponed=sent.task in observer.postponed or bool(effects and counted and observer.postponed),
-            effects=measured,
+            effects=measured, noted=bool(noted and counted),
         )  # fmt: skip
         happened = sum(one.happened for one in counted) if counted else len(history.effects)
         reason = "" if verdict.is_harmless else sent.reason or _failure(grouped.of(sent.task))

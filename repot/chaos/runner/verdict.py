@@ -217,13 +217,14 @@ def judge(
     parked: bool,
     postponed: bool = False,
     effects: Sequence[EffectCount] = (),
+    noted: bool = False,
 ) -> Verdict:
     """Return the verdict on a task without an open run.
 
     `left` is whether the broker may still hold it, `parked` whether a guard parked it or it has a dead letter,
     `postponed` whether it, or what it has sent, is due only after the end, `effects` what a probe counted; without
     one, each run whose function returned is an effect, and one is expected. An effect that a guard found done counts
-    as one.
+    as one. `noted` is whether the application has noted them for this id: then no run needs to have come to its end.
     """
     effects = effects or [EffectCount("", len(history.effects) or int(history.prevented))]
     sent = sending is Sending.ACCEPTED
@@ -231,7 +232,7 @@ def judge(
         return Verdict.UNEXPECTED if sending is Sending.NEVER else Verdict.NEVER_SENT
     if any(one.happened > one.expected for one in effects):
         return Verdict.DUPLICATED
-    if history.completed and all(one.happened == one.expected for one in effects):
+    if (history.completed or noted) and all(one.happened == one.expected for one in effects):
         again = Verdict.REDELIVERED if len(history.deliveries) > 1 else Verdict.OK
         return again if sent else Verdict.RECOVERED
     for holds, verdict in ((parked, Verdict.PARKED), (left, Verdict.LEFT), (postponed, Verdict.POSTPONED)):
