@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -84,25 +86,29 @@ class Chaos:
     the kind that it uses.
     """
 
-    def __init__(self, session: Session, directory: Path, app: str, scenario: str, profile: str, seed: int) -> None:
+    def __init__(
+        self, session: Session, directory: Path, app: str, scenario: str, profile: str, seed: int, node: str
+    ) -> None:
         self._session = session
         self._directory = directory
         self._app = app
         self._scenario = scenario
         self._profile = profile
         self._seed = seed
+        self._node = node
 
     def run(  # noqa: PLR0913 - the options of `repot chaos run`
         self, scenario: str = "", *, task: str = "",
         args: Sequence[Any] | Callable[[], object] = (), kwargs: Mapping[str, Any] | None = None,
         profile: str = "", guard: bool = True, probe: str | Callable[..., object] = "",
         expect: int | Mapping[str, int] | None = None, queues: Sequence[str] = (), pool: str = "",
-        scale: float | None = None, reset: str | Callable[[], object] = "",
+        scale: float | None = None, reset: str | Callable[[], object] = "", into: float = 0,
     ) -> Result:  # fmt: skip
         """Run a task under a scenario and return the result; without a `task`, one of repot's own.
 
         `args` may be a function that makes the arguments of each run: a list, a dictionary of keyword arguments, or a
         tuple of both. `reset` is a command, or a function, that removes what an earlier run left, before each run.
+        `into` is how many seconds the task has run when the fault comes, in scenarios of the phase `running`.
         `guard` is whether guards are active. `probe` is a command that prints the number of effects so far, or a
         function of the root id, the arguments and the keyword arguments that returns it; both may give numbers by
         name. `expect` is how many there are to be, one of each without it. Without a probe an effect is a run whose
@@ -120,13 +126,17 @@ class Chaos:
             make, args = (args, ()) if callable(args) else (None, args)
             made = Target(
                 app, task, tuple(args), dict(kwargs or {}), make, getattr(make, "__qualname__", ""), counted, reset,
-                tuple(queues), pool, scale,
+                tuple(queues), pool, scale, into_s=into,
             )  # fmt: skip
             target = planning.task_of(made) if task else Target()
             name = planning.scenario_called(scenario or self._scenario).name
             profile = profile or self._profile or planning.profile_for(app)
             plan = planning.plan(names=[name], profiles=[profile], guards=[guard], target=target, seed=self._seed)
-            return self._session.perform(plan.cases[0], target, seed=self._seed, directory=self._directory)
+            result = self._session.perform(plan.cases[0], target, seed=self._seed, directory=self._directory)
+            if any(map(callable, (make, probe, reset))):
+                # no option of a command names a function of the test
+                result = replace(result, command=shlex.join(["pytest", self._node, "--repot-seed", str(self._seed)]))
+            return result
 
     def survives(self, scenario: str = "", **options: Any) -> Result:  # noqa: ANN401 - those of `run`
         """Run a task under a scenario; return the result if its verdict is not bad.

@@ -92,7 +92,8 @@ def chaos(request: pytest.FixtureRequest, _repot_session: Session, tmp_path: Pat
 
     choice = getattr(request, "param", None) or _Choice()
     app = _marked(request.node, "chaos_app") or [request.config.getini("repot_chaos_app")]
-    return Chaos(_repot_session, tmp_path / "chaos", app[0], choice.scenario, choice.profile, _seed(request.config))
+    seed, node = _seed(request.config), request.node.nodeid
+    return Chaos(_repot_session, tmp_path / "chaos", app[0], choice.scenario, choice.profile, seed, node)
 
 
 def _marked(node: pytest.Item | pytest.Collector, name: str) -> list[str]:

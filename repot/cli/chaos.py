@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from repot.cli.chaos_load import load, profile_names, sample
+from repot.cli.durations import seconds
 from repot.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
@@ -111,7 +112,9 @@ def explain(name: str) -> None:
     type=click.Choice(list(_GUARDS)),
     help="Run with repot's idempotency guard on, off, or both.  [default: both; on with --app]",
 )
-@click.option("--app", "app_name", metavar="APP", help="Your Celery application, as for `celery -A`; requires --task.")
+@click.option(
+    "--app", "-A", "app_name", metavar="APP", help="Your Celery application, as for `celery -A`; requires --task."
+)
 @click.option("--task", "task_name", metavar="NAME", help="The name of your task under test.")
 @click.option(
     "--args",
@@ -132,6 +135,8 @@ def explain(name: str) -> None:
     "`celery worker -Q`. [default: those that are declared, and those that tasks are routed to]")  # fmt: skip
 @click.option("--pool", default="", metavar="NAME", help="The pool of your workers, as for `celery "
     "worker --pool`: prefork, threads, solo, gevent, eventlet. [default: your application's worker_pool]")  # fmt: skip
+@click.option("--into", "into_s", callback=seconds, metavar="TIME", help="How long the task has run when the fault "
+    "comes, in scenarios of the phase `running`. [default: its function begins]")  # fmt: skip
 @click.option("--scale", type=click.FloatRange(min=1), metavar="N", help="Divide the times of your settings by N; 1 "
     "leaves them as they are. [default: so that an incident takes seconds, and a run that is shorter than your "
     "visibility timeout stays shorter]")  # fmt: skip
@@ -171,6 +176,7 @@ def run(  # noqa: PLR0913 - one for each option
     expect: str | None,
     reset: str | None,
     pool: str,
+    into_s: float | None,
     scale: float | None,
     urls: tuple[str, ...],
     hosts: tuple[str, ...],
@@ -216,6 +222,7 @@ def run(  # noqa: PLR0913 - one for each option
                 pool=pool,
                 scale=scale,
                 same_ids=same_ids,
+                into_s=into_s,
             )
         ),
         brokers=planning.external(urls, hosts),

@@ -33,7 +33,7 @@ def _fault_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]
 
 
 @click.command()
-@click.option("--app", required=True, metavar="APP", help="Your Celery application, as for `celery -A`.")
+@click.option("--app", "-A", required=True, metavar="APP", help="Your Celery application, as for `celery -A`.")
 @click.option("--task", "tasks", multiple=True, metavar="NAME[=WEIGHT]", help="A task of the mix; may be repeated. "
     "A weight of 3 sends it three times as often as one without.")  # fmt: skip
 @click.option("--args", metavar="JSON", help="The arguments of each message: a JSON list, or an object by name.")
@@ -151,6 +151,8 @@ def _print(report: LoadReport) -> None:
         echo(line)
     for one in report.examples:
         echo(_example(report, one))
+    if more := len(report.bad) - len(report.examples):
+        echo(f"and {more} more: --json has all")
     if report.bad:
         echo(f"run it again: {report.command}")
 

@@ -212,7 +212,8 @@ def _unexpected(console: Console, result: Result) -> None:
             reason = f": {one.reason}" if one.reason else ""
             text = readable(f"{one.name or one.role} {one.verdict.value}{reason}")
             console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
-    console.print(Padding(Text(readable(result.command), style="dim"), (0, 0, 0, 2), expand=False))
+    # one line, so that it can be copied
+    console.print(Text(f"  {readable(result.command)}", style="dim"), soft_wrap=True)
 
 
 def _table(*heads: str) -> Table:
@@ -232,7 +233,8 @@ def _in_brief(result: Result | Unmeasured) -> str:
     from repot.chaos.report.result import Unmeasured
 
     if isinstance(result, Unmeasured):
-        return f"no verdict: {result.why}" if result.failed else f"not applicable: {result.why}"
+        why = result.why.partition("\n")[0]
+        return f"no verdict: {why}" if result.failed else f"not applicable: {why}"
     after = result.times.redelivered
     again = f", again after {after:.2f} s" if after is not None else ""
     return f"{result.verdict}{again}{'' if result.as_expected else '  NOT AS EXPECTED'}"

@@ -66,7 +66,7 @@ RABBITMQ = Executable(
 )
 TOXIPROXY = Executable(
     ("toxiproxy-server",),
-    debian="`make setup` in repot's repository; or with Go: GOBIN=$PWD go install "
+    debian="`make setup` in repot's repository, and its .tools on PATH; or with Go: GOBIN=$PWD go install "
     "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0 && sudo mv server /usr/local/bin/toxiproxy-server",
     macos="brew install shopify/shopify/toxiproxy",
     docker="docker create --name t ghcr.io/shopify/toxiproxy:2.12.0 && "

@@ -160,6 +160,40 @@ def test_no_step_waits_for_a_reservation_that_the_prefetch_rules_out(directory: 
     assert [] == ledger(directory, task.partition(".")[0])
 
 
+#: How long the task has run when its worker is killed, and what is true then.
+INTO = {"its function begins": ((), "redelivered"), "it has its lock": (("--into", "0.5s"), "lost")}
+
+
+@pytest.mark.parametrize("when", INTO)
+def test_a_worker_is_killed_in_the_middle_of_a_function(directory: Path, when: str) -> None:
+    """A lock that is left behind is not seen at the first line; the second run returns without its work."""
+    options, verdict = INTO[when]
+    counts = ("--probe", "sh -c 'cat locks.ledger 2>/dev/null | wc -l'", "--expect", "1")
+    found = run(directory, "killed-running", "locks.reserve", "--args", '["o"]', *options, *counts, profile="amqp-late")
+    assert verdict == found.verdict, found.talk
+    assert ["reserved o"] * (verdict != "lost") == ledger(directory, "locks")
+
+
+def test_the_task_ended_before_it_had_run_for_so_long(directory: Path) -> None:
+    found = run(directory, "killed-running", "etl.load", "--args", "[1]", "--into", "20s")
+    assert "the task ended before it had run for 20 s" == found.verdict
+
+
+def test_a_retry_without_a_countdown_of_its_own_comes_within_the_experiment(directory: Path) -> None:
+    """With repot's settings a worker sends a task again whose process was killed, after its default delay of 180 s."""
+    found = run(directory, "child-killed", "etl.load", "--args", "[1]", profile="redis-hardened")
+    assert "redelivered" == found.verdict, found.talk
+    assert ["load 1"] == ledger(directory, "etl")
+    scaled = {one["name"]: (one["own_s"], one["used_s"]) for one in found.data["results"][0]["scaled"]}
+    assert (180, 1) == scaled["default_retry_delay"]
+
+
+def test_a_task_that_is_to_run_again_after_the_experiment_has_no_verdict(directory: Path) -> None:
+    found = run(directory, "no-fault", "etl.tomorrow", "--args", "[1]")
+    assert "the task is to run again in" in found.verdict
+    assert 1 == found.code
+
+
 def test_an_application_has_a_virtual_host_of_its_own_on_an_external_rabbitmq(
     directory: Path, rabbitmq: Server
 ) -> None:

@@ -117,6 +117,10 @@ def again(self, row):
 def soon(row):
     load.apply_async((row,), countdown=12)
 
+@app.task(name="etl.tomorrow", bind=True)
+def tomorrow(self, row):
+    raise self.retry(countdown=86400)
+
 @app.task(name="etl.long", acks_late=True)
 def long(seconds):
     time.sleep(seconds)
@@ -198,7 +202,30 @@ def take(order):
 """
 )
 
+#: A lock that a run leaves behind if it is killed: the next one returns without the work.
+LOCKS = (
+    _LEDGER
+    + """
+import time
+from celery import Celery
+
+app = Celery("locks", broker="redis://127.0.0.1:1/0")
+app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True, worker_prefetch_multiplier=1)
+
+@app.task(name="locks.reserve")
+def reserve(order):
+    lock = LEDGER.with_suffix(f".{order}.lock")
+    if lock.exists():
+        return "another run has it"
+    lock.touch()
+    time.sleep(1.5)
+    note("reserved", order)
+    lock.unlink()
+"""
+)
+
 APPS = {
+    "locks": LOCKS,
     "llm": LLM,
     "etl": ETL,
     "hasty": ETL.replace('"etl', '"hasty') + "app.conf.broker_transport_options = {'visibility_timeout': 10}\n",

@@ -247,8 +247,31 @@ def test_arguments_are_json(text: str) -> None:
         planning.target(planning.Options("repot.worker.app", "repot.run", text))
 
 
+@pytest.mark.parametrize("text", ["[1, 2, 3]", '{"order": 7}'])
+def test_arguments_that_the_task_does_not_take_are_refused(text: str) -> None:
+    """A producer gets the same error from `apply_async`."""
+    with pytest.raises(ConfigInvalid, match=r"the arguments of repot.run do not fit: .*(argument)"):
+        planning.target(planning.Options("repot.worker.app", "repot.run", text))
+
+
+def test_a_function_for_arguments_is_found_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "orders_of_this_directory.py").write_text("def new(): return [7]\n")
+    monkeypatch.chdir(tmp_path)
+    assert [7] == planning.function("orders_of_this_directory:new")()
+
+
+def test_a_fault_in_the_middle_of_a_run_needs_a_scenario_that_meets_a_run() -> None:
+    target = planning.target(planning.Options("repot.worker.app", "repot.run", into_s=2))
+    assert "--into 2s" in target.options
+    with pytest.raises(ConfigInvalid, match="--into 2s: no fault of killed-received meets a task that runs"):
+        planning.plan(names=("killed-received",), target=target)
+    assert planning.plan(names=("killed-received@running", "killed-received"), target=target).cases
+
+
 @pytest.mark.parametrize(
-    ("text", "args", "kwargs"), [("[1, 2]", (1, 2), {}), ('{"a": 7}', (), {"a": 7}), (None, (), {})]
+    ("text", "args", "kwargs"), [("[1, 2]", (1, 2), {}), ('{"seconds": 7}', (), {"seconds": 7}), (None, (), {})]
 )
 def test_arguments_are_given_by_place_or_by_name(
     text: str | None, args: tuple[int, ...], kwargs: dict[str, int]

@@ -40,11 +40,9 @@ def describe(result: Result) -> str:
     ]
     for name, one in zip(names(result.task_results), result.task_results, strict=True):
         error, reason = f", {one.error}" if one.error else "", f"; {one.reason}" if one.reason else ""
-        what = f" {one.name}" if one.name else ""
         happened = f"deliveries {len(one.history.deliveries)}, runs {len(one.history.runs)}, effects {one.effects_text}"
         lines.append(
-            f"{name}{what} {one.history.task}: {one.verdict.value}; {one.sending.value} when sent{error}; "
-            f"{happened}{reason}"
+            f"{name} {one.history.task}: {one.verdict.value}; {one.sending.value} when sent{error}; {happened}{reason}"
         )
     lines += [f"fault: {one.what}, {one.begun:.2f} s to {one.ended:.2f} s" for one in result.windows]
     for what, seconds in (("detected", times.detected), ("redelivered", times.redelivered), ("steady", times.steady)):

@@ -69,7 +69,10 @@ class LoadReport:
         """Return what was counted as an effect, as a sentence."""
         if self.ledger:
             return f"Effects were counted by {self.ledger}; of tasks that are not in it, runs whose function returned."
-        return "Only runs were counted: an effect is a run whose function returned."
+        return (
+            "Only runs were counted: what they did or left out is not seen. --ledger takes your application's own word "
+            "for it."
+        )
 
     def of_role(self, role: str) -> tuple[TaskResult, ...]:
         """Return the results of the tasks of a role."""

@@ -79,7 +79,8 @@ def _result(campaign: Campaign, rule: int, summary: CellSummary, name: str, runs
     cell, (file, line) = summary.cell, campaign.places[name]
     often = f" in {len(runs)} of {len(summary.results)} runs" if len(summary.results) > 1 else ""
     verdicts = " or ".join(sorted({one.verdict.value for one in runs}))
-    reasons = "".join(f"; {reason}" for reason in sorted({one.reason for one in runs} - {""}))
+    effects = {f"effects {one.effects_text}" for one in runs if one.counted}
+    reasons = "".join(f"; {text}" for text in sorted({*effects, *(one.reason for one in runs)} - {""}))
     where = f"{cell.scenario} under {cell.profile}{' with the guard' if cell.guard else ''}"
     again = summary.unexpected[0].command
     return {

@@ -41,12 +41,13 @@ def picture(result: Result) -> Picture:
 
 
 def names(task_results: Sequence[TaskResult]) -> tuple[str, ...]:
-    """Return a name for each task: its role, with a number where several tasks share the role."""
-    total, seen = Counter(task.role for task in task_results), Counter[str]()
+    """Return a name for each task: its own where it is a child, or its role; with a number where several share it."""
+    labels = [f"{task.role} {task.name}".strip() for task in task_results]
+    total, seen = Counter(labels), Counter[str]()
     found = []
-    for task in task_results:
-        seen[task.role] += 1
-        found.append(f"{task.role} {seen[task.role]}" if total[task.role] > 1 else task.role)
+    for label in labels:
+        seen[label] += 1
+        found.append(f"{label} {seen[label]}" if total[label] > 1 else label)
     return tuple(found)
 
 

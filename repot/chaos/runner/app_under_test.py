@@ -44,6 +44,7 @@ class AppConfig:
         queues: what the workers of a user's application consume; Celery declares those that the application only uses.
         idle: a queue of the experiment's, for a worker that does not consume yet.
         pool: of the workers.
+        retry_delay_s: what a retry without a countdown of its own waits for at most; None as the tasks state it.
         keeps_backend: results are stored where the application stores them.
     """
 
@@ -54,6 +55,7 @@ class AppConfig:
     idle: str = ""
     pool: str = PREFORK
     keeps_backend: bool = False
+    retry_delay_s: float | None = None
 
     def write(self, journal: Path) -> None:
         """Write it to a file beside the journal, for the workers."""
@@ -95,7 +97,7 @@ class AppConfig:
             app.conf.update(shared_settings(load_app(self.app)))
         if role is Role.WORKER and settings.journal:
             record(settings.journal)
-            install_task_hooks(settings.journal)
+            install_task_hooks(settings.journal, self.retry_delay_s)
         forget_servers(app)
         require_own_broker(app, settings)
         if self.app:

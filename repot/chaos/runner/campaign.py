@@ -299,7 +299,7 @@ def require_measured(campaign: Campaign) -> None:
     failed = [f"{one.cell.name}: {one.why}" for one in campaign.unmeasured if one.failed]
     if failed:
         message = f"{len(failed)} cases have no verdict:\n" + "\n".join(failed)
-        raise ExperimentFailed(message, hint="Is the machine too busy for the scaled times? Then try --jobs 2.")
+        raise ExperimentFailed(message)
 
 
 def require_expected(campaign: Campaign) -> None:

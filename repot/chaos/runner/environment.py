@@ -24,7 +24,7 @@ from repot.chaos.runner.application import Application
 from repot.chaos.runner.observer import UNDER_TEST, Observer, Sent
 from repot.chaos.runner.proxies import Proxy
 from repot.chaos.runner.target_task import companion
-from repot.chaos.runner.time_scale import counts_run_time
+from repot.chaos.runner.time_scale import RETRY_DELAY, counts_run_time
 from repot.chaos.runner.verdict import Sending
 from repot.chaos.runner.worker_process import WorkerProcess
 from repot.chaos.runner.workers import start_worker
@@ -115,7 +115,7 @@ class RunEnvironment:
         self.app_config = AppConfig(
             testbed.target.app, case.profile.bare(self.settings, scaled=self.times.is_scaled),
             test_broker.transport_options(self.name),
-            self.queues, self.idle, self.pool, self.keeps_backend,
+            self.queues, self.idle, self.pool, self.keeps_backend, self.times.used.get(RETRY_DELAY),
         )  # fmt: skip
         self.app_config.write(self.journal.path)
         # a long timeout, unlike the workers': the experiment's own messages must not fail or be sent twice
@@ -124,7 +124,7 @@ class RunEnvironment:
 
     def _worker_settings(self) -> WorkerSettings:
         testbed, profile = self.testbed, self.case.profile
-        times = dict(self.times.used)
+        times = {name: value for name, value in self.times.used.items() if name != RETRY_DELAY}
         if self.runs_in_main_thread:
             times["heartbeat"] = _SOLO_HEARTBEAT_S
         return profile.worker_settings(

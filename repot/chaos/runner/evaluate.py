@@ -188,7 +188,7 @@ def _times(observer: Observer, observed: Observation, under_test: TaskResult, no
     silent_since = observed.windows[-1].ended if observed.windows and observed.stills_worker else observed.fault_at
     return Times(
         detected=detected[0] - since if detected else None,
-        redelivered=deliveries[1].at - since if deliveries[1:] else None,
+        redelivered=next((one.at - since for one in deliveries[1:] if one.at >= since), None),
         steady=steady,
         silent=0 if silent_since is None else silence(observer, observed.target, silent_since),
     )

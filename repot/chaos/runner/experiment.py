@@ -34,7 +34,7 @@ from repot.chaos.runner.application import GREEN
 from repot.chaos.runner.environment import NOT_SENT, STEP_WITHIN_S, RunEnvironment
 from repot.chaos.runner.evaluate import Observation, evaluate, silence
 from repot.chaos.runner.observer import POLL_S
-from repot.chaos.runner.time_scale import TimeoutTooShort
+from repot.chaos.runner.time_scale import RETRY_DELAY, TimeoutTooShort
 from repot.chaos.runner.verdict import Sending, task_history
 from repot.chaos.scenarios.scenario import Needs
 from repot.chaos.scenarios.scenario import SendTime as When
@@ -100,7 +100,7 @@ def _perform(case: Case, testbed: Testbed, times: TimeScale, attempt: int) -> Re
             return _Experiment(RunEnvironment(case, testbed, stack, times, attempt)).perform()
         except (DeadlineExceeded, BrokerUnreachable) as error:
             message = f"{case.name}: {error.message}"
-            raise ExperimentFailed(message, hint=error.hint) from error
+            raise ExperimentFailed(message, hint=error.hint or _BUSY) from error
         except NOT_SENT as error:
             message = f"{case.name}: a server refused a message of the experiment: {error}"
             raise ExperimentFailed(message) from error
@@ -150,11 +150,20 @@ class _Experiment:
             left=left,
             steady_at=steady_at,
             stills_worker=scenario.stills_worker,
-            scaled=self.environment.times.shown(),
+            scaled=tuple(one for one in self.environment.times.shown() if one.name != RETRY_DELAY or self._has_retried),
             effects=self._effects_since(before),
         )
         self._require_timely_release()
+        if task in self.observer.postponed:
+            due_s = self.observer.due_s(task)
+            message = f"{self.case.name}: the task is to run again in {due_s:.0f} s, after the end of the experiment"
+            hint = "What comes then is not tested: give it a shorter countdown where it is tested."
+            raise Inconclusive(message, hint=hint)
         return evaluate(self.case, self.observer, observed, self.testbed, took_s=monotonic() - self.begun)
+
+    @property
+    def _has_retried(self) -> bool:
+        return any(one.kind == STARTED and one.details["retries"] for one in self.observer.events)
 
     def _effects_since(self, before: Mapping[str, int]) -> tuple[EffectCount, ...]:
         """Return the effects of the task under test that its probe counts; nothing without a probe.
@@ -345,6 +354,9 @@ class _Experiment:
                 )
         if scenario.phase is Phase.BEFORE_ACK:
             self._await_pause()
+        if self.testbed.target.into_s and scenario.phase is Phase.RUNNING and scenario.fault:
+            release()
+            self._await_into(self.testbed.target.into_s)
         self._require_first_delivery()
         if scenario.phase and not scenario.fault and self.testbed.target.app:
             self._outlast_timeout()
@@ -360,6 +372,22 @@ class _Experiment:
         if broker_is_target:
             # a worker takes seconds to end after a fatal error, and answers nothing meanwhile
             self.environment.start_control_consumer(meanwhile=self._restart_ended_workers)
+
+    def _await_into(self, into_s: float) -> None:
+        """Let the task under test run for so long.
+
+        Raises:
+            NotApplicable: it has ended before.
+        """
+        task, end = self.observer.task_under_test.task, monotonic() + into_s
+
+        def is_there() -> bool:
+            if any(self.observer.events_of(ENDED, self.environment.target.name, task)):
+                message = f"the task ended before it had run for {into_s:g} s"
+                raise NotApplicable(message)
+            return monotonic() >= end
+
+        wait_until(is_there, within_s=into_s + STEP_WITHIN_S, what=f"the task has run for {into_s:g} s", poll_s=0.02)
 
     def _require_first_delivery(self) -> None:
         """Refuse to inject the fault into a task that the broker has delivered again before, by its own timeout.

@@ -195,7 +195,7 @@ def _dispatched(app: Celery, mix: Mix, count: int, given: LoadOptions) -> tuple[
     calls = mix.draw(count, Random(f"{given.seed}/mix"))  # noqa: S311 - repeatable
     routes = []
     for one in calls:
-        planning.require_encodable(app, one.task, one.args, one.kwargs)
+        planning.require_sendable(app, one.task, one.args, one.kwargs)
         routes.append(sending(app, one.task, one.args, one.kwargs))
     queues = tuple(name for name in given.queues.split(",") if name)
     consumed = queues or tuple(dict.fromkeys((*(queue for queue, _ in routes), *queues_of(app))))

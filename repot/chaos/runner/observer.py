@@ -240,6 +240,10 @@ class Observer:
                 due.pop(one.task, None)
         return due
 
+    def due_s(self, task: str) -> float:
+        """Return in how many seconds a postponed task is to be run."""
+        return self._due().get(task, 0) - monotonic()
+
     def wait_s(self) -> float:
         """Return the longest countdown of a task of the application that ends within the experiment."""
         tasks = {one.task for one in self.followed if one.role in (UNDER_TEST, CHILD, LOAD)}

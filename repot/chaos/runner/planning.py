@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+from celery.utils.imports import cwd_in_path
 from kombu.serialization import dumps
 from kombu.utils.imports import symbol_by_name
 
@@ -77,6 +78,9 @@ def plan(
     if target.app:
         chosen = _fitting(target.app, chosen, named=bool(profiles or mine))
     scenarios = _scenarios(names)
+    if target.into_s and not any(one.phase is Phase.RUNNING and one.fault for one in scenarios):
+        message = f"--into {target.into_s:g}s: no fault of {', '.join(names)} meets a task that runs"
+        raise ConfigInvalid(message, hint="Name such a scenario, as killed-running, or NAME@running.")
     if brokers:
         scenarios = harmless(scenarios, names)
     wanted = tuple(guards) if guards is not None else ((True,) if target.app else (False, True))
@@ -173,6 +177,7 @@ class Options:
     pool: str = ""
     scale: float | None = None
     same_ids: bool = False
+    into_s: float | None = None
 
 
 def target(given: Options) -> Target:
@@ -193,7 +198,7 @@ def target(given: Options) -> Target:
         raise ConfigInvalid(message, hint="Name the task under test, as in --task shop.tasks.charge.")
     if given.expect and not given.probe:
         message = "--expect without --probe"
-        raise ConfigInvalid(message, hint="Only a probe counts effects by name: name a command that prints them.")
+        raise ConfigInvalid(message, hint="Only a probe counts effects: name a command that prints how many there are.")
     if given.args and given.arguments:
         message = "--args and --arguments together"
         raise ConfigInvalid(message, hint="--args has fixed arguments; --arguments names a function that makes them.")
@@ -207,6 +212,7 @@ def target(given: Options) -> Target:
         pool=given.pool,
         scale=given.scale,
         same_ids=given.same_ids,
+        into_s=given.into_s or 0,
     )  # fmt: skip
     return task_of(made)
 
@@ -225,7 +231,7 @@ def task_of(made: Target) -> Target:
     if made.made_by and made.make is None:
         made = replace(made, make=function(made.made_by))
     tried = made.with_arguments()
-    require_encodable(found, made.task, tried.args, tried.kwargs)
+    require_sendable(found, made.task, tried.args, tried.kwargs)
     application = inspect(found, made.task, tried.args, dict(tried.kwargs), made.queues, made.pool)
     made = replace(made, application=application)
     # a wrong probe fails now, not after a minute
@@ -245,19 +251,27 @@ def require_tasks(app: Celery, tasks: Iterable[str]) -> None:
             raise _unknown(names, what="task", name=task)
 
 
-def require_encodable(app: Celery, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse arguments that the task's serializer does not take: no broker would ever get the message.
+def require_sendable(app: Celery, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments that the task or its serializer does not take: no broker would ever get the message.
 
     Raises:
-        ConfigInvalid: names the serializer, and what it does not take.
+        ConfigInvalid: names what is missing or too much; or the serializer, and what it does not take.
     """
+    hint = "A producer would get this error as well; nothing would be sent."
+    if app.tasks[task].typing:
+        # as `Task.apply_async` does
+        try:
+            app.tasks[task].__header__(*args, **kwargs)  # type: ignore[attr-defined] # not in the stubs
+        except TypeError as error:
+            message = f"the arguments of {task} do not fit: {error}"
+            raise ConfigInvalid(message, hint=f"{hint} --args or --arguments gives them.") from error
     serializer = app.tasks[task].serializer or app.conf.task_serializer
     try:
         dumps((args, dict(kwargs)), serializer=serializer)
     except Exception as error:
         # any exception of a serializer that the application registered
         message = f"the arguments of {task} cannot be encoded as {serializer}: {masked(str(error))}"
-        raise ConfigInvalid(message, hint="A producer would get this error as well; nothing would be sent.") from error
+        raise ConfigInvalid(message, hint=hint) from error
 
 
 def function(name: str) -> Callable[[], object]:
@@ -267,11 +281,15 @@ def function(name: str) -> Callable[[], object]:
         ConfigInvalid: no such function exists.
     """
     try:
-        found = symbol_by_name(name)
+        # as for --app: from the current directory
+        with cwd_in_path():
+            found = symbol_by_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         message = f"--arguments {name} was not found: {error}"
         raise ConfigInvalid(
-            message, hint="Name a module and a function in it, as in --arguments shop.chaos:order."
+            message,
+            hint="Name a module of this directory or of the path, and a function in it, as in --arguments "
+            "shop.chaos:order.",
         ) from error
     if not callable(found):
         message = f"--arguments {name} is a {type(found).__name__}, not a function"

@@ -43,6 +43,7 @@ class Target:
         pool: of the application's workers, if the user has named it.
         scale: by how much the times of settings are divided; None for a factor that fits each experiment.
         application: what the user's application keeps in experiments; None for repot's own task.
+        into_s: how long the task has run when the fault comes, in scenarios of the phase `running`.
         same_ids: the seed and the case decide the task ids, so a second run sends the same ones.
     """
 
@@ -59,6 +60,7 @@ class Target:
     scale: float | None = None
     application: Application | None = None
     same_ids: bool = False
+    into_s: float = 0
 
     def times(self, profile: Profile) -> TimeScale:
         """Return how the times of settings are scaled under a profile."""
@@ -86,6 +88,7 @@ class Target:
         words += ["--queues", ",".join(self.queues)] if self.queues else []
         words += ["--pool", self.pool] if self.pool else []
         words += ["--scale", f"{self.scale:g}"] if self.scale else []
+        words += ["--into", f"{self.into_s:g}s"] if self.into_s else []
         words += self.probe.options if self.probe else []
         words += ["--reset", self.reset] if isinstance(self.reset, str) and self.reset else []
         return shlex.join([*task, *words])

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 _REPLACING = "celery.accumulate"
 
 
-def install_task_hooks(path: Path) -> None:
-    """Wrap the tasks of every worker that this process creates from now on.
+def install_task_hooks(path: Path, retry_delay_s: float | None) -> None:
+    """Wrap the tasks of every worker that this process creates from now on; their retries wait no longer than so.
 
     A guard claims its lease before the body starts and records success after the body has returned: at
     the failpoint `RUNNING` the task has its lease, at `AFTER_EFFECT` its success is not recorded yet.
     """
-    hooks = _TaskHooks(Journal(path))
+    hooks = _TaskHooks(Journal(path), retry_delay_s)
     # at worker_init the tasks are registered, and no pool process has copied them
     signals.worker_init.connect(hooks.install, weak=False, dispatch_uid="repot-task-hooks")
 
 
 class _TaskHooks:
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, journal: Journal, retry_delay_s: float | None) -> None:
+        self._journal, self._retry_delay_s = journal, retry_delay_s
         self._failpoints = Failpoints(journal)
         self._running: set[str] = set()
 
@@ -42,6 +42,8 @@ class _TaskHooks:
         for name, task in sender.app.tasks.items():
             if name == _REPLACING or not name.startswith(OTHER_TASKS):
                 wrap_run(task, partial(self._wrapped, task))
+                if self._retry_delay_s is not None and task.default_retry_delay:
+                    task.default_retry_delay = min(task.default_retry_delay, self._retry_delay_s)
 
     def _wrapped(self, task: Any, body: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ANN401
         @wraps(body)

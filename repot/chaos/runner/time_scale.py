@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport.redis import Channel
 
 from repot.chaos.report.result import ScaledTime
+from repot.chaos.runner.application import OTHER_TASKS
 from repot.chaos.runner.observer import SETTLED_WITHIN_S
 from repot.chaos.scenarios.profiles import SCALED
 from repot.config import celery_config, entries
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
 
 _TIMEOUT, _HEARTBEAT = "visibility_timeout", "heartbeat"
+#: An option of tasks, and not a setting: of all tasks of the application the longest.
+RETRY_DELAY = "default_retry_delay"
+#: What a retry without a countdown of its own waits for in an experiment, in seconds.
+_RETRY_DELAY_S = 1
 #: Not a setting of Celery's.
 _OF_THE_GUARD = {"lease"}
 #: kombu looks for overdue messages about so often.
@@ -70,8 +75,12 @@ class TimeScale:
     @classmethod
     def of(cls, profile: Profile, app: Celery, factor: float | None) -> TimeScale:
         """Return the times of a user's application, divided by `factor`, but no shorter than in other experiments."""
-        own = _own_times(profile, app)
-        shortest = {name: max(least, own.get(name, least) / factor if factor else 0) for name, least in SCALED.items()}
+        own, least_of = _own_times(profile, app), dict(SCALED)
+        if delay_s := _retry_delay_s(app):
+            own[RETRY_DELAY], least_of[RETRY_DELAY] = delay_s, _RETRY_DELAY_S
+        shortest = {
+            name: max(least, own.get(name, least) / factor if factor else 0) for name, least in least_of.items()
+        }
         used = {name: ceil(min(own.get(name, least), least)) for name, least in shortest.items()}
         return cls(own, used, is_scaled=factor != 1)
 
@@ -139,6 +148,12 @@ class TimeScale:
     @property
     def _is_shortened(self) -> bool:
         return self.timeout_s < self.own.get(_TIMEOUT, 0)
+
+
+def _retry_delay_s(app: Celery) -> float:
+    """Return the longest delay of a retry that states none."""
+    own = (task for name, task in app.tasks.items() if not name.startswith(OTHER_TASKS))
+    return max((float(task.default_retry_delay or 0) for task in own), default=0)
 
 
 def counts_run_time(settings: WorkerSettings, profile: Profile) -> bool:
