@@ -154,12 +154,21 @@ class _Experiment:
             effects=self._effects_since(before),
         )
         self._require_timely_release()
+        self._require_end()
+        return evaluate(self.case, self.observer, observed, self.testbed, took_s=monotonic() - self.begun)
+
+    def _require_end(self) -> None:
+        """Refuse a verdict on a task that is to run again only after the experiment: what it does then is not seen.
+
+        Raises:
+            Inconclusive: says when it is to run.
+        """
+        task = self.observer.task_under_test.task
         if task in self.observer.postponed:
             due_s = self.observer.due_s(task)
             message = f"{self.case.name}: the task is to run again in {due_s:.0f} s, after the end of the experiment"
             hint = "What comes then is not tested: give it a shorter countdown where it is tested."
             raise Inconclusive(message, hint=hint)
-        return evaluate(self.case, self.observer, observed, self.testbed, took_s=monotonic() - self.begun)
 
     @property
     def _has_retried(self) -> bool:
