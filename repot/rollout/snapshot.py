@@ -55,7 +55,9 @@ def snapshot(
         "controller": described(holder) if holder else None,
         "beat": described(beat) if beat else None,
         # what was seen in another state says nothing of this one
-        "look": asdict(look) | {"age_s": now - look.at} if look and look.generation == record.generation else None,
+        "look": asdict(look) | {"age_s": _age_s(now, look.at)}
+        if look and look.generation == record.generation
+        else None,
         "judged": _judged(rollout.observations, step, phase, now),
         "depths": {side: depths.get(side) for side in Side},
         **_counted(rollout, history, depths, is_over=phase.is_over),
@@ -67,7 +69,7 @@ def snapshot(
                 "side": one.side,
                 "phase": one.phase,
                 "queues": list(one.queues),
-                "age_s": now - one.reported_at,
+                "age_s": _age_s(now, one.reported_at),
             }
             for one in rollout.tally.workers()
         ],
@@ -75,6 +77,11 @@ def snapshot(
     }
     # reasons of people, and what servers answered, go to the page and into reports
     return cast("dict[str, Any]", masked(shown))
+
+
+def _age_s(now: float, at: float) -> float:
+    """Return how old a record is; it may have been written after the clock was read."""
+    return max(0.0, now - at)
 
 
 def _plan(rollout: Rollout) -> Plan | None:
