@@ -212,7 +212,7 @@ def _unexpected(console: Console, result: Result) -> None:
             reason = f": {one.reason}" if one.reason else ""
             text = readable(f"{one.name or one.role} {one.verdict.value}{reason}")
             console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
-    # one line, so that it can be copied
+    # one line, to be copied
     console.print(Text(f"  {readable(result.command)}", style="dim"), soft_wrap=True)
 
 
