@@ -298,9 +298,10 @@ def test_the_environment_names_the_management_api_of_an_external_broker(director
     assert "leave nothing to run" in found.stderr
 
 
+ORDER = ("--task", "shop.charge", "--args", '["order-7"]')
 ERRORS = {
     "an adopted one with Celery's settings": (
-        2, ("--app", "adopted:app", "--task", "shop.charge", "--profile", "redis-stock"), "calls repot.configure",
+        2, ("--app", "adopted:app", *ORDER, "--profile", "redis-stock"), "calls repot.configure",
     ),
     "no such task": (2, ("--app", "shop:app", "--task", "shop.chrage"), "Did you mean shop.charge"),
     "no such module": (6, ("--app", "shpo:app", "--task", "shop.charge"), "no module named 'shpo'"),
@@ -308,8 +309,9 @@ ERRORS = {
     "no task": (2, ("--app", "shop:app"), "--app without --task"),
     "no application": (2, ("--task", "shop.charge"), "--task without --app"),
     "arguments that are not JSON": (2, (*SHOP, "--args", "[1"), "--args is not JSON"),
-    "a probe that fails": (1, (*SHOP, "--probe", "false"), "the probe 'false'"),
-    "a probe that counts nothing": (1, (*SHOP, "--probe", "ls"), "the probe 'ls'"),
+    "arguments that the task does not take": (2, SHOP, "the arguments of shop.charge do not fit"),
+    "a probe that fails": (1, ("--app", "shop:app", *ORDER, "--probe", "false"), "the probe 'false'"),
+    "a probe that counts nothing": (1, ("--app", "shop:app", *ORDER, "--probe", "ls"), "the probe 'ls'"),
     "a broker that does not answer": (3, ("--broker-url", f"redis://:{PLANTED}@127.0.0.1:1/0"), "did not answer"),
 }  # fmt: skip
 
