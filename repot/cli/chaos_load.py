@@ -136,7 +136,8 @@ def sample(*, app: str, queues: tuple[str, ...], count: int) -> None:
 
 
 def _print(report: LoadReport) -> None:
-    from repot.chaos.report.load_report import CHILD, LOAD, STRANGER, sums_text
+    from repot.chaos.report.load_report import sums_text
+    from repot.chaos.report.result import CHILD, LOAD, STRANGER
 
     echo(report.measure)
     echo("\n".join(_table(report)))
@@ -180,7 +181,7 @@ def _example(report: LoadReport, one: TaskResult) -> str:
 
 
 def _table(report: LoadReport) -> list[str]:
-    from repot.chaos.report.load_report import LOAD
+    from repot.chaos.report.result import LOAD
     from repot.chaos.runner.verdict import Verdict
     from repot.cli.columns import columns
 

@@ -355,6 +355,8 @@ def test_functions_make_arguments_and_remove_what_an_earlier_run_left(pytester: 
         import pytest
         from etl import LEDGER
 
+        NODE = "'test_functions_make_arguments_and_remove_what_an_earlier_run_left.py::test_it[redis-late]'"
+
         @pytest.mark.chaos_app("etl:app")
         @pytest.mark.chaos_profile("redis-late")
         def test_it(chaos):
@@ -377,6 +379,8 @@ def test_functions_make_arguments_and_remove_what_an_earlier_run_left(pytester: 
             assert [one.task_under_test.effects for one in found] == [1, 1]
             assert LEDGER.read_text() == f"load {made[-1]}\\n"
             assert len(set(counted)) == len(made)
+            # no option names a function of the test
+            assert {one.command for one in found} == {"pytest " + NODE + " --repot-seed 0"}
     """)
     found = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     found.assert_outcomes(passed=1)

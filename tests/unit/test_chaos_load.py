@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from repot.brokers.message import Message
 from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, FAILED, PARKED, SENDING, SENT, STARTED, Journal
-from repot.chaos.report.load_report import CHILD, LOAD, LoadReport, as_json, sums_text
-from repot.chaos.report.result import TaskResult, Window
+from repot.chaos.report.load_report import LoadReport, as_json, sums_text
+from repot.chaos.report.result import CHILD, LOAD, TaskResult, Window
 from repot.chaos.runner import load_planning
 from repot.chaos.runner.evaluate import results_of
 from repot.chaos.runner.load import require_total

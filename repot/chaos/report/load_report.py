@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from repot.chaos.report.result import CHILD, LOAD, STRANGER
 from repot.chaos.runner.verdict import Verdict
 from repot.sanitize import sanitize_report
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from repot.chaos.report.result import Notice, TaskResult, Window
 
-#: Roles: a message of the load, what such a message has sent, and what has no root in it.
-LOAD, CHILD, STRANGER = "load", "child", "stranger"
 #: How many ids of one task and one verdict a terminal shows.
 _EXAMPLES = 3
 

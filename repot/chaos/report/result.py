@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from repot.chaos.runner.verdict import EffectCount, Sending, TaskHistory, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+#: Roles of tasks: the one that the fault is aimed at, a message of a load, what these have sent, and what has no root
+#: in the experiment.
+UNDER_TEST, LOAD, CHILD, STRANGER = "under test", "load", "child", "stranger"
 
 
 class WorkerOutcome(StrEnum):
@@ -133,6 +142,15 @@ class ScaledTime:
     own_s: float
     used_s: float
 
+    def __str__(self) -> str:
+        """Return it as text: `visibility_timeout (3600 s, here 8 s)`."""
+        return f"{self.name} ({self.own_s:g} s, here {self.used_s:g} s)"
+
+
+def untested(replaced: Iterable[str], scaled: Iterable[ScaledTime]) -> str:
+    """Return what is not tested on an application's settings, as one line; empty for nothing."""
+    return "; ".join((*replaced, *map(str, scaled)))
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -190,8 +208,7 @@ class Result:
     @property
     def untested(self) -> str:
         """Return what was not tested on the application's settings, as one line; empty for nothing."""
-        times = (f"{one.name} ({one.own_s:g} s, here {one.used_s:g} s)" for one in self.scaled)
-        return "; ".join((*self.replaced, *times))
+        return untested(self.replaced, self.scaled)
 
     @property
     def as_expected(self) -> bool:
@@ -208,7 +225,7 @@ class Result:
     @property
     def task_under_test(self) -> TaskResult:
         """Return the result of the task that the fault is aimed at."""
-        return next(one for one in self.task_results if one.role == "under test")
+        return next(one for one in self.task_results if one.role == UNDER_TEST)
 
 
 @dataclass(frozen=True, slots=True)

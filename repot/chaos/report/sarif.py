@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from repot.chaos.report.matrix import CellSummary, matrix
-from repot.doctor.reports.sarif import SCHEMA, sarif_location
+from repot.chaos.report.result import UNDER_TEST
+from repot.doctor.reports.sarif import sarif_location, sarif_log
 from repot.doctor.rule import Location
 from repot.sanitize import sanitize_report
 
@@ -37,7 +37,7 @@ def as_sarif(campaign: Campaign) -> str:
         "invocations": [{"executionSuccessful": not shown.interrupted}],
         "results": found,
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+    return sarif_log([run]) + "\n"
 
 
 def _rule(scenario: About) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _bad_tasks(campaign: Campaign, summary: CellSummary) -> dict[str, list[TaskR
     found: dict[str, list[TaskResult]] = {}
     for result in summary.unexpected:
         named = {
-            campaign.task if one.role == "under test" else one.name: one
+            campaign.task if one.role == UNDER_TEST else one.name: one
             for one in result.task_results
             if one.verdict.is_bad
         }

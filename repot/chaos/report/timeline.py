@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from repot.chaos.report.result import UNDER_TEST
 from repot.chaos.report.timeline_shapes import Label, Lane, Mark, Picture, Span
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class _Drawing:
         return max(len(free), 1 if deliveries or effects else 0)
 
     def _run(self, name: str, task: TaskResult, run: Run, y: float) -> Span:
-        kind = "run under-test" if task.role == "under test" else "run"
+        kind = "run under-test" if task.role == UNDER_TEST else "run"
         if run.state not in ("SUCCESS", ""):
             kind += " broken"
         ended = self.ends if run.ended is None else run.ended

@@ -17,11 +17,12 @@ from redis import RedisError
 
 from repot.chaos.faults.context import FaultContext
 from repot.chaos.instruments.failpoints import Failpoints, Phase
-from repot.chaos.instruments.journal import DELIVERED, ENDED, REACHED, READY, Journal
+from repot.chaos.instruments.journal import DELIVERED, ENDED, REACHED, READY, STARTED, Journal
+from repot.chaos.report.result import UNDER_TEST
 from repot.chaos.runner.app_under_test import NAME as APP_UNDER_TEST
 from repot.chaos.runner.app_under_test import AppConfig, key_names
 from repot.chaos.runner.application import Application
-from repot.chaos.runner.observer import UNDER_TEST, Observer, Sent
+from repot.chaos.runner.observer import Observer, Sent
 from repot.chaos.runner.proxies import Proxy
 from repot.chaos.runner.target_task import companion
 from repot.chaos.runner.time_scale import RETRY_DELAY, counts_run_time
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from repot.chaos.instruments.effect_table import EffectTable
+    from repot.chaos.report.result import ScaledTime
     from repot.chaos.runner.case import Case, Testbed
     from repot.chaos.runner.time_scale import TimeScale
     from repot.config import WorkerSettings
@@ -165,6 +167,11 @@ class RunEnvironment:
             TimeoutTooShort: one is about as long as the scaled visibility timeout, and the application's own is longer.
         """
         self.times.require_room(max(self.observer.run_s(), self.observer.wait_s()))
+
+    def shown_times(self) -> tuple[ScaledTime, ...]:
+        """Return the times that are not the application's own; that of a retry only if there was one."""
+        has_retried = any(one.kind == STARTED and one.details["retries"] for one in self.observer.events)
+        return tuple(one for one in self.times.shown() if has_retried or one.name != RETRY_DELAY)
 
     @property
     def lasts_s(self) -> float | None:

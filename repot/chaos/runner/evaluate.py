@@ -7,8 +7,20 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from repot.chaos.instruments.journal import ALIVE, DELIVERED, FAILED, NOTICED, READY
-from repot.chaos.report.result import CellVerdict, Notice, Result, ScaledTime, TaskResult, Times, Window, WorkerOutcome
-from repot.chaos.runner.observer import CHILD, UNDER_TEST, Sent
+from repot.chaos.report.result import (
+    CHILD,
+    STRANGER,
+    UNDER_TEST,
+    CellVerdict,
+    Notice,
+    Result,
+    ScaledTime,
+    TaskResult,
+    Times,
+    Window,
+    WorkerOutcome,
+)
+from repot.chaos.runner.observer import Sent
 from repot.chaos.runner.verdict import EffectCount, Sending, Verdict, judge
 
 if TYPE_CHECKING:
@@ -104,7 +116,7 @@ def evaluate(case: Case, observer: Observer, observed: Observation, testbed: Tes
         took_s=took_s,
         scaled=observed.scaled,
         longest_run_s=observer.run_s(),
-        replaced=testbed.target.application.replaced if testbed.target.application else (),
+        replaced=testbed.target.replaced,
     )
 
 
@@ -131,7 +143,7 @@ def results_of(
     noted for each id. Instants of the results are seconds since `origin`.
     """
     grouped, parked = observer.grouped(), observer.parked()
-    strangers = [Sent("stranger", task, origin, Sending.NEVER) for task in observer.strangers()]
+    strangers = [Sent(STRANGER, task, origin, Sending.NEVER) for task in observer.strangers()]
     followed = [*observer.followed, *strangers]
     noted = _Ledger(ledger, followed) if ledger else None
     for sent in followed:

@@ -34,7 +34,7 @@ from repot.chaos.runner.application import GREEN
 from repot.chaos.runner.environment import NOT_SENT, STEP_WITHIN_S, RunEnvironment
 from repot.chaos.runner.evaluate import Observation, evaluate, silence
 from repot.chaos.runner.observer import POLL_S
-from repot.chaos.runner.time_scale import RETRY_DELAY, TimeoutTooShort
+from repot.chaos.runner.time_scale import with_room
 from repot.chaos.runner.verdict import Sending, task_history
 from repot.chaos.scenarios.scenario import Needs
 from repot.chaos.scenarios.scenario import SendTime as When
@@ -82,15 +82,8 @@ def perform(case: Case, testbed: Testbed) -> Result:
         NotApplicable: the case does not apply to this broker or this task.
         Interrupted: `testbed.stop` was set.
     """
-    times = testbed.target.times(case.profile)
-    for attempt in range(_ATTEMPTS):
-        try:
-            return _perform(case, testbed, times, attempt)
-        except TimeoutTooShort as found:
-            testbed.say(case, f"{found}: again, with a longer visibility timeout")
-            times = times.longer(found.run_s)
-    message = f"{case.name}: a task still ran after {times.run_s:.0f} s in the last of {_ATTEMPTS} attempts"
-    raise Inconclusive(message, hint="--scale 1 leaves all times as they are.")
+    times, say = testbed.target.times(case.profile), partial(testbed.say, case)
+    return with_room(times, _ATTEMPTS, partial(_perform, case, testbed), say, prefix=f"{case.name}: ")
 
 
 def _perform(case: Case, testbed: Testbed, times: TimeScale, attempt: int) -> Result:
@@ -150,7 +143,7 @@ class _Experiment:
             left=left,
             steady_at=steady_at,
             stills_worker=scenario.stills_worker,
-            scaled=tuple(one for one in self.environment.times.shown() if one.name != RETRY_DELAY or self._has_retried),
+            scaled=self.environment.shown_times(),
             effects=self._effects_since(before),
         )
         self._require_timely_release()
@@ -169,10 +162,6 @@ class _Experiment:
             message = f"{self.case.name}: the task is to run again in {due_s:.0f} s, after the end of the experiment"
             hint = "What comes then is not tested: give it a shorter countdown where it is tested."
             raise Inconclusive(message, hint=hint)
-
-    @property
-    def _has_retried(self) -> bool:
-        return any(one.kind == STARTED and one.details["retries"] for one in self.observer.events)
 
     def _effects_since(self, before: Mapping[str, int]) -> tuple[EffectCount, ...]:
         """Return the effects of the task under test that its probe counts; nothing without a probe.

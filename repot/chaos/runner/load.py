@@ -17,28 +17,27 @@ from typing import TYPE_CHECKING, Any
 
 from repot.chaos.faults.context import PREFORK
 from repot.chaos.instruments.journal import DELIVERED, STARTED
-from repot.chaos.report.load_report import CHILD, LOAD, STRANGER, LoadReport
-from repot.chaos.report.result import Notice, ScaledTime, Window
+from repot.chaos.report.load_report import LoadReport
+from repot.chaos.report.result import CHILD, LOAD, STRANGER, Notice, Window, untested
 from repot.chaos.runner.application import OTHER_TASKS
 from repot.chaos.runner.environment import NOT_SENT, RunEnvironment
 from repot.chaos.runner.evaluate import results_of
 from repot.chaos.runner.observer import Sent
 from repot.chaos.runner.probe import run_command
 from repot.chaos.runner.sender import Sender
-from repot.chaos.runner.time_scale import TimeoutTooShort
+from repot.chaos.runner.time_scale import with_room
 from repot.chaos.scenarios.scenario import LINK_AWAY_S, Needs, Scenario
 from repot.errors import (
     BrokerUnreachable,
     DeadlineExceeded,
     ExperimentFailed,
-    Inconclusive,
     NotApplicable,
 )
 from repot.masking import masked
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from repot.chaos.faults.context import FaultContext
     from repot.chaos.report.result import TaskResult
@@ -108,15 +107,8 @@ def perform_load(load: Load, versions: Mapping[str, str], case: Case, testbed: T
         ExperimentFailed: a step did not happen, or the verdicts do not add up.
         Interrupted: `testbed.stop` was set.
     """
-    times = testbed.target.times(case.profile)
-    for attempt in range(_ATTEMPTS):
-        try:
-            return _perform(load, versions, case, testbed, times, attempt)
-        except TimeoutTooShort as found:
-            testbed.say(case, f"{found}: again, with a longer visibility timeout")
-            times = times.longer(found.run_s)
-    message = f"a task still ran after {times.run_s:.0f} s in the last of {_ATTEMPTS} attempts"
-    raise Inconclusive(message, hint="--scale 1 leaves all times as they are.")
+    perform = partial(_perform, load, versions, case, testbed)
+    return with_room(testbed.target.times(case.profile), _ATTEMPTS, perform, partial(testbed.say, case))
 
 
 def _perform(
@@ -179,7 +171,8 @@ class _LoadRun:
             windows=tuple(Window(one.what, one.begun - origin, one.ended - origin) for one in self.windows),
             inapplicable=self.inapplicable,
             notices=tuple(replace(one, at=one.at - origin) for one in self.notices),
-            left=left, untested=self._untested(), command=self.load.command, ledger=str(masked(self.load.ledger)),
+            left=left, untested=untested(testbed.target.replaced, environment.shown_times()),
+            command=self.load.command, ledger=str(masked(self.load.ledger)),
         )  # fmt: skip
 
     def _ledger(self) -> Counter[str]:
@@ -202,11 +195,6 @@ class _LoadRun:
             raise failed(why)
         return noted
 
-    def _untested(self) -> str:
-        application = self.environment.testbed.target.application
-        replaced = application.replaced if application else ()
-        return "; ".join((*replaced, *map(_text, self.environment.times.shown())))
-
     def _prepared(self, context: FaultContext) -> list[Scenario]:
         """Prepare the faults, each until the last worker has ended; return those that apply."""
         found = []
@@ -227,11 +215,10 @@ class _LoadRun:
         client = self.environment.client
         sent = [Sent(LOAD, self.environment.new_id(), 0, name=one.call.task) for one in self.load.dispatches]
 
-        def call(one: Dispatch, task: str) -> str:
+        def call(one: Dispatch, task: str) -> None:
             client.send_task(
                 one.call.task, one.call.args, dict(one.call.kwargs), task_id=task, queue=one.queue, **one.options
             )
-            return task
 
         calls = [partial(call, one, two.task) for one, two in zip(self.load.dispatches, sent, strict=True)]
         return Sender(calls, sent, self.observer.sent.append, self.load.rate)
@@ -252,12 +239,12 @@ class _LoadRun:
         self._wait(lambda: sender.is_over or monotonic() >= end, pause_s)
         return not sender.is_over
 
-    def _wait(self, condition: Any, at_most_s: float) -> None:  # noqa: ANN401 - a function of no arguments
+    def _wait(self, condition: Callable[[], bool], at_most_s: float) -> None:
         def looked() -> bool:
             self.observer.note_deaths()
             self.observer.check()
             self._restart_ended_workers()
-            return bool(condition())
+            return condition()
 
         # a worker that starts again takes its time
         wait_until(
@@ -348,10 +335,6 @@ class _LoadRun:
                 worker.start_again()
             left = self.observer.settle()
         return left
-
-
-def _text(one: ScaledTime) -> str:
-    return f"{one.name} ({one.own_s:g} s, here {one.used_s:g} s)"
 
 
 def require_total(observer: Observer, sent: int, results: Sequence[TaskResult]) -> None:

@@ -12,6 +12,7 @@ import psutil
 from repot.brokers.browse import Keep
 from repot.brokers.port import Depth
 from repot.chaos.instruments.journal import ALIVE, PARKED, POSTPONED, STARTED, Follower, Journal
+from repot.chaos.report.result import CHILD, LOAD, UNDER_TEST
 from repot.chaos.runner.task_events import TaskEvents
 from repot.chaos.runner.tree import Child, strangers
 from repot.chaos.runner.verdict import Sending, TaskHistory, run_time, task_history
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from repot.brokers.message import Message
     from repot.chaos.instruments.effect_table import EffectTable
     from repot.chaos.instruments.journal import JournalEvent
-
-#: Roles: the task that the fault is aimed at, a task of a load, and what one of them and its children send.
-UNDER_TEST, LOAD, CHILD = "under test", "load", "child"
 
 SETTLED_WITHIN_S = 60
 #: The queue must stay drained this long beyond the age of the broker's counts: on Redis no

@@ -27,7 +27,7 @@ class Sender:
     """Sends each message at its time, and notes what the broker replied."""
 
     def __init__(
-        self, calls: Sequence[Callable[[], str]], sent: Sequence[Sent], note: Callable[[Sent], None], rate: float
+        self, calls: Sequence[Callable[[], object]], sent: Sequence[Sent], note: Callable[[Sent], None], rate: float
     ) -> None:
         """Send by `calls`, each of which is described by the one of `sent`, at `rate` a second.
 
@@ -89,7 +89,7 @@ class Sender:
         self.behind_s = max(self.behind_s, now - due)
         return True
 
-    def _send(self, call: Callable[[], str], sent: Sent) -> None:
+    def _send(self, call: Callable[[], object], sent: Sent) -> None:
         sent.at, sent.sending, sent.error = monotonic(), Sending.UNKNOWN, "no reply"
         self._note(sent)
         try:

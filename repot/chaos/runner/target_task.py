@@ -72,6 +72,11 @@ class Target:
         return f"{self.app} {self.task}" if self.app else ""
 
     @property
+    def replaced(self) -> tuple[str, ...]:
+        """Return what experiments have in the place of the user's; nothing for repot's own task."""
+        return self.application.replaced if self.application else ()
+
+    @property
     def runs_alone(self) -> bool:
         """Return whether one cell at a time may run: a probe counts the effects of all, a reset removes them."""
         return bool(self.probe or self.reset)

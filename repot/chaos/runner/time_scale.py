@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kombu.transport.redis import Channel
 
@@ -21,12 +21,14 @@ from repot.config import celery_config, entries
 from repot.errors import Inconclusive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from celery import Celery
 
     from repot.chaos.scenarios.profiles import Profile
     from repot.config import WorkerSettings
+
+T = TypeVar("T")
 
 _TIMEOUT, _HEARTBEAT = "visibility_timeout", "heartbeat"
 #: An option of tasks, and not a setting: of all tasks of the application the longest.
@@ -148,6 +150,28 @@ class TimeScale:
     @property
     def _is_shortened(self) -> bool:
         return self.timeout_s < self.own.get(_TIMEOUT, 0)
+
+
+def with_room(
+    times: TimeScale,
+    attempts: int,
+    perform: Callable[[TimeScale, int], T],
+    say: Callable[[str], None],
+    prefix: str = "",
+) -> T:
+    """Perform an experiment by its times and the number of the attempt, again with longer ones if they are too short.
+
+    Raises:
+        Inconclusive: they were too short in the last of the attempts; `prefix` begins the message.
+    """
+    for attempt in range(attempts):
+        try:
+            return perform(times, attempt)
+        except TimeoutTooShort as found:
+            say(f"{found}: again, with a longer visibility timeout")
+            times = times.longer(found.run_s)
+    message = f"{prefix}a task still ran after {times.run_s:.0f} s in the last of {attempts} attempts"
+    raise Inconclusive(message, hint="--scale 1 leaves all times as they are.")
 
 
 def _retry_delay_s(app: Celery) -> float:

@@ -33,8 +33,12 @@ _LONGEST_TEXT = 1024
 
 def render(reports: Sequence[Report]) -> str:
     """Render one SARIF run for each application."""
-    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(report) for report in reports]}
-    return json.dumps(log, indent=2)
+    return sarif_log([_run(report) for report in reports])
+
+
+def sarif_log(runs: Sequence[dict[str, Any]]) -> str:
+    """Return the text of a SARIF file with these runs."""
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": runs}, indent=2)
 
 
 def _run(report: Report) -> dict[str, Any]:
