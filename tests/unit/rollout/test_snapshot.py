@@ -209,3 +209,13 @@ def test_only_the_busiest_tasks_are_shown(led: Led) -> None:
     found = led.shown()["tasks"]
     assert (MOST_TASKS, 3) == (len(found["busiest"]), found["more"])
     assert f"shop.{MOST_TASKS + 2}" == found["busiest"][0]["task"]
+
+
+def test_what_was_written_after_the_clock_was_read_is_0_s_old(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal showed `-0 s ago`."""
+    led.begin_step(0.25)
+    led.look(SLOW)
+    read_at = led.rollout.observations.looks.last()
+    assert read_at
+    monkeypatch.setattr(led.rollout.tally, "now", lambda: read_at.at - 0.25)
+    assert 0 == led.shown()["look"]["age_s"]
