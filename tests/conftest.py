@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import requests
 from celery._state import _set_task_join_will_block  # type: ignore[attr-defined] # not in the stubs
 from hypothesis import settings
 
@@ -20,6 +19,7 @@ from support import groups
 from support.databases import FileDatabase, PrivateDatabase, private_mariadb, private_postgresql
 from support.installed import require
 from support.servers import DISTINCT, Servers, servers_of
+from support.shared_rabbitmq import whole_rabbitmq, with_virtual_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,23 +117,23 @@ def sqlite(tmp_path: Path) -> FileDatabase:
 
 @pytest.fixture(scope="session")
 def _rabbitmq() -> Iterator[Server]:
-    require(executables.RABBITMQ)
-    with rabbitmq_server() as server:
+    with whole_rabbitmq() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def rabbitmq(_rabbitmq: Server) -> Iterator[Server]:
-    """A private RabbitMQ for the whole session, without the queues of other modules: each costs it time for ever."""
-    yield _rabbitmq
-    with requests.Session() as management:
-        management.trust_env, management.auth = False, ("guest", "guest")
-        host = f"{_rabbitmq.management_url}/api/vhosts/%2F"
-        management.delete(host, timeout=60).raise_for_status()
-        management.put(host, timeout=60).raise_for_status()
-        rights = dict.fromkeys(("configure", "write", "read"), ".*")
-        permissions = f"{_rabbitmq.management_url}/api/permissions/%2F/guest"
-        management.put(permissions, json=rights, timeout=60).raise_for_status()
+    """A virtual host of a private RabbitMQ that other processes use as well: no test harms the whole server."""
+    with with_virtual_host(_rabbitmq) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def harmed_rabbitmq() -> Iterator[Server]:
+    """A RabbitMQ for tests that harm the whole server, and mend it; they are of the group `harmed rabbitmq`."""
+    require(executables.RABBITMQ)
+    with rabbitmq_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

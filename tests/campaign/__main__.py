@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Column, Table
 
-from campaign.groups import CAMPAIGN, PARTS, PYTHON, ROOT, TEST, named
+from campaign.groups import CAMPAIGN, LANES, PARTS, PYTHON, ROOT, TEST, named
 from campaign.lanes import Lanes
 from campaign.running import Result, prepare, run_group
 from campaign.state import Results
@@ -73,7 +73,7 @@ def main() -> int:
     program = [PYTHON, "-m", "campaign", "--in-lane", *(["--test"] if given.test else [])]
     begun = monotonic()
     try:
-        Lanes(missing, results, LOGS, program).run()
+        Lanes(missing, results, LOGS, program, 1 if given.test else LANES).run()
     except KeyboardInterrupt:
         _print(groups, results, before, monotonic() - begun)
         print("interrupted; the same command goes on with the groups that have not passed", file=sys.stderr)

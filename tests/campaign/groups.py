@@ -34,10 +34,12 @@ class Command:
     Attributes:
         words: the command; its program may be in `.venv/bin`.
         python: the interpreter that runs pytest, which repeats a test that failed; None if the command is not pytest.
+        has_servers: its tests are no unit tests, and may use the RabbitMQ of the run.
     """
 
     words: tuple[str, ...]
     python: str | None = None
+    has_servers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,6 @@ class Group:
         about: what they test, for `--list`.
         beside: commands that run meanwhile, also one after another; each uses one processor.
         needs: scripts that install what is missing; each takes moments if nothing is.
-        lane: groups of one lane run one after another, those of two lanes beside each other.
         is_apart: it runs only when it is named, as the public workflow does: a campaign has no time for it.
     """
 
@@ -57,7 +58,6 @@ class Group:
     commands: tuple[Command, ...]
     needs: tuple[tuple[str, ...], ...] = ()
     beside: tuple[Command, ...] = ()
-    lane: str = "first"
     is_apart: bool = False
 
 
@@ -70,7 +70,7 @@ def _pytest(
 ) -> Command:
     spread = ("--numprocesses", processes, "--dist", "loadgroup")
     some = ("-k", chosen) if chosen else ()
-    return Command((python, "-m", "pytest", *paths, "--group", name, *spread, *some), python)
+    return Command((python, "-m", "pytest", *paths, "--group", name, *spread, *some), python, has_servers=True)
 
 
 def _unit(python: str, *options: str, paths: Sequence[str] = tests.UNIT_PATHS) -> Command:
@@ -108,7 +108,6 @@ def _of(
     name: str,
     about: str,
     *needs: str,
-    lane: str = "first",
     beside: Sequence[str] = (),
     before: Sequence[Command] = (),
 ) -> Group:
@@ -117,13 +116,13 @@ def _of(
     `needs` are parts of `scripts/setup`, `beside` environments whose workers or applications the tests use.
     """
     parts = (*(("scripts/setup", one) for one in needs), *(("scripts/environment", one) for one in beside))
-    return Group(name, about, (*before, _pytest(name, _paths(name))), parts, lane=lane)
+    return Group(name, about, (*before, _pytest(name, _paths(name))), parts)
 
 
 def _unit_on(name: str) -> Group:
     """Return the group of unit tests in the environment of another release of Celery."""
     about = f"unit tests on Celery {_MINORS[name]}"
-    return Group(name, about, (_unit(_python_of(name)),), _environment(name), (), _SECOND, is_apart=True)
+    return Group(name, about, (_unit(_python_of(name)),), _environment(name), is_apart=True)
 
 
 def _every_unit_on(name: str, *options: str) -> Group:
@@ -145,16 +144,16 @@ def _promises_on(minor: str) -> Group:
     release = f"celery-{minor}"
     commands = (_pytest("promises", _with_promises(), _python_of(release)),)
     needs = (*_environment(release), ("scripts/setup", "postgresql"))
-    return Group(f"promises-{minor}", f"each promise on Celery {minor}", commands, needs, (), _SECOND, is_apart=True)
+    return Group(f"promises-{minor}", f"each promise on Celery {minor}", commands, needs, is_apart=True)
 
 
 def _python_of(name: str) -> str:
     return f".tools/{name}/bin/python"
 
 
-#: Lanes beside the first. A group is in the one where it makes the three about as long. With a fourth the load of two
-#: processors is 15 to 30, nothing ends earlier, and what has a time limit is late.
-_SECOND, _THIRD = "second", "third"
+#: Groups that run beside each other. With a fourth the load of two processors is 15 to 30, nothing ends earlier, and
+#: what has a time limit is late.
+LANES = 3
 
 _UNIT = _unit(PYTHON)
 _SUITE = (("scripts/celery_tests",),)
@@ -210,58 +209,54 @@ TEST = (
 _CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")
 _COVERAGE = ("--cov", "--cov-report=")
 
-#: What `make campaign` runs, each lane in this order; the lanes take about as long.
+#: What `make campaign` runs, the longest first: a lane that is free takes the next.
 CAMPAIGN = (
+    _of(
+        "doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql",
+        beside=("application-4.4", "application-5.2"),
+    ),
     _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
+    _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus"),
+    _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
     _of(
         "workers", "what workers do when a broker fails, dead letters, claims, probes", "postgresql",
         beside=("celery-5.4", "celery-5.5", "celery-5.6", "web-servers"),
     ),
-    Group(
-        "newest", "unit tests that use libraries, and whole projects, on the newest allowed libraries",
-        (_unit(_python_of("newest"), paths=_with_libraries()), _projects("newest")), _environment("newest"),
-    ),
-    _of("pages", "every command of every page, typed", "postgresql", lane=_SECOND),
-    _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus", lane=_SECOND),
-    _of("mariadb", "the stores on MariaDB", "mariadb", lane=_SECOND),
-    Group(
-        "oldest", "the same on the oldest allowed libraries",
-        (_unit(_python_of("oldest"), paths=_with_libraries()), _projects("oldest")), _environment("oldest"),
-        lane=_SECOND,
-    ),
-    _of(
-        "doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql",
-        lane=_THIRD, beside=("application-4.4", "application-5.2"),
-    ),
-    _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb", lane=_THIRD),
-    _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin", lane=_THIRD),
-    _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries", lane=_THIRD),
-    Group("verdicts", "some of the verdicts on applications that were not written for experiments", (
-        _pytest("verdicts", _paths("verdicts"), chosen="chord or breaks or two_runs or reservation"),
-    ), lane=_THIRD),
+    _of("pages", "every command of every page, typed", "postgresql"),
+    # an engine without layers builds for minutes, for which a test has no time
+    _of("compose", "the compose files, where a Docker engine answers", before=(_run("scripts/images"),)),
     Group("mistakes", "each planted mistake of an application, and its right twin, on Redis", (
         _pytest("mistakes", _paths("mistakes"), chosen="once"),
-    ), lane=_SECOND),
-    # an engine without layers builds for minutes, for which a test has no time
-    _of(
-        "compose", "the compose files, where a Docker engine answers", lane=_THIRD,
-        before=(_run("scripts/images"),),
-    ),
+    )),
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,
-    ), _SUITE, lane=_SECOND),
+    ), _SUITE),
+    Group(
+        "oldest", "unit tests that use libraries, and whole projects, on the oldest allowed libraries",
+        (_unit(_python_of("oldest"), paths=_with_libraries()), _projects("oldest")), _environment("oldest"),
+    ),
+    _of("mariadb", "the stores on MariaDB", "mariadb"),
     Group("storms", "the long experiments at a small size", (
         _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/store_outages.py", "--faults", "12", "--long", "0", "--store", "redis"),
     ), (("scripts/setup", "postgresql"),)),
-    _of("browser", "pages in a headless Chromium", "browser", lane=_SECOND),
-    _of("valkey", "the stores on Valkey, where one is installed", lane=_SECOND),
-    _of("wheel", "sdist and wheel, tried in an empty environment"),
+    _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
+    _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb"),
+    Group(
+        "newest", "the same on the newest",
+        (_unit(_python_of("newest"), paths=_with_libraries()), _projects("newest")), _environment("newest"),
+    ),
+    _of("browser", "pages in a headless Chromium", "browser"),
+    Group("verdicts", "some of the verdicts on applications that were not written for experiments", (
+        _pytest("verdicts", _paths("verdicts"), chosen="chord or breaks or two_runs or reservation"),
+    )),
     Group("mutants", "a sixth of the planted defects, each of which must turn tests red", (
         _run(PYTHON, "-m", "mutants", "--every", "6"),
     )),
+    _of("valkey", "the stores on Valkey, where one is installed"),
+    _of("wheel", "sdist and wheel, tried in an empty environment"),
     Group("site", "the docs site: every page in its place, no broken link", (
         _run("mkdocs", "build", "--strict"),
     )),

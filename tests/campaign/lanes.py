@@ -1,18 +1,20 @@
-"""Run groups in lanes: one after another in each, the lanes beside each other, each group as a program of its own."""
+"""Run groups in lanes beside each other; a lane that is free takes the next group. Each is a program of its own."""
 
 from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from campaign.running import Result, child_environment, tee
 from repot.errors import DeadlineExceeded, Interrupted
+from support.shared_rabbitmq import shared_by_a_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from campaign.groups import Group
@@ -25,26 +27,29 @@ _INTERRUPTED_WITHIN_S = 120
 class Lanes:
     """Runs groups, and shows what they print, beside other lanes with the name of the group before each line."""
 
-    def __init__(self, groups: Sequence[Group], results: Results, logs: Path, program: Sequence[str]) -> None:
-        """Take the groups to run, and the program that runs the one whose name it gets."""
-        lanes = list(dict.fromkeys(group.lane for group in groups))
-        self._lanes = [[group for group in groups if group.lane == lane] for lane in lanes]
+    def __init__(
+        self, groups: Sequence[Group], results: Results, logs: Path, program: Sequence[str], lanes: int
+    ) -> None:
+        """Take the groups to run, the program that runs the one whose name it gets, and the number of lanes."""
+        self._groups, self._next, self._lanes = groups, iter(groups), min(lanes, len(groups))
         self._results, self._logs, self._program = results, logs, program
+        self._environment = child_environment()
         self._stop, self._printing = Event(), Lock()
 
     def run(self) -> None:
         """Run all groups; each one's result is then among the results."""
-        with ThreadPoolExecutor(len(self._lanes) or 1) as threads:
+        with _rabbitmq(self._groups) as variables, ThreadPoolExecutor(self._lanes or 1) as threads:
+            self._environment |= variables
             try:
-                for lane in [threads.submit(self._run_lane, lane) for lane in self._lanes]:
+                for lane in [threads.submit(self._run_lane) for _ in range(self._lanes)]:
                     lane.result()
             except BaseException:
                 self._stop.set()
                 raise
 
-    def _run_lane(self, groups: Sequence[Group]) -> None:
+    def _run_lane(self) -> None:
         with suppress(Interrupted):
-            for group in groups:
+            for group in self._next:  # all lanes take from it
                 if self._stop.is_set():
                     return
                 self._run_group(group)
@@ -53,10 +58,10 @@ class Lanes:
         self._results.forget(group.name)
         log = self._logs / f"{group.name}.out"
         log.write_text("")
-        shown = _Lines(f"{group.name:12} | " if len(self._lanes) > 1 else "", self._printing)
+        shown = _Lines(f"{group.name:12} | " if self._lanes > 1 else "", self._printing)
         try:
             code = tee(
-                [*self._program, group.name], log, child_environment(), show=shown.add, stop=self._stop,
+                [*self._program, group.name], log, self._environment, show=shown.add, stop=self._stop,
                 interrupted_within_s=_INTERRUPTED_WITHIN_S,
             )  # fmt: skip
             problem = f"its program ended with {code}"
@@ -66,6 +71,13 @@ class Lanes:
             shown.close()
         if self._results.last(group.name) is None:
             self._results.add(group.name, Result(problem))
+
+
+def _rabbitmq(groups: Iterable[Group]) -> AbstractContextManager[dict[str, str]]:
+    """Start the RabbitMQ of all groups, if one of them may use it, and yield the variables that name it."""
+    if any(command.has_servers for group in groups for command in group.commands):
+        return shared_by_a_run()
+    return nullcontext({})
 
 
 class _Lines:

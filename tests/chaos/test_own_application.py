@@ -14,6 +14,8 @@ import pytest
 import requests
 from redis import Redis
 
+from support.shared_rabbitmq import vhost_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -277,7 +279,7 @@ def test_no_queue_of_an_experiment_stays_on_an_external_rabbitmq(directory: Path
     def queues() -> set[str]:
         with requests.Session() as management:
             management.trust_env, management.auth = False, ("guest", "guest")
-            found = management.get(f"{rabbitmq.management_url}/api/queues", timeout=30).json()
+            found = management.get(f"{rabbitmq.management_url}/api/queues/{vhost_of(rabbitmq)}", timeout=30).json()
         return {one["name"] for one in found if not one["name"].startswith("celery_delayed")}
 
     before = queues()

@@ -10,6 +10,7 @@ import pytest
 
 from repot.brokers.rabbitmq.management import ManagementApi
 from support.chaos_apps import ledger, run, write_apps, write_pooled
+from support.shared_rabbitmq import vhost_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,7 +208,7 @@ def test_an_application_has_a_virtual_host_of_its_own_on_an_external_rabbitmq(
     assert "ok" == found.verdict, found.talk
     assert ["checkout o", "mail o", "payment o"] == ledger(directory, "shop")
     assert before == [one["name"] for one in api.get("/api/vhosts")]
-    assert not {"payments", "mails"} & {one["name"] for one in api.get("/api/queues/%2F")}
+    assert not {"payments", "mails"} & {one["name"] for one in api.get(f"/api/queues/{vhost_of(rabbitmq)}")}
 
 
 # pools

@@ -273,7 +273,8 @@ def server_of(request: pytest.FixtureRequest) -> Callable[[str], Server]:
     return request.getfixturevalue  # type: ignore[no-any-return,unused-ignore]
 
 
-def test_rabbitmq_under_a_disk_alarm(rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("harmed rabbitmq")
+def test_rabbitmq_under_a_disk_alarm(harmed_rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """No client can publish, so a ping hears nothing; the worker works on, and must be left alone."""
 
     def succeeded(probed: ProbedWorker) -> int:
@@ -282,11 +283,11 @@ def test_rabbitmq_under_a_disk_alarm(rabbitmq: Server, redis: Server, toxiproxy:
     sent, hold = 20, tmp_path / "hold"
     # the first ping under the alarm waits that long for an answer, or twice
     sidecar = {"HEALTHCHECK_PING_TIMEOUT": "5"}
-    with patient_worker(rabbitmq, redis, toxiproxy, tmp_path, sidecar=sidecar) as probed:
+    with patient_worker(harmed_rabbitmq, redis, toxiproxy, tmp_path, sidecar=sidecar) as probed:
         for _ in range(sent):
             probed.send("repot.run", 0, str(hold))
         wait_until(lambda: probed.status.pool.active == 2, within_s=20, what="both processes are busy")
-        with probed.watched() as lives, disk_alarm(rabbitmq):
+        with probed.watched() as lives, disk_alarm(harmed_rabbitmq):
             probed.await_state("/ready", (200, "broker_alarm"))
             probed.stays("/ready", (200, "broker_alarm"))
             hold.touch()

@@ -179,14 +179,14 @@ Results(directory).add(name, Result())
 """
 
 
-def lanes(tmp_path: Path, *groups: Group) -> tuple[Lanes, Results]:
+def lanes(tmp_path: Path, number: int, *groups: Group) -> tuple[Lanes, Results]:
     """Prepare to run groups by that program."""
     results = Results(tmp_path)
-    return Lanes(groups, results, tmp_path, [sys.executable, "-c", PROGRAM, str(tmp_path)]), results
+    return Lanes(groups, results, tmp_path, [sys.executable, "-c", PROGRAM, str(tmp_path)], number), results
 
 
 def test_two_lanes_run_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    running, results = lanes(tmp_path, Group("one", "", ()), Group("two", "", (), lane="other"))
+    running, results = lanes(tmp_path, 2, Group("one", "", ()), Group("two", "", ()))
     running.run()
     assert results.passed("one")
     assert results.passed("two")
@@ -197,7 +197,7 @@ def test_a_group_whose_program_dies_has_failed_and_the_next_one_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "begun-two").touch()
-    running, results = lanes(tmp_path, Group("dies", "", ()), Group("one", "", ()))
+    running, results = lanes(tmp_path, 1, Group("dies", "", ()), Group("one", "", ()))
     results.add("dies", Result())
     running.run()
     assert Result("its program ended with 7") == results.last("dies")
@@ -208,8 +208,8 @@ def test_a_group_whose_program_dies_has_failed_and_the_next_one_runs(
 
 def test_an_interrupt_reaches_each_lane_and_ends_it(tmp_path: Path) -> None:
     """The main thread has it; no group begins afterwards."""
-    groups = [Group("waits", "", (), lane="other"), Group("one", "", (), lane="other"), Group("two", "", ())]
-    running, results = lanes(tmp_path, *groups)
+    groups = [Group(name, "", ()) for name in ("waits", "two", "one")]
+    running, results = lanes(tmp_path, 2, *groups)
 
     def interrupt() -> None:
         wait_until((tmp_path / "begun-waits").exists, within_s=20, what="it has begun")

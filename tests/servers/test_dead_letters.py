@@ -540,18 +540,19 @@ def test_a_task_that_fails_while_its_worker_of_a_topic_leaves(
 # What happens when the dead letter cannot be published
 
 
+@pytest.mark.xdist_group("harmed rabbitmq")
 def test_a_broker_alarm_does_not_stop_the_loop(
-    rabbitmq: Server, opened: Callable[..., FailingApp], tmp_path: Path
+    harmed_rabbitmq: Server, opened: Callable[..., FailingApp], tmp_path: Path
 ) -> None:
     """RabbitMQ confirms nothing then: the dead letter waits, other tasks run, and it is written once in the end."""
-    failing = opened(rabbitmq, heartbeat=4)
+    failing = opened(harmed_rabbitmq, heartbeat=4)
     failing.start()
     go, done = tmp_path / "go", tmp_path / "done"
     failing.await_ok()
     sent = failing.send("dead.held", str(go))
     for _ in range(20):
         failing.send("dead.ok", str(done))
-    with disk_alarm(rabbitmq):
+    with disk_alarm(harmed_rabbitmq):
         go.touch()
         wait_until(lambda: done.exists() and 20 == len(done.read_text().split()), within_s=20, what="the others ran")
         # longer than two heartbeats, after which a connection would be given up
@@ -564,16 +565,17 @@ def test_a_broker_alarm_does_not_stop_the_loop(
 
 
 @pytest.mark.promise
+@pytest.mark.xdist_group("harmed rabbitmq")
 def test_a_dead_letter_is_safe_when_the_broker_has_confirmed_it_and_not_before(
-    rabbitmq: Server, opened: Callable[..., FailingApp], tmp_path: Path
+    harmed_rabbitmq: Server, opened: Callable[..., FailingApp], tmp_path: Path
 ) -> None:
     """With any WORKER_PUBLISHER_CONFIRMS: an unconfirmed dead letter whose message is acknowledged can be lost."""
-    failing = opened(rabbitmq, publisher_confirms=False)
+    failing = opened(harmed_rabbitmq, publisher_confirms=False)
     worker = failing.start()
     go = tmp_path / "go"
     failing.await_ok()
     sent = failing.send("dead.held", str(go))
-    with disk_alarm(rabbitmq):
+    with disk_alarm(harmed_rabbitmq):
         go.touch()
         wait_until(lambda: "raised unexpected" in worker.log_tail(200), within_s=20, what="the task fails")
         with suppress(DeadlineExceeded):

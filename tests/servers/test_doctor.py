@@ -78,7 +78,7 @@ class Admin:
         self.ask("PUT", f"users/{user}", {"password": PASSWORD, "tags": tags})
         granted = {"configure": ".*", "write": ".*", "read": ".*"} | rights
         self.ask("PUT", f"permissions/{self.vhost}/{user}", granted)
-        return self.server.url.replace("guest:guest", f"{user}:{PASSWORD}").removesuffix("//") + f"/{self.vhost}"
+        return f"amqp://{user}:{PASSWORD}@127.0.0.1:{self.server.port}/{self.vhost}"
 
     def policy(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
         body = {"pattern": pattern, "definition": definition, "apply-to": "queues"}

@@ -18,6 +18,7 @@ from repot.testbed import redis_server
 from repot.waiting import wait_until
 from support.move_plans import brokers, environment, plan, policy, text
 from support.moves import Way, declare, task, way
+from support.shared_rabbitmq import vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,7 +234,7 @@ def test_a_user_with_the_tag_management_alone_learns_the_rest(path: Way) -> None
         user = f"user-{path.name}"
         management.put(f"{api}/users/{user}", json={"password": "hidden", "tags": "management"}, timeout=30)
         rights = dict.fromkeys(("configure", "write", "read"), ".*")
-        management.put(f"{api}/permissions/%2F/{user}", json=rights, timeout=30).raise_for_status()
+        management.put(f"{api}/permissions/{vhost_of(path.target)}/{user}", json=rights, timeout=30).raise_for_status()
     words = ["--to", path.target.url.replace("guest:guest", f"{user}:hidden")]
     found = plan(path, *words)
     assert any(one.startswith("the target's free disk is unknown: ") for one in found["unknown"])

@@ -24,6 +24,7 @@ from repot.waiting import wait_until
 from support.live_consumer import LiveConsumer
 from support.moves import Way, killed_at, places, read, start_killed, stopped_without_confirms, task, way_of
 from support.realm import Realm
+from support.shared_rabbitmq import vhost_of
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message
@@ -205,7 +206,7 @@ def test_what_is_staged_counts_as_unacknowledged(path: Way) -> None:
 def test_a_policy_that_would_drop_what_is_staged_is_refused(path: Way) -> None:
     """Such as one for queues that have no consumers."""
     path.fill([task(place) for place in ALL])
-    url = f"policies/%2F/{path.name}"
+    url = f"policies/{vhost_of(path.source)}/{path.name}"
     server = Realm(path.source)  # type: ignore[arg-type]
     server.ask("PUT", url, {"pattern": f"^{path.queue}", "definition": {"expires": 3_600_000}, "apply-to": "queues"})
     try:

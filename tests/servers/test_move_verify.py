@@ -32,9 +32,13 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 
+#: What RabbitMQ counts, and when it forgets it, is changed for the whole server.
+pytestmark = pytest.mark.xdist_group("harmed rabbitmq")
+
+
 @pytest.fixture
-def path(redis: Server, rabbitmq: Server) -> Way:
-    return way(redis, rabbitmq, redis)
+def path(redis: Server, harmed_rabbitmq: Server) -> Way:
+    return way(redis, harmed_rabbitmq, redis)
 
 
 @pytest.fixture
@@ -56,11 +60,11 @@ def ready(path: Way) -> int:
 
 
 @pytest.fixture
-def counted(rabbitmq: Server) -> Iterator[None]:
+def counted(harmed_rabbitmq: Server) -> Iterator[None]:
     """RabbitMQ forgets no counts: those of a channel that closed a moment before its sweep are gone otherwise."""
-    evaluate(rabbitmq.variables, "sys:suspend(rabbit_core_metrics_gc).")
+    evaluate(harmed_rabbitmq.variables, "sys:suspend(rabbit_core_metrics_gc).")
     yield
-    evaluate(rabbitmq.variables, "sys:resume(rabbit_core_metrics_gc).")
+    evaluate(harmed_rabbitmq.variables, "sys:resume(rabbit_core_metrics_gc).")
 
 
 @pytest.mark.promise

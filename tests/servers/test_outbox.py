@@ -828,12 +828,13 @@ def test_a_queue_that_takes_nothing_costs_three_attempts_in_a_window(
         assert sorted(one.attempts for one in shop.store.rows()) == [1] * 17 + [2] * 3
 
 
+@pytest.mark.xdist_group("harmed rabbitmq")
 def test_a_relay_says_that_its_broker_takes_nothing_and_can_be_stopped(
-    postgresql: PrivateDatabase, rabbitmq: Server
+    postgresql: PrivateDatabase, harmed_rabbitmq: Server
 ) -> None:
-    with closing(Shop(postgresql.url, rabbitmq)) as shop:
+    with closing(Shop(postgresql.url, harmed_rabbitmq)) as shop:
         shop.declare()
-        with disk_alarm(rabbitmq), shop.publishing() as relay:
+        with disk_alarm(harmed_rabbitmq), shop.publishing() as relay:
             shop.send("waits")
             wait_until(lambda: "takes no messages" in relay.state.trouble, within_s=20, what="it says so")
             before = relay.state.beat_at

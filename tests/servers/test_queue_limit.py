@@ -15,6 +15,7 @@ from repot.config import ExplicitSettings, Role
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from support.rabbitmqctl import rabbitmqctl
+from support.shared_rabbitmq import vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ def limited(rabbitmq: Server) -> Iterator[Callable[[int], str]]:
         rabbitmqctl(rabbitmq, "add_vhost", made[-1])
         rabbitmqctl(rabbitmq, "set_permissions", "-p", made[-1], "guest", ".*", ".*", ".*")
         rabbitmqctl(rabbitmq, "set_vhost_limits", "-p", made[-1], f'{{"max-queues": {limit}}}')
-        return rabbitmq.url.removesuffix("//") + f"/{made[-1]}"
+        return rabbitmq.url.removesuffix(vhost_of(rabbitmq)) + made[-1]
 
     yield make
     for vhost in made:

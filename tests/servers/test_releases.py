@@ -17,6 +17,7 @@ from repot.waiting import wait_until
 from support import forked
 from support.applications import MINORS, python_of, workers_of
 from support.rabbitmqctl import rabbitmqctl
+from support.shared_rabbitmq import vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +147,10 @@ def test_a_queue_that_only_a_route_names_has_the_type_of_the_setting(
         env=child_environment(shop.settings), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert 0 == sent.returncode, sent.stderr
-    listed = [line.split() for line in rabbitmqctl(rabbitmq, "-q", "list_queues", "name", "type").splitlines()]
+    listed = [
+        line.split()
+        for line in rabbitmqctl(rabbitmq, "-q", "-p", vhost_of(rabbitmq), "list_queues", "name", "type").splitlines()
+    ]
     assert [name, "quorum"] in listed
 
 

@@ -67,6 +67,7 @@ from repot.testbed.test_broker import (
 from repot.waiting import wait_until
 from support.installed import require
 from support.leftovers import ours
+from support.shared_rabbitmq import vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -619,7 +620,7 @@ def test_an_experiment_on_an_external_rabbitmq_leaves_nothing(rabbitmq: Server) 
 
 
 def _declared(rabbitmq: Server, kind: str, *names: str) -> set[str]:
-    found = ManagementApi(rabbitmq.management_url, "guest", "guest").get(f"/api/{kind}/%2F")
+    found = ManagementApi(rabbitmq.management_url, "guest", "guest").get(f"/api/{kind}/{vhost_of(rabbitmq)}")
     return {one["name"] for one in found} & set(names)
 
 

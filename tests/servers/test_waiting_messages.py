@@ -17,6 +17,7 @@ from repot.migrate.control import Limits
 from repot.migrate.move import open_move
 from repot.testbed.rabbitmqctl import evaluate
 from support.moves import declare, places, scan, task, way
+from support.shared_rabbitmq import vhost_of
 
 if TYPE_CHECKING:
     from repot.brokers.message import Message
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def silence_leader(rabbitmq: Server, queue: str, seconds: int = 3) -> None:
     """The leader of a quorum queue answers nothing for some seconds; RabbitMQ then says 0 of the queue."""
-    leader = f"{{'%2F_{queue}', node()}}"
+    leader = f"{{'{vhost_of(rabbitmq)}_{queue}', node()}}"
     later = f"spawn(fun() -> timer:sleep({1000 * seconds}), sys:resume({leader}) end)"
     evaluate(rabbitmq.variables, f"sys:suspend({leader}), {later}.")
 

@@ -23,6 +23,7 @@ from repot.waiting import wait_until
 from repot.worker.configure import configure
 from support.rabbitmqctl import rabbitmqctl
 from support.releases import needs
+from support.shared_rabbitmq import vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -180,7 +181,7 @@ def test_the_delays_that_repot_declares_for_an_older_kombu_are_kombus(rabbitmq: 
 
 
 def _bindings(server: Server) -> list[str]:
-    return sorted(rabbitmqctl(server, "-q", "list_bindings").splitlines())
+    return sorted(rabbitmqctl(server, "-q", "-p", vhost_of(server), "list_bindings").splitlines())
 
 
 def test_a_retrying_task_keeps_its_id(shared: RunningWorker) -> None:

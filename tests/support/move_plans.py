@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from repot.cli.main import main
 from repot.waiting import wait_until
+from support.shared_rabbitmq import vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,7 @@ def brokers(path: Way) -> list[str]:
 @contextmanager
 def policy(path: Way, definition: dict[str, Any]) -> Iterator[None]:
     """Set a policy for the target queue."""
-    url = f"{path.target.management_url}/api/policies/%2F/{path.name}"
+    url = f"{path.target.management_url}/api/policies/{vhost_of(path.target)}/{path.name}"
     with requests.Session() as management:
         management.trust_env, management.auth = False, ("guest", "guest")
         body: dict[str, Any] = {"pattern": f"^{path.goal}$", "definition": definition, "apply-to": "queues"}
