@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-import requests
 from redis import Redis
 
-from support.shared_rabbitmq import vhost_of
+from support.shared_rabbitmq import ask, vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -277,9 +276,7 @@ def test_no_queue_of_an_experiment_stays_on_an_external_rabbitmq(directory: Path
     """The queues of delayed delivery are the virtual host's."""
 
     def queues() -> set[str]:
-        with requests.Session() as management:
-            management.trust_env, management.auth = False, ("guest", "guest")
-            found = management.get(f"{rabbitmq.management_url}/api/queues/{vhost_of(rabbitmq)}", timeout=30).json()
+        found = ask(rabbitmq, "GET", f"queues/{vhost_of(rabbitmq)}")
         return {one["name"] for one in found if not one["name"].startswith("celery_delayed")}
 
     before = queues()

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from repot.brokers.rabbitmq.management import ManagementApi
 from support.chaos_apps import ledger, run, write_apps, write_pooled
-from support.shared_rabbitmq import vhost_of
+from support.shared_rabbitmq import ask, vhost_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,16 +198,15 @@ def test_an_application_has_a_virtual_host_of_its_own_on_an_external_rabbitmq(
     directory: Path, rabbitmq: Server
 ) -> None:
     """Its queues have their names there, and those of other applications get nothing."""
-    api = ManagementApi(rabbitmq.management_url, "guest", "guest")
-    before = [one["name"] for one in api.get("/api/vhosts")]
+    before = [one["name"] for one in ask(rabbitmq, "GET", "vhosts")]
     found = run(
         directory, "no-fault", "shop.checkout", "--args", '["o"]', "--broker-url", rabbitmq.url, profile="amqp-late",
         WORKER_MANAGEMENT_URL=rabbitmq.management_url,
     )  # fmt: skip
     assert "ok" == found.verdict, found.talk
     assert ["checkout o", "mail o", "payment o"] == ledger(directory, "shop")
-    assert before == [one["name"] for one in api.get("/api/vhosts")]
-    assert not {"payments", "mails"} & {one["name"] for one in api.get(f"/api/queues/{vhost_of(rabbitmq)}")}
+    assert before == [one["name"] for one in ask(rabbitmq, "GET", "vhosts")]
+    assert not {"payments", "mails"} & {one["name"] for one in ask(rabbitmq, "GET", f"queues/{vhost_of(rabbitmq)}")}
 
 
 # pools

@@ -20,7 +20,8 @@ from repot.waiting import wait_until
 from repot.worker.status_file import path_of
 from support import forked
 from support.installed import require
-from support.rabbitmqctl import disk_alarm, rabbitmqctl
+from support.rabbitmqctl import disk_alarm
+from support.shared_rabbitmq import ask, vhost_of
 from support.sidecars import STATUS_TIMEOUT_S, ProbedWorker, patient_worker
 
 if TYPE_CHECKING:
@@ -260,11 +261,12 @@ class _RabbitUser:
 
     def __init__(self, server: Server, name: str) -> None:
         self._server, self._name = server, name
-        rabbitmqctl(server, "add_user", name, uuid4().hex)
-        rabbitmqctl(server, "set_permissions", name, ".*", ".*", ".*")
+        self.may_log_in(uuid4().hex)
+        rights = dict.fromkeys(("configure", "write", "read"), ".*")
+        ask(server, "PUT", f"permissions/{vhost_of(server)}/{name}", rights)
 
     def may_log_in(self, password: str) -> None:
-        rabbitmqctl(self._server, "change_password", self._name, password)
+        ask(self._server, "PUT", f"users/{self._name}", {"password": password, "tags": ""})
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from redis import Redis
 
 from repot.brokers.redis import conditions
 from repot.migrate import revoked
-from repot.testbed import executables, rabbitmq_cluster, rabbitmq_server, redis_server
+from repot.testbed import executables, rabbitmq_cluster, redis_server
 from support.forked import pytest_configure, pytest_runtest_protocol  # noqa: F401 - workers and commands are forked
 from support.installed import require
 from support.servers import DISTINCT, servers_of
@@ -59,14 +59,6 @@ def three_nodes() -> Iterator[RabbitCluster]:
     require(executables.RABBITMQ)
     with rabbitmq_cluster() as found:
         yield found
-
-
-@pytest.fixture(scope="session")
-def full_rabbitmq() -> Iterator[Server]:
-    """A RabbitMQ that takes no messages, as its disk has no room; its tests are of the group `full rabbitmq`."""
-    require(executables.RABBITMQ)
-    with rabbitmq_server("disk_free_limit.absolute = 900GB") as server:
-        yield server
 
 
 @pytest.fixture

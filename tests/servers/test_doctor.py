@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections import Counter
@@ -10,7 +9,6 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
 
 import amqp
@@ -37,6 +35,8 @@ from support import forked
 from support.installed import require
 from support.judging import GOOD_RABBITMQ, GOOD_REDIS, QUORUM, judge
 from support.judging import facts as facts_of
+from support.rabbitmqctl import disk_alarm
+from support.shared_rabbitmq import ask
 from support.shop import APPS
 
 if TYPE_CHECKING:
@@ -60,17 +60,7 @@ class Admin:
         self.url = self.user("shop")
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        token = base64.b64encode(b"guest:guest").decode()
-        headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
-        request = Request(  # noqa: S310 - an http address of our own making
-            f"{self.server.management_url}/api/{path}",
-            method=method,
-            headers=headers,
-            data=json.dumps({} if body is None else body).encode() if method != "GET" else None,
-        )
-        with build_opener(ProxyHandler({})).open(request, timeout=60) as response:
-            text = response.read()
-        return json.loads(text) if text else None
+        return ask(self.server, method, path, body)
 
     def user(self, name: str, tags: str = "administrator", **rights: str) -> str:
         """Make a user of this virtual host, and return the address with it."""
@@ -234,8 +224,10 @@ def executed(database: redis_py.Redis) -> Counter[str]:
 
 
 @pytest.mark.promise
-def test_a_live_run_changes_nothing_on_rabbitmq(admin: Admin) -> None:
-    """Definitions and messages are the same before and after; its user may not even declare."""
+@pytest.mark.xdist_group("harmed rabbitmq")
+def test_a_live_run_changes_nothing_on_rabbitmq(harmed_rabbitmq: Server) -> None:
+    """Definitions and messages of the whole server are the same before and after; its user may not even declare."""
+    admin = Admin(harmed_rabbitmq)
     admin.declare("celery", **QUORUM)
     with Connection(admin.url) as connection:
         connection.Producer().publish({}, routing_key="celery")
@@ -568,11 +560,12 @@ def test_what_a_user_of_rabbitmq_may_not_ask_is_unknown(admin: Admin) -> None:
     assert "WORKER_MANAGEMENT_URL" in elsewhere.queues.remedy
 
 
-@pytest.mark.xdist_group("full rabbitmq")
-def test_an_alarm_is_found(full_rabbitmq: Server) -> None:
-    one = Admin(full_rabbitmq)
-    wait_until(lambda: bool(one.findings("RPT801")), within_s=20, what="the alarm is raised")
-    assert "disk" in one.findings("RPT801")[0]
+@pytest.mark.xdist_group("harmed rabbitmq")
+def test_an_alarm_is_found(harmed_rabbitmq: Server) -> None:
+    one = Admin(harmed_rabbitmq)
+    with disk_alarm(harmed_rabbitmq):
+        wait_until(lambda: bool(one.findings("RPT801")), within_s=20, what="the alarm is raised")
+        assert "disk" in one.findings("RPT801")[0]
 
 
 def test_a_virtual_host_whose_queues_become_quorum(admin: Admin) -> None:

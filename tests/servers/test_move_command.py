@@ -9,12 +9,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import requests
 from click.testing import CliRunner
 
 from repot.cli.main import main
 from repot.waiting import wait_until
 from support.moves import Way, declare, task, way
+from support.shared_rabbitmq import ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -223,11 +223,8 @@ def test_a_refusal_of_the_management_api_names_its_cause(
     path: Way, repot: Callable[..., Result], user: str, hint: str
 ) -> None:
     """All three answers are 401; a tag helps against one of them."""
-    with requests.Session() as management:
-        management.trust_env, management.auth = False, ("guest", "guest")
-        for name, tags in (("untagged", ""), ("elsewhere", "management")):
-            url = f"{path.target.management_url}/api/users/{name}"
-            management.put(url, json={"password": "planted", "tags": tags}, timeout=30).raise_for_status()
+    for name, tags in (("untagged", ""), ("elsewhere", "management")):
+        ask(path.target, "PUT", f"users/{name}", {"password": "planted", "tags": tags})
     words = [word.replace("guest:guest", f"{user}:planted") for word in brokers(path)]
     refused = repot("plan", *words)
     assert 8 == refused.exit_code, refused.output

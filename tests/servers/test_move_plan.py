@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis as redis_py
-import requests
 from click.testing import CliRunner
 from kombu import Connection
 
@@ -18,7 +17,8 @@ from repot.testbed import redis_server
 from repot.waiting import wait_until
 from support.move_plans import brokers, environment, plan, policy, text
 from support.moves import Way, declare, task, way
-from support.shared_rabbitmq import vhost_of
+from support.rabbitmqctl import disk_alarm
+from support.shared_rabbitmq import ask, vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,12 +159,13 @@ def configured(server: Server, **parameters: str) -> Iterator[None]:
                 client.config_set(name, value)
 
 
-@pytest.mark.xdist_group("full rabbitmq")
-def test_a_rabbitmq_with_an_alarm_and_no_room_on_its_disk(redis: Server, full_rabbitmq: Server) -> None:
-    path = way(redis, full_rabbitmq, redis)
+@pytest.mark.xdist_group("harmed rabbitmq")
+def test_a_rabbitmq_with_an_alarm_and_no_room_on_its_disk(redis: Server, harmed_rabbitmq: Server) -> None:
+    path = way(redis, harmed_rabbitmq, redis)
     path.fill([task(0)])
-    wait_until(lambda: "disk space alarm" in text(path), within_s=60, what="the alarm is raised", poll_s=1)
-    found = plan(path, code=4)
+    with disk_alarm(harmed_rabbitmq):
+        wait_until(lambda: "disk space alarm" in text(path), within_s=60, what="the alarm is raised", poll_s=1)
+        found = plan(path, code=4)
     assert any("takes no messages now: disk space alarm" in note for note in found["notes"])
     assert any("its alarm would stop all publishers" in problem for problem in found["problems"])
 
@@ -228,13 +229,10 @@ def test_what_the_user_may_not_ask_is_unknown_and_never_zero(
 
 def test_a_user_with_the_tag_management_alone_learns_the_rest(path: Way) -> None:
     """Nodes are shown to the tag `monitoring`; queues and consumers also to this one."""
-    with requests.Session() as management:
-        management.trust_env, management.auth = False, ("guest", "guest")
-        api = f"{path.target.management_url}/api"
-        user = f"user-{path.name}"
-        management.put(f"{api}/users/{user}", json={"password": "hidden", "tags": "management"}, timeout=30)
-        rights = dict.fromkeys(("configure", "write", "read"), ".*")
-        management.put(f"{api}/permissions/{vhost_of(path.target)}/{user}", json=rights, timeout=30).raise_for_status()
+    user = f"user-{path.name}"
+    ask(path.target, "PUT", f"users/{user}", {"password": "hidden", "tags": "management"})
+    rights = dict.fromkeys(("configure", "write", "read"), ".*")
+    ask(path.target, "PUT", f"permissions/{vhost_of(path.target)}/{user}", rights)
     words = ["--to", path.target.url.replace("guest:guest", f"{user}:hidden")]
     found = plan(path, *words)
     assert any(one.startswith("the target's free disk is unknown: ") for one in found["unknown"])

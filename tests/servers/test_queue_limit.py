@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,8 +15,7 @@ from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role
 from repot.waiting import wait_until
 from repot.worker.configure import configure
-from support.rabbitmqctl import rabbitmqctl
-from support.shared_rabbitmq import vhost_of
+from support.shared_rabbitmq import ask, vhost_of, with_virtual_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,18 +27,14 @@ if TYPE_CHECKING:
 @pytest.fixture
 def limited(rabbitmq: Server) -> Iterator[Callable[[int], str]]:
     """Make a virtual host with a limit, and return its address."""
-    made = []
+    with ExitStack() as made:
 
-    def make(limit: int) -> str:
-        made.append(f"limited-{uuid4().hex[:8]}")
-        rabbitmqctl(rabbitmq, "add_vhost", made[-1])
-        rabbitmqctl(rabbitmq, "set_permissions", "-p", made[-1], "guest", ".*", ".*", ".*")
-        rabbitmqctl(rabbitmq, "set_vhost_limits", "-p", made[-1], f'{{"max-queues": {limit}}}')
-        return rabbitmq.url.removesuffix(vhost_of(rabbitmq)) + made[-1]
+        def make(limit: int) -> str:
+            found = made.enter_context(with_virtual_host(rabbitmq))
+            ask(rabbitmq, "PUT", f"vhost-limits/{vhost_of(found)}/max-queues", {"value": limit})
+            return found.url
 
-    yield make
-    for vhost in made:
-        rabbitmqctl(rabbitmq, "delete_vhost", vhost)
+        yield make
 
 
 @pytest.mark.parametrize(

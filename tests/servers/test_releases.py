@@ -16,8 +16,7 @@ from repot.testbed import redis_server
 from repot.waiting import wait_until
 from support import forked
 from support.applications import MINORS, python_of, workers_of
-from support.rabbitmqctl import rabbitmqctl
-from support.shared_rabbitmq import vhost_of
+from support.shared_rabbitmq import ask, vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,11 +146,7 @@ def test_a_queue_that_only_a_route_names_has_the_type_of_the_setting(
         env=child_environment(shop.settings), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert 0 == sent.returncode, sent.stderr
-    listed = [
-        line.split()
-        for line in rabbitmqctl(rabbitmq, "-q", "-p", vhost_of(rabbitmq), "list_queues", "name", "type").splitlines()
-    ]
-    assert [name, "quorum"] in listed
+    assert "quorum" == ask(rabbitmq, "GET", f"queues/{vhost_of(rabbitmq)}/{name}")["arguments"]["x-queue-type"]
 
 
 def test_a_task_that_outlives_its_link_to_redis_is_delivered_once(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
-from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
 
 import pytest
@@ -26,6 +23,7 @@ from repot.waiting import wait_until
 from repot.worker.configure import configure
 from support import forked
 from support.releases import needs
+from support.shared_rabbitmq import with_virtual_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,11 +208,11 @@ def test_an_undeclared_queue_has_what_ours_have(deployment: Deployment, rabbitmq
 def test_a_delayed_message_is_kept_before_any_worker_has_started(rabbitmq: Server) -> None:
     """What delays it is made by who sends; stock Celery leaves that to workers, and such a message is lost."""
     name = f"early-{uuid4()}"
-    with _virtual_host(rabbitmq) as url:
+    with with_virtual_host(rabbitmq) as apart:
         app = Celery("early", set_as_current=False)
-        configure(app, ExplicitSettings(broker_url=url, queue_names=(name,)), Role.CLIENT)  # type: ignore[arg-type]
+        configure(app, ExplicitSettings(broker_url=apart.url, queue_names=(name,)), Role.CLIENT)  # type: ignore[arg-type]
         app.send_task("repot.run", countdown=4, ignore_result=True)
-        with Connection(url) as connection:
+        with Connection(apart.url) as connection:
             channel: Any = connection.default_channel
             assert channel.basic_get(name, no_ack=True) is None
             wait_until(lambda: channel.basic_get(name, no_ack=True), within_s=30, what="it arrives")
@@ -245,20 +243,3 @@ def test_a_delayed_message_reaches_no_queue_whose_name_ends_alike(rabbitmq: Serv
         # what went astray comes by the same exit at the same time
         all_arrived()
     assert sent == arrived
-
-
-@contextmanager
-def _virtual_host(server: Server) -> Iterator[str]:
-    name = f"routing-{uuid4().hex[:8]}"
-
-    def ask(method: str) -> None:
-        token = base64.b64encode(b"guest:guest").decode()
-        headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
-        request = Request(f"{server.management_url}/api/vhosts/{name}", method=method, headers=headers)  # noqa: S310
-        build_opener(ProxyHandler({})).open(request, timeout=10).close()
-
-    ask("PUT")
-    try:
-        yield f"{server.url.removesuffix('//')}/{name}"
-    finally:
-        ask("DELETE")

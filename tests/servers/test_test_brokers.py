@@ -19,7 +19,6 @@ from kombu import Connection, Exchange, Producer, Queue
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from repot.brokers.rabbitmq.management import ManagementApi
 from repot.chaos.faults.broker_killed import BrokerKilled
 from repot.chaos.faults.broker_paused import BrokerPaused
 from repot.chaos.faults.consumer_timeout import ConsumerTimeout
@@ -67,7 +66,7 @@ from repot.testbed.test_broker import (
 from repot.waiting import wait_until
 from support.installed import require
 from support.leftovers import ours
-from support.shared_rabbitmq import vhost_of
+from support.shared_rabbitmq import ask, vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -620,7 +619,7 @@ def test_an_experiment_on_an_external_rabbitmq_leaves_nothing(rabbitmq: Server) 
 
 
 def _declared(rabbitmq: Server, kind: str, *names: str) -> set[str]:
-    found = ManagementApi(rabbitmq.management_url, "guest", "guest").get(f"/api/{kind}/{vhost_of(rabbitmq)}")
+    found = ask(rabbitmq, "GET", f"{kind}/{vhost_of(rabbitmq)}")
     return {one["name"] for one in found} & set(names)
 
 

@@ -6,12 +6,11 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import requests
 from click.testing import CliRunner
 
 from repot.cli.main import main
 from repot.waiting import wait_until
-from support.shared_rabbitmq import vhost_of
+from support.shared_rabbitmq import ask, vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,12 +57,9 @@ def brokers(path: Way) -> list[str]:
 @contextmanager
 def policy(path: Way, definition: dict[str, Any]) -> Iterator[None]:
     """Set a policy for the target queue."""
-    url = f"{path.target.management_url}/api/policies/{vhost_of(path.target)}/{path.name}"
-    with requests.Session() as management:
-        management.trust_env, management.auth = False, ("guest", "guest")
-        body: dict[str, Any] = {"pattern": f"^{path.goal}$", "definition": definition, "apply-to": "queues"}
-        management.put(url, json=body, timeout=30).raise_for_status()
-        try:
-            yield
-        finally:
-            management.delete(url, timeout=30).raise_for_status()
+    url = f"policies/{vhost_of(path.target)}/{path.name}"
+    ask(path.target, "PUT", url, {"pattern": f"^{path.goal}$", "definition": definition, "apply-to": "queues"})
+    try:
+        yield
+    finally:
+        ask(path.target, "DELETE", url)

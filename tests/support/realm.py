@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
+
+from support.shared_rabbitmq import ask
 
 if TYPE_CHECKING:
     from repot.testbed import Server
@@ -28,13 +27,7 @@ class Realm:
         self.url = self.user("admin", ("administrator", ".*", ".*", ".*"))
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        token = base64.b64encode(b"guest:guest").decode()
-        headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
-        data = None if method == "GET" else json.dumps(body or {}).encode()
-        url = f"{self.server.management_url}/api/{path}"
-        request = Request(url, method=method, headers=headers, data=data)  # noqa: S310 - an address of our own making
-        with build_opener(ProxyHandler({})).open(request, timeout=60) as response:
-            return json.loads(response.read() or "null")
+        return ask(self.server, method, path, body)
 
     def user(self, name: str, given: tuple[str, str, str, str], password: str = PASSWORD) -> str:
         """Make a user of a tag and of rights to configure, write and read; return the address."""
