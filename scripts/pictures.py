@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 REPOT = Path(sys.executable).with_name("repot")
 
-COLUMNS, ROWS = 100, 32
+COLUMNS, ROWS = 100, 22
 #: Pixels of a character and a line; seconds between two lines.
 _CHARACTER, _LINE, _BASELINE, _MARGIN = 8.45, 19, 14, 14
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.08, 1.5

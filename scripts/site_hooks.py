@@ -28,6 +28,10 @@ OUTSIDE = {
     "examples/script/README.md": "example-script.md",
 }
 PAGES = OUTSIDE | {"README.md": "index.md"}
+#: What stands in docs/index.md for the beginning of README.md.
+FIRST_SCREEN = "<!-- the beginning of README.md -->"
+#: Beside pages that explain a term, those of rules that name it come later in a search.
+_OF_RULES = 0.01
 
 _LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 _BLOCK = re.compile(r"(?ms)^[ ]*```.*?^[ ]*```[ ]*$")
@@ -53,9 +57,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite the links of a page that lead out of docs/; of blocks of code leave out the options."""
+    if page.file.src_uri.startswith("rules/RPT"):
+        page.meta["search"] = {"boost": _OF_RULES}
     root = Path(config.docs_dir).parent
     known = {file.src_uri for file in files}
+    if page.file.src_uri == "index.md":
+        page.meta["hide"] = ["toc"]
+        readme = (root / "README.md").read_text().partition("\n## ")[0].partition("\n")[2]
+        first = _as_page(readme, "README.md", root, known)
+        markdown = markdown.replace(FIRST_SCREEN, first)
     source = next((name for name, uri in OUTSIDE.items() if uri == page.file.src_uri), f"docs/{page.file.src_uri}")
+    return _as_page(markdown, source, root, known)
+
+
+def _as_page(markdown: str, source: str, root: Path, known: set[str]) -> str:
     parts, end = [], 0
     for block in _BLOCK.finditer(markdown):
         shown = _OPTIONS.sub(r"\g<fence>", block[0])

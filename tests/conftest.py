@@ -18,6 +18,7 @@ from repot.testbed import executables, rabbitmq_server, redis_server, toxiproxy_
 from support import groups
 from support.databases import FileDatabase, PrivateDatabase, private_mariadb, private_postgresql
 from support.installed import require
+from support.realm import realms_deleted
 from support.servers import DISTINCT, Servers, servers_of
 from support.shared_rabbitmq import whole_rabbitmq, with_virtual_host
 
@@ -124,13 +125,20 @@ def _rabbitmq() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def rabbitmq(_rabbitmq: Server) -> Iterator[Server]:
     """A virtual host of a private RabbitMQ that other processes use as well: no test harms the whole server."""
-    with with_virtual_host(_rabbitmq) as server:
+    with with_virtual_host(_rabbitmq) as server, realms_deleted():
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _realms_of_a_test() -> Iterator[None]:
+    """What a module shares was made before."""
+    with realms_deleted():
+        yield
 
 
 @pytest.fixture(scope="session")
 def harmed_rabbitmq() -> Iterator[Server]:
-    """A RabbitMQ for tests that harm the whole server, and mend it; they are of the group `harmed rabbitmq`."""
+    """A RabbitMQ for tests that harm the whole server, and repair it; they are of the group `harmed rabbitmq`."""
     require(executables.RABBITMQ)
     with rabbitmq_server() as server:
         yield server

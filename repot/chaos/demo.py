@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from repot.chaos.report.explanation import Explanation, Statement
 from repot.chaos.runner.case import Case
 from repot.chaos.scenarios.catalogue import SCENARIOS
 from repot.chaos.scenarios.profiles import PROFILES, SCALED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from repot.chaos.report.result import Result
 
+TITLE = "See a task run twice"
 INCIDENT = (
     "A 25-minute task finished, but the network dropped its ACK, so the broker delivered the task again: "
     "it ran twice, and was paid for twice.\n"
@@ -49,14 +50,6 @@ def cases(half: int) -> tuple[Case, ...]:
     return tuple(Case(SCENARIOS[name], PROFILES[profile], guard) for name, profile, guard in (*found, *alone))
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement of the summary, and whether this run has proved it."""
-
-    text: str
-    proved: bool
-
-
 class Evidence:
     """The results of a demo on both brokers."""
 
@@ -69,6 +62,7 @@ class Evidence:
         return {
             "What moving to RabbitMQ fixes": self.fixed(),
             "What moving does not fix": self.not_fixed(),
+            "What moving makes worse": self.worse(),
             "What the guard fixes": self.guarded(),
             "What the atomic claim fixes on Redis": self.claimed(),
         }
@@ -115,6 +109,18 @@ class Evidence:
             ),
         ]
 
+    def worse(self) -> list[Statement]:
+        """Return what runs twice only after the move."""
+        redis, rabbit = self._results[_CLAIMING], self._results["connection-reset", _RETURNING[1], False]
+        return [
+            Statement(
+                "The same reset with repot's settings on both: a worker on Redis claims its messages, so it keeps "
+                f"what it runs, and the task {_ran(redis)}. RabbitMQ has no claims: it gives the message to another "
+                f"worker, and the task {_ran(rabbit)}. Guard such a task before you move.",
+                proved=len(redis.task_under_test.history.runs) == 1 and rabbit.task_under_test.history.overlapped,
+            ),
+        ]
+
     def guarded(self) -> list[Statement]:
         """Return what the guard prevents."""
         reset = self._both("connection-reset", _RETURNING, guard=True)
@@ -134,7 +140,7 @@ class Evidence:
         return [
             Statement(
                 "The same reset without the guard, but the worker on Redis claims its messages, which is repot's "
-                f"default there, and not BRPOP: it keeps what it runs, and the task {_ran(reset)}.",
+                f"default there, in place of BRPOP: the task {_ran(reset)}.",
                 proved=len(reset.task_under_test.history.runs) == 1,
             ),
         ]
@@ -150,6 +156,11 @@ ADVICE = (
     "Delivery is at least once on both brokers. An effect that must not happen twice needs an idempotency key that "
     "is claimed before the effect; a check for an earlier success comes too late."
 )
+
+
+def explanation(statements: Mapping[str, Sequence[Statement]]) -> Explanation:
+    """Return what the page says around the cells: what the terminal says."""
+    return Explanation(TITLE, INCIDENT, statements, ADVICE)
 
 
 def _ran(result: Result) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from celery import Celery
 
-from repot.chaos.demo import Statement
 from repot.chaos.instruments.journal import EFFECT, Journal
+from repot.chaos.report.explanation import Statement
 from repot.chaos.runner.workers import start_worker
 from repot.config import BrokerUrl, ExplicitSettings, Role
 from repot.errors import DepthUnknown, VerdictUnexpected

@@ -14,7 +14,7 @@ from repot.cli.output import echo, echo_json
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from repot.chaos.demo import Statement
+    from repot.chaos.report.explanation import Statement
     from repot.chaos.report.result import Campaign
 
 
@@ -37,7 +37,7 @@ def demo(html: Path, *, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from repot.chaos.demo import ADVICE, HEADINGS, INCIDENT, MOVED, Evidence
+    from repot.chaos.demo import ADVICE, HEADINGS, INCIDENT, MOVED, Evidence, explanation
     from repot.chaos.moved_backlog import move_a_backlog, require_proved
     from repot.chaos.report import files
     from repot.chaos.runner import campaign
@@ -49,7 +49,7 @@ def demo(html: Path, *, as_json: bool) -> None:
     statements = Evidence(found.results).statements()
     _heading(MOVED, err=as_json)
     statements[MOVED] = move_a_backlog(lambda text: echo(text, err=as_json))
-    files.write(files.as_html(found), html)
+    files.write(files.as_html(found, explanation(statements)), html)
     if as_json:
         listed = {heading: [asdict(one) for one in ones] for heading, ones in statements.items()}
         echo_json({"statements": listed} | json.loads(files.as_json(found)), indent=1)

@@ -154,6 +154,7 @@ def test_the_demo_proves_its_statements(demo: Demo) -> None:
     assert counts == {
         "What moving to RabbitMQ fixes": 2,
         "What moving does not fix": 2,
+        "What moving makes worse": 1,
         "What the guard fixes": 1,
         "What the atomic claim fixes on Redis": 1,
         "What waits is moved": 1,

@@ -88,3 +88,30 @@ def test_the_session_plays_to_its_end_and_stands_still_on_request(browser: Remot
         reader.asks("document.getAnimations().forEach((one) => one.finish())")
     assert "1" == reader.asks(last)
     assert reader.asks(f"{box}.bottom <= document.documentElement.getBoundingClientRect().bottom")
+
+
+@pytest.mark.parametrize("page", ["glossary/", "rules/"])
+def test_the_last_column_of_a_table_is_on_a_narrow_screen(browser: Remote, address: str, page: str) -> None:
+    reader = Reader(browser, f"{address}{page}")
+    reader.opens(width=400, scheme="light")
+    reader.waits("document.readyState === 'complete'", "the page is loaded")
+    cells = "[...document.querySelectorAll('article td:last-child, article th:last-child')]"
+    assert reader.asks(f"{cells}.length") > 20
+    assert reader.asks(f"Math.max(...{cells}.map((one) => one.getBoundingClientRect().right))") <= 400
+
+
+def test_a_title_is_as_dark_as_the_text(browser: Remote, address: str) -> None:
+    reader = Reader(browser, f"{address}demo/")
+    reader.opens(width=1280, scheme="light")
+    reader.waits("document.readyState === 'complete'", "the page is loaded")
+    colour = "getComputedStyle(document.querySelector('article {}')).color"
+    assert reader.asks(colour.format("h1")) == reader.asks(colour.format("p"))
+
+
+def test_a_search_finds_the_page_that_explains_before_the_rules(browser: Remote, address: str) -> None:
+    reader = Reader(browser, f"{address}?q=visibility+timeout")
+    reader.opens(width=1280, scheme="light")
+    results = "[...document.querySelectorAll('.md-search-result__link')].map((one) => one.pathname)"
+    reader.waits(f"{results}.length > 3", "there are results")
+    found = reader.asks(results)
+    assert "/tutorial-ran-twice/" == found[0], found

@@ -11,7 +11,7 @@ The first line of a block names its language. Blocks of commands are `sh`, or `c
     text output=compared      what the block before it prints; `...` stands for anything, a number for any number
     python file=NAME          a file that the reader saves
 
-The tutorial docs/tutorial-rollout.md has a program of its own, `scripts/run_page.py`.
+The tutorials, docs/tutorial-*.md, have a program of their own, `scripts/run_page.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TUTORIAL = ROOT / "docs" / "tutorial-rollout.md"
-PAGES = [path for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]) if path != TUTORIAL]
+#: Those that `scripts/run_page.py` runs.
+TUTORIALS = [ROOT / "docs" / f"tutorial-{name}.md" for name in ("rollout", "ran-twice")]
+PAGES = [path for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]) if path not in TUTORIALS]
 
 _BLOCK = re.compile(r"(?ms)^(?P<indent> *)```(?P<language>\w*)(?P<options>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$")
 _OPTION = re.compile(r"([a-z-]+)=(\"[^\"]*\"|\S+)")

@@ -248,8 +248,11 @@ def test_markdown_is_one_table_with_its_conclusions() -> None:
     text = files.as_markdown(campaign())
     counted = "Only runs were counted: without a probe, an effect is a run whose function returned."
     assert text.startswith(
-        f"# The fault matrix\n\n{counted}\n\nMeasured 2026-11-21T21:37:41+00:00 with repot 0.1.0, celery 5.7.0"
+        "# The fault matrix\n\n67 cells, 67 runs, 7 cells not as expected. **Bold**: not acceptable."
     )
+    assert text.count(f"\n\n{counted}\n\n") == 1
+    measured = text.partition("\n## How it was measured\n\n")[2]
+    assert measured.startswith("Measured 2026-11-21T21:37:41+00:00 with repot 0.1.0, celery 5.7.0")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert 2 + len(SCENARIOS) == len(rows)
     assert {2 * len(PROFILES) + 3} == {len(re.split(r"(?<!\\)\|", row)) for row in rows}

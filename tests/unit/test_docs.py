@@ -57,7 +57,7 @@ def test_the_ladder_on_the_page_is_the_contract() -> None:
 
 def test_the_readme_is_short() -> None:
     """What has no room there has a page in docs/."""
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 140
 
 
 def typed(page: Path) -> list[str]:

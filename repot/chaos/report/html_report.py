@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
     from jinja2 import Environment
 
+    from repot.chaos.report.explanation import Explanation
     from repot.chaos.report.matrix import Column
     from repot.chaos.report.result import About, Campaign, Cell, Result
 
 
-def as_html(campaign: Campaign) -> str:
-    """Return the page: a summary, the matrix, the conclusions, and the details of each cell with a timeline."""
+def as_html(campaign: Campaign, explanation: Explanation | None = None) -> str:
+    """Return the page: a summary, the matrix, the conclusions, and the details of each cell with a timeline.
+
+    The statements of an explanation are its conclusions.
+    """
     shown = sanitize_report(campaign)
     table = matrix(shown)
     return (
@@ -29,6 +33,7 @@ def as_html(campaign: Campaign) -> str:
         .get_template("report.html")
         .render(
             campaign=shown,
+            explanation=explanation,
             matrix=table,
             profiles=_profiles(table),
             scenarios=[

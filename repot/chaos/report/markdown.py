@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
 
 def as_markdown(campaign: Campaign) -> str:
-    """Return the date and versions, the matrix, and the conclusions."""
+    """Return the matrix, its conclusions, and how it was measured."""
     shown = sanitize_report(campaign)
     table = matrix(shown)
     measure = [_escaped(shown.measure)] if shown.measure else []
     parts = [
         "# The fault matrix",
+        f"{_total(table)} {_KEY}",
         *measure,
-        "\n".join(_head(shown, table)),
         "\n".join(_table(table)),
-        _KEY,
         *_conclusions(shown),
+        "## How it was measured",
+        "\n".join(_measured(shown)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -33,11 +34,14 @@ def as_markdown(campaign: Campaign) -> str:
 _KEY = "**Bold**: not acceptable. ≠: not the expected verdict. n/a: not applicable. Blank: not run."
 
 
-def _head(campaign: Campaign, table: Matrix) -> Iterator[str]:
+def _total(table: Matrix) -> str:
     total = counts(table)
+    return f"{total.cells} cells, {total.runs} runs, {total.unexpected} cells not as expected."
+
+
+def _measured(campaign: Campaign) -> Iterator[str]:
     versions = ", ".join(f"{name} {number}" for name, number in campaign.versions.items())
     yield f"Measured {campaign.created} with {_escaped(versions)}; seed {campaign.seed}."
-    yield f"{total.cells} cells, {total.runs} runs, {total.unexpected} cells not as expected."
     if campaign.app:
         yield f"The task is `{campaign.app}`."
     if campaign.scaled:

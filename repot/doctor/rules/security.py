@@ -37,8 +37,8 @@ _UNSAFE = frozenset({"pickle", "application/x-python-serialize"})
     "Credentials are default or missing",
     ERROR,
     fix="""
-    PASSWORD=$(openssl rand -hex 24); echo "$PASSWORD"
-    rabbitmqctl add_user shop "$PASSWORD"; rabbitmqctl set_permissions shop '.*' '.*' '.*'
+    NEW=$(openssl rand -hex 24); echo "$NEW"
+    rabbitmqctl add_user shop "$NEW"; rabbitmqctl set_permissions shop '.*' '.*' '.*'
     rabbitmqctl delete_user guest
     # Redis: ACL SETUSER shop on >PASSWORD ~* &* +@all -@dangerous +info +config|get
     """,
