@@ -61,7 +61,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         page.meta["search"] = {"boost": _OF_RULES}
     root = Path(config.docs_dir).parent
     known = {file.src_uri for file in files}
-    if page.file.src_uri == "index.md":
+    if FIRST_SCREEN in markdown:
         page.meta["hide"] = ["toc"]
         readme = (root / "README.md").read_text().partition("\n## ")[0].partition("\n")[2]
         first = _as_page(readme, "README.md", root, known)

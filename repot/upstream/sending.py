@@ -127,6 +127,12 @@ def sends_taken(app: Any, taker: Callable[..., Any]) -> Iterator[None]:
         _TAKING.reset(token)
 
 
+def is_taken() -> bool:
+    """Return whether the caller is in a block of `sends_taken`."""
+    taking = _TAKING.get()
+    return taking is not None and not taking.is_over
+
+
 def _as_ever(original: Callable[..., Any], name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
     return original(name, args, kwargs, **options)
 

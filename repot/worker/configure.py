@@ -149,6 +149,7 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
         _instrument(settings.journal)
     if settings.rollout:
         _install_rollout(app, settings, given, role)
+    _send_groups_in_windows()
     signals.before_task_publish.connect(_register_expiry, dispatch_uid="repot-expiry")
     if role is Role.WORKER:
         signals.celeryd_init.connect(_check_command_line, dispatch_uid="repot-command-line")
@@ -158,6 +159,12 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
         signals.task_postrun.connect(_record_end, dispatch_uid="repot-end")
         app.steps["consumer"].update(_STEPS)
     return settings
+
+
+def _send_groups_in_windows() -> None:
+    from repot.worker.confirm_window import send_groups_in_windows
+
+    send_groups_in_windows()
 
 
 def _install_rollout(app: Celery, settings: WorkerSettings, given: WorkerSettings, role: Role) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from os import getpid
 from threading import get_ident
@@ -12,12 +12,14 @@ from repot.brokers.confirms import ConfirmingChannel
 from repot.errors import PublishUnconfirmed
 from repot.upstream.confirming_channel import is_confirming
 from repot.upstream.current_app import resolve
-from repot.upstream.producers import choose_producer
+from repot.upstream.producers import choose_producer, send_groups_within
 from repot.upstream.ready_channel import drop_if_closed
+from repot.upstream.sending import is_taken
 from repot.worker.configure import configured_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from celery import Celery
 
@@ -101,9 +103,26 @@ def confirm_window(app: Celery, *, size: int = SIZE) -> Iterator[None]:
         drop_if_closed(connection)
         connection.ensure_connection(reraise_as_library_errors=True, **_policy(app))
         if is_confirming(connection):
-            yield from _collected(app, ConfirmingChannel(connection, size, _timeout_s(app)))
+            yield from _collected(app, ConfirmingChannel.on(connection, size, _timeout_s(app)))
             return
     yield
+
+
+def send_groups_in_windows() -> None:
+    """Let each group of a configured application be a window of its own, in this process.
+
+    It sends many messages in a row, and so do the header of a chord, chunks, and a step of a chain that is a group.
+    """
+    send_groups_within(_window_of_group)
+
+
+def _window_of_group(app: Celery) -> AbstractContextManager[None]:
+    settings, window = configured_with(app), _current.get()
+    confirms = (app.conf.broker_transport_options or {}).get("confirm_publish")
+    if settings is None or not confirms or (window is not None and window.is_for(app)):
+        return nullcontext()
+    # neither a row of the outbox nor a message to the other side of a rollout needs this broker
+    return nullcontext() if is_taken() or settings.rollout else confirm_window(app)
 
 
 def _collected(app: Celery, confirming: ConfirmingChannel) -> Iterator[None]:
@@ -122,7 +141,6 @@ def _collected(app: Celery, confirming: ConfirmingChannel) -> Iterator[None]:
 def _finish(window: _Window) -> None:
     try:
         window.settle()
-        window.confirming.close()
     except BaseException:
         # kombu would close the connection properly, and wait for a broker that may not answer
         window.confirming.drop_connection()

@@ -23,7 +23,7 @@ from repot.config import ExplicitSettings, Role
 from repot.errors import PublishUnconfirmed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from repot.testbed import Server
 
@@ -101,6 +101,67 @@ def test_no_message_waits_for_a_confirm_of_its_own(sender: Sender) -> None:
         with sender.proxy.with_toxic("latency", ("downstream",), {"latency": 600_000}):
             sent += [sender.task.delay("a").id for _ in range(20)]
     assert sent == sender.waiting()
+
+
+CANVASES: dict[str, Callable[[Any, int], Any]] = {
+    "group": lambda task, number: group(task.s("a") for _ in range(number)).apply_async(),
+    "chord": lambda task, number: chord(task.s("a") for _ in range(number))(task.si("end")),
+    "chunks": lambda task, number: task.chunks(zip(["a"] * number, strict=True), 1).apply_async(),
+    "a group of groups": lambda task, number: group(
+        group(task.s("a") for _ in range(number // 2)) for _ in range(2)
+    ).apply_async(),
+    "a chain that begins with a group": lambda task, number: (
+        group(task.s("a") for _ in range(number)) | task.si("end")
+    ).apply_async(),
+}
+
+
+@pytest.mark.parametrize("name", CANVASES)
+def test_what_sends_many_in_a_row_is_a_window_by_itself(sender: Sender, name: str) -> None:
+    """A confirm each would take as many times the link's 400 ms there and back."""
+    with sender.proxy.with_toxic("latency", ("upstream", "downstream"), {"latency": 200}):
+        sender.task.delay("warm")
+        begun = monotonic()
+        CANVASES[name](sender.task, 50)
+        assert monotonic() - begun < 50 * 0.4 / 2
+    assert len(sender.waiting()) == 51
+
+
+def test_a_group_that_is_not_all_confirmed_raises_with_the_ids(sender: Sender) -> None:
+    parts = [sender.task.s("a").set(task_id=f"id-{number}") for number in range(5)]
+    parts[2].set(exchange=sender.queue, routing_key="nowhere")
+    with pytest.raises(PublishUnconfirmed) as raised:
+        group(parts).apply_async()
+    assert (raised.value.refused, raised.value.unknown) == (("id-2",), ())
+    assert sender.waiting() == ["id-0", "id-1", "id-3", "id-4"]
+    # the next one has a channel of its own
+    group(sender.task.s("a") for _ in range(3)).apply_async()
+    assert len(sender.waiting()) == 3
+
+
+def test_a_group_in_a_window_waits_with_the_rest_of_it(sender: Sender) -> None:
+    """RabbitMQ's confirms are held back until the last one is sent."""
+    with repot.confirm_window(sender.app):
+        sender.task.delay("first")
+        with sender.proxy.with_toxic("latency", ("downstream",), {"latency": 600_000}):
+            group(sender.task.s("a") for _ in range(20)).apply_async()
+    assert len(sender.waiting()) == 21
+
+
+def test_windows_of_one_connection_share_a_channel(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open and close one takes three round trips."""
+    made: list[ConfirmingChannel] = []
+    original = ConfirmingChannel.__init__
+
+    def begin(self: ConfirmingChannel, *given: Any) -> None:
+        made.append(self)
+        original(self, *given)
+
+    monkeypatch.setattr(ConfirmingChannel, "__init__", begin)
+    for _ in range(5):
+        group(sender.task.s("a") for _ in range(2)).apply_async()
+    assert len(sender.waiting()) == 10
+    assert len(made) == 1
 
 
 def test_a_chord_is_sent_and_confirmed_like_a_group(sender: Sender) -> None:

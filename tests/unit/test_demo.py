@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from repot.chaos.demo import ADVICE, INCIDENT, TITLE, Evidence, cases, explanation
 from repot.chaos.report.conclusions import ConclusionKind
 from repot.chaos.report.html_report import as_html
-from repot.chaos.report.result import About, CellVerdict
+from repot.chaos.report.result import About, Cell, CellVerdict
 from repot.chaos.runner.verdict import Verdict
+from repot.chaos.scenarios.expectations import expectation, parse
 from support.campaigns import campaign, result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from repot.chaos.report.result import Campaign
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 #: Without the guard; with it every task is redelivered.
 VERDICTS = {
@@ -96,3 +102,52 @@ def test_the_page_tells_what_the_terminal_tells() -> None:
     for one in (one for ones in statements.values() for one in ones):
         assert f"{'' if one.proved else '<em>not proved by this run:</em> '}{one.text}</li>" in page
     assert ConclusionKind.FIXED not in page
+
+
+def session() -> str:
+    """What the demo prints, as docs/demo.md has it."""
+    return (DOCS / "demo.md").read_text().partition("```text\n")[2].partition("\n```")[0]
+
+
+def words(text: str) -> list[str]:
+    """The words of a session; what differs between runs, as a port and a time, is left out."""
+    return re.sub(r"\b\d+(?:\.\d+)?(?= s\b)|(?<=:)\d{4,5}\b", "N", text).split()
+
+
+def test_the_page_shows_each_cell_with_the_expected_verdict() -> None:
+    """The tables of both halves: a row for each scenario, a column for each profile, without and with the guard."""
+    found: dict[Cell, tuple[str, str]] = {}
+    for product, half in re.findall(r"(\w+) is the broker\n(.*?)\n✓", session(), re.DOTALL):
+        profiles, guards, *rows = (re.split(r"\s{2,}", line.strip()) for line in half.splitlines())
+        columns = [(profile, guard == "guarded") for profile, guard in zip(profiles, guards[1:], strict=True)]
+        for scenario, *verdicts in rows:
+            shown = zip(columns, verdicts, strict=True)
+            found |= {Cell(scenario, *column): (product, text) for column, text in shown if text != "·"}
+    assert {*found} == {case.cell for case in (*cases(0), *cases(1))}
+    for cell, (product, text) in found.items():
+        assert parse(text[2:]) in (expectation(cell, product, "3.10") or ())
+    assert len(found) == 11
+    assert "These are eleven of" in (DOCS / "demo.md").read_text()
+
+
+def test_the_page_has_each_statement_under_its_heading() -> None:
+    text = " ".join(session().split())
+    statements = Evidence(demonstrated({}).results).statements()
+    for heading, ones in statements.items():
+        assert heading in text
+        for one in ones:
+            assert " ".join(words(one.text)[:6]) in " ".join(words(text))
+    assert ADVICE in text
+
+
+def test_the_picture_shows_the_same_session() -> None:
+    svg = ET.fromstring((DOCS / "pictures" / "demo.svg").read_text())  # noqa: S314 - our own
+    shown = " ".join("".join(one.itertext()) for one in svg.iter("{http://www.w3.org/2000/svg}text"))
+    assert words(shown.removeprefix("$ repot demo ")) == words(session())
+
+
+def test_the_readme_quotes_the_session() -> None:
+    quoted = (DOCS.parent / "README.md").read_text().partition("From the end of `make demo`:")[2]
+    parts = quoted.partition("```text\n")[2].partition("\n```")[0].split("[...]")
+    assert len(parts) > 1
+    assert all(" ".join(words(part)) in " ".join(words(session())) for part in parts)

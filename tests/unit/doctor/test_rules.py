@@ -31,6 +31,7 @@ from repot.idempotency import TASK_ID, IdempotentTask
 from repot.idempotency import Policy as GuardPolicy
 from repot.idempotency.durability import Durability
 from repot.queues import DeploymentQueues, KnownQueue
+from repot.sanitize import sanitize_report
 from support.judging import (
     GOOD_RABBITMQ,
     GOOD_REDIS,
@@ -1875,6 +1876,13 @@ def test_a_silent_broker_changes_no_verdict(case: Case) -> None:
     open_to_all = judge(replace(bad, live=REDIS_SAYS if bad.kind is BrokerKind.REDIS else RABBITMQ_SAYS), case.rule)
     assert [one.finding.message for one in open_to_all.findings] == [one.finding.message for one in silent.findings]
     assert () == silent.not_judged
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_fix_is_printed_as_it_is_written(name: str) -> None:
+    """But for the password of an address: a masked command cannot be pasted."""
+    fix = RULES[name].fix
+    assert sanitize_report(fix) == re.sub(r"(?<=:)\w+(?=@)", "**", fix)
 
 
 def lines_of_python(fix: str) -> str:
