@@ -111,7 +111,7 @@ def sample(*, app: str, queues: tuple[str, ...], count: int) -> None:
     from repot.chaos.runner.application import queues_of
     from repot.chaos.runner.mix import as_line
     from repot.chaos.runner.sampling import record_sample
-    from repot.cli.inflight import open_deployment
+    from repot.overview import open_deployment
     from repot.worker.app_loader import load_app
 
     named = queues

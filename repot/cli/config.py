@@ -6,7 +6,8 @@ import json
 
 import click
 
-from repot.cli.output import echo, echo_json
+from repot.cli.columns import print_table
+from repot.cli.output import echo, echo_json, prose_width
 
 
 @click.group()
@@ -40,7 +41,9 @@ def show(*, everything: bool, as_json: bool) -> None:
         echo_json({"app": settings.app, "settings": lines, "off": missing})
         return
     shown = [line for line in found if everything or line.origin != CELERY_DEFAULT]
-    _columns([(line.key, json.dumps(line.masked_value), line.origin) for line in shown], ("setting", "value", "from"))
+    print_table(
+        [(line.key, json.dumps(line.masked_value), line.origin) for line in shown], ("setting", "value", "from")
+    )
     if len(shown) < len(found):
         echo(f"{len(found) - len(shown)} more have Celery's default; --all shows them", err=True)
 
@@ -58,13 +61,4 @@ def variables(*, as_json: bool) -> None:
         return
     for line in found:
         click.echo(click.style(line.name, bold=True) + f"  (default: {line.default or 'none'})")
-        click.echo(click.wrap_text(line.meaning, initial_indent="    ", subsequent_indent="    "))
-
-
-def _columns(rows: list[tuple[str, str, str]], heads: tuple[str, str, str]) -> None:
-    """Print one line per row, nothing cut, so that `grep` works."""
-    first, second = (max(len(row[place]) for row in (heads, *rows)) for place in (0, 1))
-    second = min(second, 48)
-    for number, row in enumerate((heads, *rows)):
-        line = f"{row[0]:{first}}  {row[1]:{second}}  {row[2]}".rstrip()
-        echo(line, bold=not number)
+        click.echo(click.wrap_text(line.meaning, prose_width(), initial_indent="    ", subsequent_indent="    "))

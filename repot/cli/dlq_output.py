@@ -5,19 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from repot.cli.columns import columns
 from repot.cli.output import echo, echo_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from repot.deadletter.query import DlqHandle
-
-
-def table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> None:
-    """Print one line per row; line breaks in cells are escaped."""
-    for number, line in enumerate(columns(rows, heads)):
-        echo(line, bold=not number)
 
 
 def print_fields(found: dict[str, Any]) -> None:
@@ -43,10 +36,3 @@ def oldest(ages: list[float | None]) -> float | None:
     """Return the highest known age; None if no age is known."""
     known = [age for age in ages if age is not None]
     return max(known, default=None)
-
-
-def age(seconds: Any) -> str:  # noqa: ANN401
-    """Return an age as text; "?" if it is unknown."""
-    from repot.deadletter.presentation import duration
-
-    return "?" if seconds is None else duration(seconds)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.columns import columns
+from repot.cli.columns import print_table
 from repot.cli.durations import seconds
 from repot.cli.output import echo, echo_json
 from repot.sanitize import readable
@@ -166,7 +166,7 @@ def jobs(*, execute: bool, as_json: bool) -> None:
     if as_json:
         echo_json(found)
     else:
-        _print((tuple(one.values()) for one in found), ("JOB", "SCOPE", "TASK", "CREATED"))
+        print_table([tuple(one.values()) for one in found], ("JOB", "SCOPE", "TASK", "CREATED"))
     done = "marked lost, scopes freed" if execute else "nothing was changed; --execute marks them lost"
     echo(f"{len(found)} jobs with an expired lease: {done}", err=True)
 
@@ -228,9 +228,4 @@ def _table(records: Iterable[Record]) -> None:
         )
         for record in records
     ]
-    _print(rows, ("KEY", "STATE", "TASK", "ID", "WORKER", "STARTED", "RUNS", "UNKNOWN OUTCOMES", "LEASE"))
-
-
-def _print(rows: Iterable[tuple[str, ...]], heads: tuple[str, ...]) -> None:
-    for line in columns(rows, heads):
-        echo(line)
+    print_table(rows, ("KEY", "STATE", "TASK", "ID", "WORKER", "STARTED", "RUNS", "UNKNOWN OUTCOMES", "LEASE"))

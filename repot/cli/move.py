@@ -18,7 +18,6 @@ from repot.cli.move_options import (
     WAIT,
     addresses_of,
     broker_options,
-    directory_of,
     given_addresses,
     limit_options,
     order_again,
@@ -84,7 +83,7 @@ def start(*, name: str, execute: bool, force: bool, as_json: bool, **given: Any)
     A move that would lose or strand something is refused. A second start under the same
     name goes on where the first one ended.
     """
-    from repot.migrate.addresses import check_name, remember
+    from repot.migrate.addresses import check_name, directory_of, remember
 
     settings = settings_of()
     addresses = _both(given_addresses(given, settings))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.columns import columns
+from repot.cli.columns import print_table
 from repot.cli.dlq_options import refuse_blank
-from repot.cli.dlq_output import age
+from repot.cli.durations import age
 from repot.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
@@ -158,8 +158,7 @@ def _change(
 
 
 def _table(rows: list[Row], now: float) -> None:
-    for line in columns([_cells(one, now) for one in rows], _HEADS):
-        echo(line)
+    print_table([_cells(one, now) for one in rows], _HEADS)
 
 
 def _cells(row: Row, now: float) -> tuple[str, ...]:

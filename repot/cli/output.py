@@ -9,7 +9,9 @@ import errno
 import json
 import os
 import select
+import shutil
 import sys
+import textwrap
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -26,10 +28,55 @@ if TYPE_CHECKING:
 PIPE_CLOSED = 141
 
 
-def echo(text: object = "", *, err: bool = False, bold: bool = False, nl: bool = True) -> None:
-    """Print text that may hold names, exceptions or addresses; line breaks and tabs stay."""
+#: Text that is read is not wider, also on a wider terminal and in a pipe or a file.
+PROSE_WIDTH = 100
+
+
+def terminal_width(*, err: bool = False) -> int | None:
+    """Return the columns of the terminal that a stream is; None for a pipe or a file, whose lines are never broken."""
+    stream = sys.stderr if err else sys.stdout
+    try:
+        is_terminal = stream is not None and stream.isatty()
+    except ValueError:
+        # it is closed
+        return None
+    return shutil.get_terminal_size().columns if is_terminal else None
+
+
+def prose_width() -> int:
+    """Return the width of paragraphs on standard output."""
+    return min(terminal_width() or PROSE_WIDTH, PROSE_WIDTH)
+
+
+def echo(text: object = "", *, err: bool = False, bold: bool = False, nl: bool = True, verbatim: bool = False) -> None:
+    """Print text that may hold names, exceptions or addresses; line breaks and tabs stay.
+
+    A terminal gets longer lines broken between words, unless they are `verbatim`: code, or a command to be copied.
+    """
     shown = readable(text, keep="\n\t")
+    if not verbatim:
+        shown = _fitting(shown, terminal_width(err=err))
     click.echo(click.style(shown, bold=True) if bold else shown, err=err, nl=nl)
+
+
+def _fitting(text: str, width: int | None) -> str:
+    if width is None:
+        return text
+    return "\n".join(line if len(line) <= width else _wrapped(line, width) for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Break a line between words; what follows is indented by two columns more. A longer word stays whole."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        expand_tabs=False,
+    )
 
 
 def echo_json(data: Any, *, err: bool = False, indent: int | None = 2) -> None:  # noqa: ANN401 - any JSON
@@ -37,9 +84,9 @@ def echo_json(data: Any, *, err: bool = False, indent: int | None = 2) -> None: 
     click.echo(json.dumps(masked(data), indent=indent, default=lambda one: str(masked(str(one)))), err=err)
 
 
-def echo_line(text: object, *, err: bool = False) -> None:
+def echo_line(text: object, *, err: bool = False, bold: bool = False) -> None:
     """Print text that may hold names, exceptions or addresses as one line: line breaks are escaped."""
-    click.echo(readable(text), err=err)
+    echo(readable(text), err=err, bold=bold)
 
 
 @contextmanager
