@@ -155,7 +155,7 @@ def _print(report: LoadReport) -> None:
     if more := len(report.bad) - len(report.examples):
         echo(f"and {more} more: --json has all")
     if report.bad:
-        echo(f"run it again: {report.command}")
+        echo(f"run it again: {report.command}", verbatim=True)
 
 
 def _remarks(report: LoadReport) -> Iterable[str]:

@@ -32,8 +32,8 @@ def print_table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...], indent:
             echo(f"{indent}{line}", bold=not number)
         return
     for row in rows:
-        for line in _block(tuple(map(readable, row)), heads):
-            echo(f"{indent}{line}")
+        for number, line in enumerate(_block(tuple(map(readable, row)), heads)):
+            echo(f"{indent}{line}", bold=not number)
 
 
 def _block(row: tuple[str, ...], heads: tuple[str, ...]) -> Iterator[str]:

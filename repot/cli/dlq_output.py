@@ -22,7 +22,7 @@ def print_fields(found: dict[str, Any]) -> None:
         if value not in (None, "", {}):
             echo_line(f"{name:{width}}  {text}")
     if traceback:
-        echo(f"\n{traceback.rstrip()}")
+        echo(f"\n{traceback.rstrip()}", verbatim=True)
     echo()
 
 

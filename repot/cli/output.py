@@ -11,7 +11,6 @@ import os
 import select
 import shutil
 import sys
-import textwrap
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,7 +18,7 @@ import click
 
 from repot.errors import RepotError
 from repot.masking import masked
-from repot.sanitize import readable
+from repot.sanitize import fitted, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +42,12 @@ def terminal_width(*, err: bool = False) -> int | None:
     return shutil.get_terminal_size().columns if is_terminal else None
 
 
+def wants_color() -> bool | None:
+    """Return whether output has colours, by `--color` and the environment; None if that depends on the stream."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.color
+
+
 def prose_width() -> int:
     """Return the width of paragraphs on standard output."""
     return min(terminal_width() or PROSE_WIDTH, PROSE_WIDTH)
@@ -55,28 +60,8 @@ def echo(text: object = "", *, err: bool = False, bold: bool = False, nl: bool =
     """
     shown = readable(text, keep="\n\t")
     if not verbatim:
-        shown = _fitting(shown, terminal_width(err=err))
+        shown = fitted(shown, terminal_width(err=err))
     click.echo(click.style(shown, bold=True) if bold else shown, err=err, nl=nl)
-
-
-def _fitting(text: str, width: int | None) -> str:
-    if width is None:
-        return text
-    return "\n".join(line if len(line) <= width else _wrapped(line, width) for line in text.split("\n"))
-
-
-def _wrapped(line: str, width: int) -> str:
-    """Break a line between words; what follows is indented by two columns more. A longer word stays whole."""
-    indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.fill(
-        line,
-        width,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-        expand_tabs=False,
-    )
 
 
 def echo_json(data: Any, *, err: bool = False, indent: int | None = 2) -> None:  # noqa: ANN401 - any JSON
