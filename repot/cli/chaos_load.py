@@ -119,7 +119,7 @@ def sample(*, app: str, queues: tuple[str, ...], count: int) -> None:
         loaded = load_app(app)
         loaded.loader.import_default_modules()
         named = tuple(dict.fromkeys(queues_of(loaded)))
-    with open_deployment(app) as (broker, _):
+    with open_deployment(app) as (broker, *_):
         found = record_sample(broker, named, count)
     for call in found.calls:
         # arguments as they are: a masked one would be another

@@ -8,7 +8,7 @@ import click
 
 from repot.cli.columns import print_table
 from repot.cli.dlq_options import JSON, filters, open_queues, query_of, queue_options, redaction_of, refuse_blank
-from repot.cli.dlq_output import note_missing, oldest, print_fields
+from repot.cli.dlq_output import note_missing, note_none, oldest, print_fields
 from repot.cli.durations import age
 from repot.cli.output import closed_pipe_is_no_error, echo, echo_json
 from repot.sanitize import readable
@@ -59,8 +59,8 @@ def list_dead_letters(*, limit: int | None, as_json: bool, **given: Any) -> None
         echo_json(found)
     elif found:
         print_table([presentation.row(one, now) for one in found], presentation.HEADS)
-    if not found and not as_json:
-        echo("no dead letters", err=True)
+    else:
+        note_none(dlqs, selected=not query.is_everything)
 
 
 @dlq.command()
@@ -171,7 +171,7 @@ def stats(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     if rows:
         print_table(rows, heads)
     else:
-        echo("no dead letters", err=True)
+        note_none(dlqs)
 
 
 def _apply(

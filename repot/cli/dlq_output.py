@@ -32,6 +32,15 @@ def note_missing(dlqs: Iterable[DlqHandle]) -> None:
         echo_line(f"note: there is no queue {queue.name!r} on {queue.address}; is the name right?", err=True)
 
 
+def note_none(dlqs: Iterable[DlqHandle], *, selected: bool = False) -> None:
+    """Print that no dead letters were found, and in which queues of which broker; or none that the options select."""
+    names: dict[str, dict[str, None]] = {}
+    for one in dlqs:
+        names.setdefault(one.address, {})[one.name] = None
+    where = "; ".join(f"{', '.join(queues)} on {address}" for address, queues in names.items())
+    echo_line(f"no dead letters{' that match' if selected else ''} in {where}", err=True)
+
+
 def oldest(ages: list[float | None]) -> float | None:
     """Return the highest known age; None if no age is known."""
     known = [age for age in ages if age is not None]

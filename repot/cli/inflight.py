@@ -73,7 +73,7 @@ def list_(*, queues: tuple[str, ...], app: str | None, wait: float, as_json: boo
     if as_json:
         echo_json(_data(found))
     else:
-        _print(found)
+        _print(found, f"{', '.join(queues) or 'any queue'} of {opened.address}")
 
 
 @inflight.command()
@@ -107,7 +107,7 @@ def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN
     from repot.migrate.orphans import Selection, find_orphans, give_back, returns_by_itself
     from repot.overview import open_deployment
 
-    with open_deployment(given["app"]) as (broker, control_exchange):
+    with open_deployment(given["app"]) as (broker, control_exchange, _):
         if returns_by_itself(broker):
             echo(f"{broker.product} delivers a message again by itself when its worker's connection ends", err=True)
             if given["as_json"]:
@@ -156,7 +156,7 @@ def _data(found: InHandReport) -> dict[str, Any]:
     }
 
 
-def _print(found: InHandReport) -> None:
+def _print(found: InHandReport, where: str) -> None:
     now = datetime.now(UTC).timestamp()
     if found.tasks:
         print_table([_row(one, found, now) for one in found.tasks], _TASK_HEADS)
@@ -168,7 +168,7 @@ def _print(found: InHandReport) -> None:
     for text in found.notes:
         echo_line(f"note: {text}", err=True)
     if not found.tasks:
-        echo("no worker that answered holds a task", err=True)
+        echo_line(f"no worker that answered holds a task of {where}", err=True)
     answers = found.answers
     asked = "an unknown number" if answers.asked is None else answers.asked
     echo(f"{answers.answered} of {asked} workers answered", err=True)

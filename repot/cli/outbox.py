@@ -11,7 +11,7 @@ import click
 from repot.cli.columns import print_table
 from repot.cli.dlq_options import refuse_blank
 from repot.cli.durations import age
-from repot.cli.output import echo, echo_json
+from repot.cli.output import echo, echo_json, echo_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +86,7 @@ def list_messages(
     """List messages that wait, oldest first; ID is a task's id, or a prefix of it. Nothing is changed."""
     from itertools import islice
 
-    with _opened() as (_, store):
+    with _opened() as (settings, store):
         now = store.now()
         rows = list(islice(store.rows(ids=ids, tasks=tasks, parked=parked), limit))
         backlog = store.backlog()
@@ -97,7 +97,8 @@ def list_messages(
     if rows:
         _table(rows, now)
     oldest = "" if backlog.oldest_s is None else f", the oldest for {age(backlog.oldest_s)}"
-    echo(f"{backlog.waiting} waiting{oldest}; {backlog.delayed} delayed; {backlog.parked} parked", err=True)
+    counts = f"{backlog.waiting} waiting{oldest}; {backlog.delayed} delayed; {backlog.parked} parked"
+    echo_line(f"{counts}, in {settings.database_url}, under the prefix {settings.lease_prefix}", err=True)
 
 
 @outbox.command()

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 class OpenedDeployment(NamedTuple):
-    """A connection to a deployment's broker, and the exchange by which its workers take commands."""
+    """A connection to a deployment's broker, the exchange of commands to its workers, and its masked address."""
 
     broker: Broker
     control_exchange: str
+    address: str
 
 
 @dataclass(slots=True)
@@ -119,4 +120,4 @@ def open_deployment(app: str | None) -> Iterator[OpenedDeployment]:
     settings = load()
     place = Place(settings.read_url, []) if app is None else _of_app(load_app(app))
     with closing(place.open(settings)) as broker:
-        yield OpenedDeployment(broker, place.control_exchange)
+        yield OpenedDeployment(broker, place.control_exchange, place.url.masked())
