@@ -25,6 +25,7 @@ def show(*, everything: bool, as_json: bool) -> None:
     repot are listed on standard error, as is what the installed releases cannot do.
     """
     from repot.config import load, unknown_variables
+    from repot.masking import masked
     from repot.upstream.capabilities import off
     from repot.worker.app_loader import load_app
     from repot.worker.effective_config import CELERY_DEFAULT, effective_config
@@ -37,8 +38,9 @@ def show(*, everything: bool, as_json: bool) -> None:
     for line in unknown_variables():
         echo(line, err=True)
     if as_json:
-        lines = {line.key: {"value": line.masked_value, "origin": line.origin} for line in found}
-        echo_json({"app": settings.app, "settings": lines, "off": missing})
+        # the value of a secret setting is masked, and not its origin
+        lines = {line.key: masked({"value": line.masked_value, "origin": line.origin}) for line in found}
+        echo_json({"app": settings.app, "settings": lines, "off": missing}, is_masked=True)
         return
     shown = [line for line in found if everything or line.origin != CELERY_DEFAULT]
     print_table(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Each is a module of this package that defines a click command of the same name. It is imported when it is used.
 COMMANDS = (
     "chaos", "completion", "config", "demo", "dlq", "doctor", "healthcheck", "inflight", "init", "leases", "move",
-    "outbox", "rollout", "status", "store", "up",
+    "outbox", "rollout", "schema", "status", "store", "up",
 )  # fmt: skip
 #: Former names of commands, each with the name that replaced it.
 RENAMED = {"dead": "dlq", "locks": "leases"}

@@ -64,9 +64,13 @@ def echo(text: object = "", *, err: bool = False, bold: bool = False, nl: bool =
     click.echo(click.style(shown, bold=True) if bold else shown, err=err, nl=nl)
 
 
-def echo_json(data: Any, *, err: bool = False, indent: int | None = 2) -> None:  # noqa: ANN401 - any JSON
-    """Print data as JSON with secrets masked; JSON escapes control characters itself. Other types become text."""
-    click.echo(json.dumps(masked(data), indent=indent, default=lambda one: str(masked(str(one)))), err=err)
+def echo_json(data: Any, *, err: bool = False, indent: int | None = 2, is_masked: bool = False) -> None:  # noqa: ANN401 - any JSON
+    """Print data as JSON with secrets masked; JSON escapes control characters itself. Other types become text.
+
+    With `is_masked` that was done before: the names of its fields do not say which values are secret.
+    """
+    shown = data if is_masked else masked(data)
+    click.echo(json.dumps(shown, indent=indent, default=lambda one: str(masked(str(one)))), err=err)
 
 
 def echo_line(text: object, *, err: bool = False, bold: bool = False) -> None:

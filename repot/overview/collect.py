@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from repot.brokers.facts import Unknown
@@ -13,7 +14,7 @@ from repot.brokers.in_hand import AsksReleases, AsksWorkers
 from repot.errors import AccessRefused, BrokerUnreachable, FactUnknown, ManagementUnreachable, MoveNotFound, RepotError
 from repot.idempotency.administration import RecordFilter, find_records
 from repot.idempotency.stores import open_store
-from repot.migrate.addresses import directory_of, recall, remembered_moves
+from repot.migrate.addresses import Address, directory_of, recall, remembered_moves
 from repot.migrate.move import DONE, Order, open_move
 from repot.migrate.status import find_record, status
 from repot.migrate.translate import Rules
@@ -38,6 +39,7 @@ from repot.worker.holder import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from celery import Celery
 
@@ -81,10 +83,13 @@ class _Look:
     error: RepotError | None = None
 
     def result(self) -> Overview:
-        brokers = [self._broker(place) for place in places_of(self.settings, self.app)]
+        places = places_of(self.settings, self.app)
+        brokers = [self._broker(place) for place in places]
         leases = self._leases()
-        names = self._try("moves", lambda: remembered_moves(directory_of(self.settings))[:_MOVES]) or []
-        moves = [one for name in names if (one := self._try(f"the move {name}", partial(self._move, name)))]
+        names = self._try("moves", lambda: self._names_of_moves(places)) or []
+        moves = [
+            one for name in names if (one := self._try(f"the move {name}", partial(self._move, name), counts=False))
+        ]
         rollout = self._try(f"the rollout {self.settings.rollout}", self._rollout) if self.settings.rollout else None
         found: dict[str, Any] = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -99,17 +104,18 @@ class _Look:
         }
         return Overview(DeploymentStatus(**found, next=next_step(**found)), self.error)
 
-    def _try(self, what: str, act: Callable[[], T]) -> T | None:
-        """Return what `act` does; None, with a note, if that fails."""
+    def _try(self, what: str, act: Callable[[], T], *, counts: bool = True) -> T | None:
+        """Return what `act` does; None, with a note, if that fails. Without `counts` the exit code stays."""
         try:
             return act()
         except RepotError as error:
-            self._note(what, error)
+            self._note(what, error, counts=counts)
             return None
 
-    def _note(self, what: str, error: RepotError) -> None:
+    def _note(self, what: str, error: RepotError, *, counts: bool = True) -> None:
         self.unread.append(Unread(what, error.message, error.hint))
-        self.error = self.error or error
+        if counts:
+            self.error = self.error or error
 
     def _broker(self, place: Place) -> BrokerStatus:
         url = place.url.masked()
@@ -229,6 +235,15 @@ class _Look:
             None if oldest is None else round(max(0.0, now - oldest), 1),
         )
 
+    def _names_of_moves(self, places: list[Place]) -> list[str]:
+        """Return the latest moves that this machine remembers from or to a broker of the deployment.
+
+        The other broker may be gone for good, which is no error of the deployment.
+        """
+        directory, homes = directory_of(self.settings), {Address(one.url).home[:4] for one in places}
+        found = (name for name in remembered_moves(directory) if homes & _homes(directory, name))
+        return list(islice(found, _MOVES))
+
     def _move(self, name: str) -> MoveStatus | None:
         addresses = recall(directory_of(self.settings), name)
         with open_move(Order(name, addresses, {}, Rules()), self.settings) as move:
@@ -282,6 +297,15 @@ class _Uncounted:
     def depth(self, queue: str) -> Any:  # noqa: ANN401 - never returns
         message = f"{queue}: {self.error.message}"
         raise FactUnknown(message, hint=self.error.hint)
+
+
+def _homes(directory: Path, name: str) -> set[tuple[object, ...]]:
+    try:
+        addresses = recall(directory, name)
+    except MoveNotFound:
+        # another program's file
+        return set()
+    return {Address(one.url).home[:4] for one in (addresses.source, addresses.target)}
 
 
 def _ask(broker: Any, control_exchange: str, within_s: float) -> Answers:  # noqa: ANN401 - a Broker

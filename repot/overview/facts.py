@@ -160,7 +160,7 @@ class DeploymentStatus:
     Attributes:
         app: the application, as for `celery -A`; None if none is named.
         leases: None without a lease store.
-        moves: of those that this machine remembers; None if they could not be read.
+        moves: of those that this machine remembers from or to these brokers.
         moves_looked_at: the names of the moves that were looked at.
         rollout: None if the settings name none, it has not begun, or it could not be read.
         rollout_name: the name of the rollout in the settings; None without one.

@@ -235,3 +235,15 @@ def test_a_move_that_was_interrupted_is_under_way(own: Server, redis: Server, mo
     assert f"repot move resume {path.name} --execute" == found["next"]["command"]
     path.move(Limits(window=2))
     assert [] == json.loads(status(own.url, "--json", **variables).stdout)["moves"]
+
+
+def test_the_other_broker_of_an_old_move_may_be_gone(own: Server, redis: Server, moves: Path) -> None:
+    gone = Address(BrokerUrl.parse(f"redis://:hidden@{NOWHERE}/0"))
+    remember(moves, "old", Addresses(gone, Address(BrokerUrl.parse(own.url))))
+    remember(moves, "elsewhere", Addresses(gone, gone))
+    done = status(own.url, "--json", WORKER_LEASE_STORE=redis.url)
+    assert 0 == done.exit_code, done.output
+    assert "hidden" not in done.output
+    found = json.loads(done.stdout)
+    assert (["old"], []) == (found["moves_looked_at"], found["moves"])
+    assert _is_unread(found, "the move old")
