@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 import unicodedata
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -10,6 +12,11 @@ from typing import TypeVar, cast
 from repot.masking import masked
 
 T = TypeVar("T")
+
+#: A command or a name that is to be copied.
+_QUOTED = re.compile(r"`[^`\n]+`")
+#: Stands for a space in one; text that is printed has no such character.
+_KEPT_SPACE = "\0"
 
 #: Unicode categories that are escaped: controls (escape sequences, line breaks; XML forbids most), format characters
 #: (which change the text direction or are invisible), halves of surrogate pairs (which no encoding has), and the two
@@ -33,6 +40,32 @@ def readable(text: object, *, keep: str = "") -> str:
     Names, ids and exceptions come from senders of messages, other workers and servers.
     """
     return sanitize(str(masked(str(text))), keep=keep)
+
+
+def fitted(text: str, width: int | None, indent: str = "  ") -> str:
+    """Break lines that are wider than a terminal between words; None is a pipe or a file, where they stay.
+
+    What follows is indented as its line, and by `indent` more. A longer word, and what is in backticks, stays whole.
+    """
+    if width is None:
+        return text
+    return "\n".join(line if len(line) <= width else _broken(line, width, indent) for line in text.split("\n"))
+
+
+def _broken(line: str, width: int, indent: str) -> str:
+    kept = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT_SPACE), line)
+    first = kept[: len(kept) - len(kept.lstrip(" "))]
+    lines = textwrap.wrap(
+        kept.lstrip(" "),
+        width,
+        initial_indent=first,
+        subsequent_indent=f"{first}{indent}",
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        expand_tabs=False,
+    )
+    return "\n".join(lines).replace(_KEPT_SPACE, " ")
 
 
 def sanitize_report(value: T) -> T:

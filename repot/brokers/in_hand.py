@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from repot.upstream.bug_report import REPORT, version_in
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 QUESTIONS = ("scheduled", "reserved", "active")
 #: Beside these: what a worker consumes, and which of its tasks have a rate limit.
 CONSUMED, LIMITED = "active_queues", "registered"
+#: All of what is asked about tasks and queues.
+OF_TASKS = (*QUESTIONS, CONSUMED, LIMITED)
 #: The arguments of a question.
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {LIMITED: {"taskinfoitems": ["rate_limit"]}}
 
@@ -90,6 +94,14 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerRelease:
+    """The releases of Celery and repot that a worker runs; empty where it does not say."""
+
+    celery: str = ""
+    repot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueConsumer:
     """A consumer of a queue, as the broker sees it.
 
@@ -145,6 +157,19 @@ class AsksWorkers(Protocol):
 
 
 @runtime_checkable
+class AsksReleases(Protocol):
+    """A broker by which workers can be asked for their software."""
+
+    def releases(self, control_exchange: str, within_s: float) -> Mapping[str, WorkerRelease]:
+        """Return the releases that each worker runs, by its name; those that do not reply are missing.
+
+        Raises:
+            BrokerUnreachable: the broker did not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class KeepsDeliveries(Protocol):
     """A broker on which messages in hand can be read, and outlive their holder's connection (Redis)."""
 
@@ -192,7 +217,7 @@ def answers_of(
     """Read replies: question -> pairs of a worker's name and its reply. A reply that is not a list does not count."""
     usable = {
         question: [(node, reply) for node, reply in replies.get(question, ()) if isinstance(reply, list)]
-        for question in (*QUESTIONS, CONSUMED, LIMITED)
+        for question in OF_TASKS
     }
     tasks = [_held(node, question, one) for question in QUESTIONS for node, reply in usable[question] for one in reply]
     return Answers(
@@ -209,6 +234,14 @@ def answers_of(
         asked=asked,
         silent=tuple(silent),
     )
+
+
+def releases_of(replies: Mapping[str, list[tuple[str, Any]]]) -> dict[str, WorkerRelease]:
+    """Read the replies to `REPORT`."""
+    return {
+        node: WorkerRelease(version_in(reply, "celery"), version_in(reply, "repot"))
+        for node, reply in replies.get(REPORT, ())
+    }
 
 
 def _is_consumed(queue: Any) -> bool:  # noqa: ANN401 - JSON

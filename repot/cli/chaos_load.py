@@ -111,7 +111,7 @@ def sample(*, app: str, queues: tuple[str, ...], count: int) -> None:
     from repot.chaos.runner.application import queues_of
     from repot.chaos.runner.mix import as_line
     from repot.chaos.runner.sampling import record_sample
-    from repot.cli.inflight import open_deployment
+    from repot.overview import open_deployment
     from repot.worker.app_loader import load_app
 
     named = queues
@@ -119,7 +119,7 @@ def sample(*, app: str, queues: tuple[str, ...], count: int) -> None:
         loaded = load_app(app)
         loaded.loader.import_default_modules()
         named = tuple(dict.fromkeys(queues_of(loaded)))
-    with open_deployment(app) as (broker, _):
+    with open_deployment(app) as (broker, *_):
         found = record_sample(broker, named, count)
     for call in found.calls:
         # arguments as they are: a masked one would be another
@@ -155,7 +155,7 @@ def _print(report: LoadReport) -> None:
     if more := len(report.bad) - len(report.examples):
         echo(f"and {more} more: --json has all")
     if report.bad:
-        echo(f"run it again: {report.command}")
+        echo(f"run it again: {report.command}", verbatim=True)
 
 
 def _remarks(report: LoadReport) -> Iterable[str]:

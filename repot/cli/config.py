@@ -6,7 +6,8 @@ import json
 
 import click
 
-from repot.cli.output import echo, echo_json
+from repot.cli.columns import print_table
+from repot.cli.output import echo, echo_json, prose_width
 
 
 @click.group()
@@ -24,6 +25,7 @@ def show(*, everything: bool, as_json: bool) -> None:
     repot are listed on standard error, as is what the installed releases cannot do.
     """
     from repot.config import load, unknown_variables
+    from repot.masking import masked
     from repot.upstream.capabilities import off
     from repot.worker.app_loader import load_app
     from repot.worker.effective_config import CELERY_DEFAULT, effective_config
@@ -36,11 +38,14 @@ def show(*, everything: bool, as_json: bool) -> None:
     for line in unknown_variables():
         echo(line, err=True)
     if as_json:
-        lines = {line.key: {"value": line.masked_value, "origin": line.origin} for line in found}
-        echo_json({"app": settings.app, "settings": lines, "off": missing})
+        # the value of a secret setting is masked, and not its origin
+        lines = {line.key: masked({"value": line.masked_value, "origin": line.origin}) for line in found}
+        echo_json({"app": settings.app, "settings": lines, "off": missing}, is_masked=True)
         return
     shown = [line for line in found if everything or line.origin != CELERY_DEFAULT]
-    _columns([(line.key, json.dumps(line.masked_value), line.origin) for line in shown], ("setting", "value", "from"))
+    print_table(
+        [(line.key, json.dumps(line.masked_value), line.origin) for line in shown], ("setting", "value", "from")
+    )
     if len(shown) < len(found):
         echo(f"{len(found) - len(shown)} more have Celery's default; --all shows them", err=True)
 
@@ -58,13 +63,4 @@ def variables(*, as_json: bool) -> None:
         return
     for line in found:
         click.echo(click.style(line.name, bold=True) + f"  (default: {line.default or 'none'})")
-        click.echo(click.wrap_text(line.meaning, initial_indent="    ", subsequent_indent="    "))
-
-
-def _columns(rows: list[tuple[str, str, str]], heads: tuple[str, str, str]) -> None:
-    """Print one line per row, nothing cut, so that `grep` works."""
-    first, second = (max(len(row[place]) for row in (heads, *rows)) for place in (0, 1))
-    second = min(second, 48)
-    for number, row in enumerate((heads, *rows)):
-        line = f"{row[0]:{first}}  {row[1]:{second}}  {row[2]}".rstrip()
-        echo(line, bold=not number)
+        click.echo(click.wrap_text(line.meaning, prose_width(), initial_indent="    ", subsequent_indent="    "))

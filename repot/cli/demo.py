@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from repot.cli.output import echo, echo_json
+from repot.cli.output import echo, echo_json, prose_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,4 +103,4 @@ def _print(statements: dict[str, list[Statement]]) -> None:
 def _paragraphs(statements: Iterable[Statement]) -> None:
     for statement in statements:
         mark = click.style("+", fg="green") if statement.proved else click.style("? not proved by this run:", fg="red")
-        click.echo(click.wrap_text(f"{mark} {statement.text}", width=100, subsequent_indent="  "))
+        click.echo(click.wrap_text(f"{mark} {statement.text}", width=prose_width(), subsequent_indent="  "))

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from repot.cli.columns import print_table
 from repot.cli.dlq_options import JSON, filters, open_queues, query_of, queue_options, redaction_of, refuse_blank
-from repot.cli.dlq_output import age, note_missing, oldest, print_fields, table
+from repot.cli.dlq_output import note_missing, note_none, oldest, print_fields
+from repot.cli.durations import age
 from repot.cli.output import closed_pipe_is_no_error, echo, echo_json
 from repot.sanitize import readable
 
@@ -56,9 +58,9 @@ def list_dead_letters(*, limit: int | None, as_json: bool, **given: Any) -> None
     if as_json:
         echo_json(found)
     elif found:
-        table([presentation.row(one, now) for one in found], presentation.HEADS)
-    if not found and not as_json:
-        echo("no dead letters", err=True)
+        print_table([presentation.row(one, now) for one in found], presentation.HEADS)
+    else:
+        note_none(dlqs, selected=not query.is_everything)
 
 
 @dlq.command()
@@ -154,7 +156,7 @@ def stats(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401
         for queue in dlqs:
             if queue.read_all(visit).missing:
                 note_missing([queue])
-    found = [
+    found: list[dict[str, Any]] = [
         {"dead_queue": queue, "reason": reason, "task": task, "count": len(ages), "oldest_s": oldest(ages)}
         for (queue, reason, task), ages in sorted(groups.items())
     ]
@@ -167,9 +169,9 @@ def stats(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401
         for one in found
     ]
     if rows:
-        table(rows, heads)
+        print_table(rows, heads)
     else:
-        echo("no dead letters", err=True)
+        note_none(dlqs)
 
 
 def _apply(

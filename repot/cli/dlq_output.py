@@ -5,19 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from repot.cli.columns import columns
 from repot.cli.output import echo, echo_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from repot.deadletter.query import DlqHandle
-
-
-def table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> None:
-    """Print one line per row; line breaks in cells are escaped."""
-    for number, line in enumerate(columns(rows, heads)):
-        echo(line, bold=not number)
 
 
 def print_fields(found: dict[str, Any]) -> None:
@@ -29,7 +22,7 @@ def print_fields(found: dict[str, Any]) -> None:
         if value not in (None, "", {}):
             echo_line(f"{name:{width}}  {text}")
     if traceback:
-        echo(f"\n{traceback.rstrip()}")
+        echo(f"\n{traceback.rstrip()}", verbatim=True)
     echo()
 
 
@@ -39,14 +32,16 @@ def note_missing(dlqs: Iterable[DlqHandle]) -> None:
         echo_line(f"note: there is no queue {queue.name!r} on {queue.address}; is the name right?", err=True)
 
 
+def note_none(dlqs: Iterable[DlqHandle], *, selected: bool = False) -> None:
+    """Print that no dead letters were found, and in which queues of which broker; or none that the options select."""
+    names: dict[str, dict[str, None]] = {}
+    for one in dlqs:
+        names.setdefault(one.address, {})[one.name] = None
+    where = "; ".join(f"{', '.join(queues)} on {address}" for address, queues in names.items())
+    echo_line(f"no dead letters{' that match' if selected else ''} in {where}", err=True)
+
+
 def oldest(ages: list[float | None]) -> float | None:
     """Return the highest known age; None if no age is known."""
     known = [age for age in ages if age is not None]
     return max(known, default=None)
-
-
-def age(seconds: Any) -> str:  # noqa: ANN401
-    """Return an age as text; "?" if it is unknown."""
-    from repot.deadletter.presentation import duration
-
-    return "?" if seconds is None else duration(seconds)

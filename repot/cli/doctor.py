@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.output import echo, echo_json
+from repot.cli.output import echo, echo_json, terminal_width
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -120,7 +120,7 @@ def doctor(
             replace(report, configured=run_rules(one, in_use, config, rules) if one else None)
             for report, one in zip(reports, again, strict=True)
         ]
-        click.echo(text.render(reports, verbose=given["verbose"]))
+        click.echo(text.render(reports, verbose=given["verbose"], width=terminal_width()))
         hint = ""
     else:
         found = FORMATS[form](reports)
@@ -142,7 +142,7 @@ def explain(rule: str, *, as_json: bool) -> None:
     if as_json:
         echo_json(data.rule(found))
     else:
-        click.echo(text.explain(found))
+        click.echo(text.explain(found, terminal_width()))
 
 
 @doctor.command()
@@ -156,7 +156,7 @@ def rules(*, as_json: bool) -> None:
     if as_json:
         echo_json([data.rule(one) for one in found])
     else:
-        click.echo(text.rule_table(found))
+        click.echo(text.rule_table(found, terminal_width()))
 
 
 def _loaded(context: click.Context) -> tuple[str, Celery] | None:

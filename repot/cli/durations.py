@@ -9,6 +9,13 @@ import click
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+def age(seconds: float | None) -> str:
+    """Return an age in its largest unit, as 45s, 12m, 5h, 3d; "?" if it is unknown."""
+    from repot.deadletter.presentation import duration
+
+    return "?" if seconds is None else duration(seconds)
+
+
 def seconds(_context: click.Context, _option: click.Parameter, given: str | None) -> float | None:
     """Return the seconds of a duration; None if it is not given. A click callback."""
     if given is None:

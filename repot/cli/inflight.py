@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from repot.cli.columns import columns
+from repot.cli.columns import print_table
 from repot.cli.dlq_options import JSON, refuse_blank
 from repot.cli.durations import seconds
 from repot.cli.output import echo, echo_json, echo_line
 from repot.sanitize import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from repot.brokers import Broker
     from repot.brokers.in_hand import QueueConsumer
     from repot.migrate.in_hand import InHandReport, TaskInHand
     from repot.migrate.orphans import Finding
@@ -28,11 +26,6 @@ F = TypeVar("F", bound="Callable[..., Any]")
 _TASK_HEADS = ("id", "task", "queue", "worker", "state", "age", "delivered again")
 _FINDING_HEADS = ("id", "task", "queue", "what")
 _CONSUMER_HEADS = ("queue", "connection", "host", "client", "unacked", "prefetch", "connected for")
-
-
-class _Opened(NamedTuple):
-    broker: Broker
-    control_exchange: str
 
 
 @click.group()
@@ -73,13 +66,14 @@ def list_(*, queues: tuple[str, ...], app: str | None, wait: float, as_json: boo
     its claim, `lapsed` once it does not.
     """
     from repot.migrate.in_hand import list_in_hand
+    from repot.overview import open_deployment
 
     with open_deployment(app) as opened:
         found = list_in_hand(opened.broker, queues, opened.control_exchange, wait)
     if as_json:
         echo_json(_data(found))
     else:
-        _print(found)
+        _print(found, f"{', '.join(queues) or 'any queue'} of {opened.address}")
 
 
 @inflight.command()
@@ -111,8 +105,9 @@ def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN
     """
     del orphans
     from repot.migrate.orphans import Selection, find_orphans, give_back, returns_by_itself
+    from repot.overview import open_deployment
 
-    with open_deployment(given["app"]) as (broker, control_exchange):
+    with open_deployment(given["app"]) as (broker, control_exchange, _):
         if returns_by_itself(broker):
             echo(f"{broker.product} delivers a message again by itself when its worker's connection ends", err=True)
             if given["as_json"]:
@@ -128,7 +123,7 @@ def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN
         echo_json(shown)
     elif shown:
         rows = [(one["id"], one["task"], ", ".join(one["queues"]), one["what"]) for one in shown]
-        echo("\n".join(columns(rows, _FINDING_HEADS)))
+        print_table(rows, _FINDING_HEADS)
     count = sum(one["is_orphan"] for one in shown)
     echo(f"{count} {done}, {len(shown) - count} left", err=True)
     if count and not execute:
@@ -148,50 +143,6 @@ def _finding(one: Finding, done: str) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def open_deployment(app: str | None) -> Iterator[_Opened]:
-    """Connect to the broker from which workers consume."""
-    from repot.config import Role, celery_config, load
-    from repot.config.redis import with_tls
-    from repot.migrate.in_hand import CONTROL_EXCHANGE
-
-    settings = load()
-    url, config = settings.read_url, celery_config(settings, Role.CLIENT)
-    exchange = CONTROL_EXCHANGE
-    if app is not None:
-        url, config, exchange = _of_app(app)
-    from repot.brokers import open_broker
-
-    broker = open_broker(
-        with_tls(url, settings),
-        management_url=settings.management_url.reveal() if settings.management_url else "",
-        tls=config.get("broker_use_ssl") or None,
-        transport_options=config.get("broker_transport_options"),
-        timeout_s=settings.socket_timeout,
-    )
-    with closing(broker):
-        yield _Opened(broker, exchange)
-
-
-def _of_app(name: str) -> tuple[Any, dict[str, Any], str]:
-    """Return the broker's address, options and the control exchange of an application."""
-    from repot.config import BrokerUrl
-    from repot.errors import ConfigInvalid
-    from repot.worker.app_loader import load_app
-
-    conf: Any = load_app(name).conf
-    try:
-        url = BrokerUrl.parse(conf.broker_read_url or conf.broker_url)
-    except ValueError as error:
-        message = f"the broker of {name!r} {error}"
-        raise ConfigInvalid(message) from None
-    config = {
-        "broker_use_ssl": conf.broker_use_ssl if isinstance(conf.broker_use_ssl, dict) else None,
-        "broker_transport_options": dict(conf.broker_transport_options or {}),
-    }
-    return url, config, str(conf.control_exchange)
-
-
 def _data(found: InHandReport) -> dict[str, Any]:
     return {
         "workers": {node: list(queues) for node, queues in found.answers.queues.items()},
@@ -205,19 +156,19 @@ def _data(found: InHandReport) -> dict[str, Any]:
     }
 
 
-def _print(found: InHandReport) -> None:
+def _print(found: InHandReport, where: str) -> None:
     now = datetime.now(UTC).timestamp()
-    for line in columns((_row(one, found, now) for one in found.tasks), _TASK_HEADS) if found.tasks else ():
-        echo(line)
+    if found.tasks:
+        print_table([_row(one, found, now) for one in found.tasks], _TASK_HEADS)
     if found.consumers:
-        rows = [_consumer(one, now) for one in found.consumers]
-        echo("\n".join(["", *columns(rows, _CONSUMER_HEADS)]))
+        echo()
+        print_table([_consumer(one, now) for one in found.consumers], _CONSUMER_HEADS)
     for queue, count in sorted(found.counts.items()):
         echo(f"in hand of {readable(queue)}: {count}", err=True)
     for text in found.notes:
         echo_line(f"note: {text}", err=True)
     if not found.tasks:
-        echo("no worker that answered holds a task", err=True)
+        echo_line(f"no worker that answered holds a task of {where}", err=True)
     answers = found.answers
     asked = "an unknown number" if answers.asked is None else answers.asked
     echo(f"{answers.answered} of {asked} workers answered", err=True)

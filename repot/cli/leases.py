@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.columns import columns
+from repot.cli.columns import print_table
 from repot.cli.durations import seconds
-from repot.cli.output import echo, echo_json
+from repot.cli.output import echo, echo_json, echo_line
 from repot.sanitize import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from repot.config import WorkerSettings
     from repot.idempotency.administration import RecordFilter
     from repot.idempotency.records import Record, RecordStore
     from repot.submission.job_store import ExpiredScope
@@ -71,12 +72,16 @@ def list_(
     from repot.idempotency.records import State
 
     selected = RecordFilter(frozenset(map(State, states)), task, unknown_outcome, older_than_s or 0)
-    found = _found(_store(), selected)
+    settings, store = _settings_and_store()
+    found = _found(store, selected)
     listed = found[:limit]
     if as_json:
         echo_json([_data(record) for record in listed])
-    else:
+    elif listed:
         _table(listed)
+    else:
+        match = "" if selected == RecordFilter() else " that match"
+        echo_line(f"no idempotency records{match} in {_place(settings)}", err=True)
     if len(found) > limit:
         echo(f"{len(found) - limit} more; raise --limit to see them", err=True)
 
@@ -139,10 +144,10 @@ def reap(task: str, older_than_s: float | None, decision: str, *, execute: bool,
         found, skipped = decide(store, found, Decision(decision), retention_s=settings.idempotency_retention)
     if as_json:
         echo_json([_data(record) for record in found])
-    else:
+    elif found:
         _table(found)
     done = "released" if execute else "would be released; nothing was changed; add --execute"
-    echo(f"{len(found)} with an unknown outcome, as {decision}: {done}", err=True)
+    echo_line(f"{len(found)} with an unknown outcome in {_place(settings)}, as {decision}: {done}", err=True)
     if skipped:
         echo(f"{skipped} had changed in the meantime and were skipped", err=True)
 
@@ -160,15 +165,21 @@ def jobs(*, execute: bool, as_json: bool) -> None:
     from repot.config import load
     from repot.submission.stores import open_job_store
 
-    store = open_job_store(load())
+    settings = load()
+    store = open_job_store(settings)
     click.get_current_context().call_on_close(store.close)
     found = [_job(one) for one in (store.reap() if execute else store.expired())]
     if as_json:
         echo_json(found)
-    else:
-        _print((tuple(one.values()) for one in found), ("JOB", "SCOPE", "TASK", "CREATED"))
+    elif found:
+        print_table([tuple(one.values()) for one in found], ("JOB", "SCOPE", "TASK", "CREATED"))
     done = "marked lost, scopes freed" if execute else "nothing was changed; --execute marks them lost"
-    echo(f"{len(found)} jobs with an expired lease: {done}", err=True)
+    echo_line(f"{len(found)} jobs with an expired lease in {_place(settings)}: {done}", err=True)
+
+
+def _place(settings: WorkerSettings) -> str:
+    """Return what was read: the lease store, and the prefix of its keys."""
+    return f"{settings.store_url}, under the prefix {settings.lease_prefix}"
 
 
 def _job(expired: ExpiredScope) -> dict[str, str]:
@@ -228,9 +239,4 @@ def _table(records: Iterable[Record]) -> None:
         )
         for record in records
     ]
-    _print(rows, ("KEY", "STATE", "TASK", "ID", "WORKER", "STARTED", "RUNS", "UNKNOWN OUTCOMES", "LEASE"))
-
-
-def _print(rows: Iterable[tuple[str, ...]], heads: tuple[str, ...]) -> None:
-    for line in columns(rows, heads):
-        echo(line)
+    print_table(rows, ("KEY", "STATE", "TASK", "ID", "WORKER", "STARTED", "RUNS", "UNKNOWN OUTCOMES", "LEASE"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Each is a module of this package that defines a click command of the same name. It is imported when it is used.
 COMMANDS = (
     "chaos", "completion", "config", "demo", "dlq", "doctor", "healthcheck", "inflight", "init", "leases", "move",
-    "outbox", "rollout", "store", "up",
+    "outbox", "rollout", "schema", "status", "store", "up",
 )  # fmt: skip
 #: Former names of commands, each with the name that replaced it.
 RENAMED = {"dead": "dlq", "locks": "leases"}
@@ -93,27 +93,68 @@ def _report(error: Exception, *, with_traceback: bool) -> int:
     return error.exit_code
 
 
+def _choose_color(context: click.Context, _option: click.Parameter, given: str) -> None:
+    from repot.config.terminal import wants_color
+
+    # click removes escapes, and rich makes none, where this is False
+    context.color = {"always": True, "never": False}.get(given, wants_color())
+
+
+_COLOR = click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_choose_color,
+    help="Colours: on a terminal, unless NO_COLOR is set, and anywhere if FORCE_COLOR is; always; or never.",
+)
+#: What to do first, for `repot` alone.
+_FIRST = (
+    ("repot demo", "See how a task runs twice, and what prevents it: two minutes, on private servers."),
+    ("repot doctor -A shop.celery:app", "Find what makes your tasks run twice, get lost or stop."),
+    ("repot status -A shop.celery:app", "See where your deployment stands, and which command comes next."),
+    ("repot chaos run smoke", "Run tasks under faults on both brokers, and see a verdict on each."),
+    ("repot rollout plan NAME", "See what leading your application to the other broker would do."),
+)
 _TRACEBACK = click.option("--traceback", is_flag=True, help="Show Python's traceback with an error.")
 
 
 @click.group(
     cls=_Repot,
     modules=COMMANDS,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 success, 1 failure, 2 usage or settings, 3 broker unreachable, 4 check failed, 5 conflict, "
     "6 application not found, 7 application fails on import, 8 access refused, 9 TLS failed, 10 rollout aborted, "
     "130 interrupted, 141 output pipe closed. Data goes to standard output, messages to standard error.",
 )
 @click.version_option(package_name="repot", prog_name="repot")
+@_COLOR
 @_TRACEBACK
-def main(**_: bool) -> None:
+@click.pass_context
+def main(context: click.Context, /, **_: bool) -> None:
     """Move Celery from Redis to RabbitMQ and back, without losing work or paying for it twice.
 
     Settings are WORKER_* variables; `repot config variables` lists them.
     """
+    if context.invoked_subcommand is None:
+        echo(_first_steps(context), nl=False, verbatim=True)
+
+
+def _first_steps(context: click.Context) -> str:
+    formatter = context.make_formatter()
+    formatter.write_text("Move Celery from Redis to RabbitMQ and back, without losing work or paying for it twice.")
+    with formatter.section("First"):
+        formatter.write_dl(_FIRST, col_max=34)
+    formatter.write_paragraph()
+    formatter.write_text("`repot --help` lists all commands, `repot COMMAND --help` the options of one.")
+    return formatter.getvalue()
 
 
 @click.group(cls=_Repot, modules=("doctor",), name="repot")
+@_COLOR
 @_TRACEBACK
 def mounted(**_: bool) -> None:
     """Run repot on the application that -A names."""

@@ -18,7 +18,6 @@ from repot.cli.move_options import (
     WAIT,
     addresses_of,
     broker_options,
-    directory_of,
     given_addresses,
     limit_options,
     order_again,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.migrate.addresses import Addresses
     from repot.migrate.control import Request
-    from repot.migrate.move import Order
+    from repot.migrate.move import Move, Order
 
 
 @click.group()
@@ -84,7 +83,7 @@ def start(*, name: str, execute: bool, force: bool, as_json: bool, **given: Any)
     A move that would lose or strand something is refused. A second start under the same
     name goes on where the first one ended.
     """
-    from repot.migrate.addresses import check_name, remember
+    from repot.migrate.addresses import check_name, directory_of, remember
 
     settings = settings_of()
     addresses = _both(given_addresses(given, settings))
@@ -107,11 +106,11 @@ def start(*, name: str, execute: bool, force: bool, as_json: bool, **given: Any)
 @JSON
 def status(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     """Show the account of a move, who moves it, and whether it is at work."""
-    from repot.migrate.status import find_record, status
+    from repot.migrate.status import status
 
     settings = settings_of()
     with _opened(name, given, settings) as found:
-        shown = status(find_record(found.journal, name), found.journal.now())
+        shown = status(_record(found), found.journal.now())
         shown |= {"audit": [json.loads(one) for one in found.journal.audit()]}
     if as_json:
         echo_json(shown)
@@ -156,11 +155,11 @@ def resume(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
     --queue names others.
     """
     from repot.migrate.control import Request
-    from repot.migrate.status import find_record, routed_queues
+    from repot.migrate.status import routed_queues
 
     settings = settings_of()
     with _opened(name, given, settings) as found:
-        record = find_record(found.journal, name)
+        record = _record(found)
         addresses = found.order.addresses
     _ask(name, given, Request.RUN)
     if not execute:
@@ -185,12 +184,11 @@ def verify(*, name: str, is_verbose: bool, as_json: bool, **given: Any) -> None:
     not there any more was consumed, or is lost: run it before workers consume to tell.
     A RabbitMQ that no consumer has taken anything from has dropped it: exit code 4.
     """
-    from repot.migrate.status import find_record
     from repot.migrate.verify import verify as compare
 
     settings = settings_of()
     with _opened(name, given, settings) as found:
-        record = find_record(found.journal, name)
+        record = _record(found)
         checks = compare(found, record, json.loads(record["queues"]))
     print_checks(checks, as_json=as_json, is_verbose=is_verbose)
 
@@ -208,12 +206,11 @@ def revert(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
     and so do its dead letters. A second revert goes on where the first one ended, and
     `resume --execute` moves everything again.
     """
-    from repot.migrate.status import find_record
     from repot.migrate.verify import verify as compare
 
     settings = settings_of()
     with _opened(name, given, settings) as found:
-        record = find_record(found.journal, name)
+        record = _record(found)
         addresses = found.order.addresses
         checks = [] if execute else compare(found, record, json.loads(record["queues"]))
     if execute:
@@ -239,11 +236,19 @@ def _opened(name: str, given: dict[str, Any], settings: WorkerSettings) -> Any: 
     return open_move(Order(check_name(name), addresses_of(name, given, settings), {}, Rules()), settings)
 
 
+def _record(found: Move) -> dict[str, str]:
+    """Return the fields of a move's journal; an error names the brokers that it is not on."""
+    from repot.migrate.status import find_record
+
+    addresses = found.order.addresses
+    return find_record(found.journal, found.order.name, f"{addresses.source.url} or {addresses.target.url}")
+
+
 def _ask(name: str, given: dict[str, Any], wanted: Request) -> None:
-    from repot.migrate.status import audit_line, find_record
+    from repot.migrate.status import audit_line
 
     with _opened(name, given, settings_of()) as found:
-        find_record(found.journal, name)
+        _record(found)
         found.journal.ask({"wanted": wanted}, audit_line(f"asked: {wanted}"))
     echo(f"the move {name!r} was asked to {wanted}", err=True)
 

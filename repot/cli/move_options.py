@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -167,11 +166,6 @@ def settings_of() -> WorkerSettings:
     return load()
 
 
-def directory_of(settings: WorkerSettings) -> Path:
-    """Return where this machine remembers the addresses of its moves."""
-    return settings.move_dir or Path.home() / ".local" / "state" / "repot"
-
-
 def given_addresses(given: dict[str, Any], settings: WorkerSettings) -> Addresses | None:
     """Return the brokers of the options or the environment; None if neither names both.
 
@@ -197,7 +191,7 @@ def addresses_of(name: str, given: dict[str, Any], settings: WorkerSettings) -> 
     Raises:
         MoveNotFound: neither names them.
     """
-    from repot.migrate.addresses import recall
+    from repot.migrate.addresses import directory_of, recall
 
     return given_addresses(given, settings) or recall(directory_of(settings), name)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from repot.cli.columns import print_table
 from repot.cli.output import echo, echo_json, echo_line
 from repot.sanitize import readable
 
@@ -13,17 +13,49 @@ if TYPE_CHECKING:
     from repot.migrate.verify import QueueCheck
 
 
+#: Counts that a table of them always has; others appear where one is not 0.
+_ALWAYS = ("reserved", "delivered")
+_WIDEST = 16
+
+
 def print_status(shown: dict[str, Any]) -> None:
-    """Print what is known about a move, one line a field."""
-    for name, value in shown.items():
-        if isinstance(value, list):
-            for one in value:
-                echo(f"{name + ':':<16} {readable(json.dumps(one))}")
+    """Print what is known about a move: a line a field, then a table of its queues and one of its audit."""
+    queues, counted = shown["queues"], [name for name in shown["given_back"] if name in shown]
+    print_fields(
+        {name: value for name, value in shown.items() if name not in (*counted, "given_back", "queues", "audit")}
+    )
+    _print_counts([*queues, *([{"queue": "(all)", "to": "", **shown}] if len(queues) > 1 else [])], counted)
+    if any(shown["given_back"].values()):
+        print_fields({"given_back": shown["given_back"]})
+    if shown["audit"]:
+        echo()
+        print_table([_audited(one) for one in shown["audit"]], ("when", "who", "what"))
+
+
+def _print_counts(rows: list[dict[str, Any]], counted: list[str]) -> None:
+    names = [name for name in counted if name in _ALWAYS or any(one[name] for one in rows)]
+    heads = ("queue", "to", *(name.replace("_", " ") for name in names))
+    echo()
+    print_table([(one["queue"], one["to"], *(str(one[name]) for name in names)) for one in rows], heads)
+
+
+def _audited(line: dict[str, Any]) -> tuple[str, ...]:
+    return line["at"], f"{line['user']} on {line['host']}, process {line['pid']}", line["what"]
+
+
+def print_fields(fields: dict[str, Any]) -> None:
+    """Print a line for each field that is known; counts of a field are one line."""
+    for name, value in fields.items():
+        if value is None or value == []:
+            continue
+        text = value
+        if isinstance(value, bool):
+            text = "yes" if value else "no"
         elif isinstance(value, dict):
-            counts = ", ".join(f"{what} {count}" for what, count in value.items())
-            echo(f"{name + ':':<16} {counts}")
-        elif value is not None:
-            echo(f"{name + ':':<16} {readable(str(value))}")
+            text = ", ".join(f"{what} {count}" for what, count in value.items())
+        elif isinstance(value, list):
+            text = ", ".join(map(str, value))
+        echo_line(f"{name + ':':<{_WIDEST}} {text}")
 
 
 def print_revert(checks: list[QueueCheck], *, as_json: bool) -> None:
@@ -96,7 +128,7 @@ def print_checks(checks: list[QueueCheck], *, as_json: bool, is_verbose: bool) -
         for check, fields in zip(checks, shown, strict=True):
             echo_line(_check_line(check))
             if is_verbose:
-                print_status(fields)
+                print_fields(fields)
     problems = [f"{one.queue}: {problem}" for one in checks for problem in one.problems]
     if problems:
         message = f"the account does not close: {problems[0]}"

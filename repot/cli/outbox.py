@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.columns import columns
+from repot.cli.columns import print_table
 from repot.cli.dlq_options import refuse_blank
-from repot.cli.dlq_output import age
-from repot.cli.output import echo, echo_json
+from repot.cli.durations import age
+from repot.cli.output import echo, echo_json, echo_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +86,7 @@ def list_messages(
     """List messages that wait, oldest first; ID is a task's id, or a prefix of it. Nothing is changed."""
     from itertools import islice
 
-    with _opened() as (_, store):
+    with _opened() as (settings, store):
         now = store.now()
         rows = list(islice(store.rows(ids=ids, tasks=tasks, parked=parked), limit))
         backlog = store.backlog()
@@ -97,7 +97,8 @@ def list_messages(
     if rows:
         _table(rows, now)
     oldest = "" if backlog.oldest_s is None else f", the oldest for {age(backlog.oldest_s)}"
-    echo(f"{backlog.waiting} waiting{oldest}; {backlog.delayed} delayed; {backlog.parked} parked", err=True)
+    counts = f"{backlog.waiting} waiting{oldest}; {backlog.delayed} delayed; {backlog.parked} parked"
+    echo_line(f"{counts}, in {settings.database_url}, under the prefix {settings.lease_prefix}", err=True)
 
 
 @outbox.command()
@@ -158,8 +159,7 @@ def _change(
 
 
 def _table(rows: list[Row], now: float) -> None:
-    for line in columns([_cells(one, now) for one in rows], _HEADS):
-        echo(line)
+    print_table([_cells(one, now) for one in rows], _HEADS)
 
 
 def _cells(row: Row, now: float) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import select
+import shutil
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,7 +18,7 @@ import click
 
 from repot.errors import RepotError
 from repot.masking import masked
-from repot.sanitize import readable
+from repot.sanitize import fitted, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,20 +27,55 @@ if TYPE_CHECKING:
 PIPE_CLOSED = 141
 
 
-def echo(text: object = "", *, err: bool = False, bold: bool = False, nl: bool = True) -> None:
-    """Print text that may hold names, exceptions or addresses; line breaks and tabs stay."""
+#: Text that is read is not wider, also on a wider terminal and in a pipe or a file.
+PROSE_WIDTH = 100
+
+
+def terminal_width(*, err: bool = False) -> int | None:
+    """Return the columns of the terminal that a stream is; None for a pipe or a file, whose lines are never broken."""
+    stream = sys.stderr if err else sys.stdout
+    try:
+        is_terminal = stream is not None and stream.isatty()
+    except ValueError:
+        # it is closed
+        return None
+    return shutil.get_terminal_size().columns if is_terminal else None
+
+
+def wants_color() -> bool | None:
+    """Return whether output has colours, by `--color` and the environment; None if that depends on the stream."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.color
+
+
+def prose_width() -> int:
+    """Return the width of paragraphs on standard output."""
+    return min(terminal_width() or PROSE_WIDTH, PROSE_WIDTH)
+
+
+def echo(text: object = "", *, err: bool = False, bold: bool = False, nl: bool = True, verbatim: bool = False) -> None:
+    """Print text that may hold names, exceptions or addresses; line breaks and tabs stay.
+
+    A terminal gets longer lines broken between words, unless they are `verbatim`: code, or a command to be copied.
+    """
     shown = readable(text, keep="\n\t")
+    if not verbatim:
+        shown = fitted(shown, terminal_width(err=err))
     click.echo(click.style(shown, bold=True) if bold else shown, err=err, nl=nl)
 
 
-def echo_json(data: Any, *, err: bool = False, indent: int | None = 2) -> None:  # noqa: ANN401 - any JSON
-    """Print data as JSON with secrets masked; JSON escapes control characters itself. Other types become text."""
-    click.echo(json.dumps(masked(data), indent=indent, default=lambda one: str(masked(str(one)))), err=err)
+def echo_json(data: Any, *, err: bool = False, indent: int | None = 2, is_masked: bool = False) -> None:  # noqa: ANN401 - any JSON
+    """Print data as JSON with secrets masked; JSON escapes control characters itself. Other types become text.
+
+    With `is_masked` that was done before: the names of its fields do not say which values are secret.
+    """
+    shown = data if is_masked else masked(data)
+    click.echo(json.dumps(shown, indent=indent, default=lambda one: str(masked(str(one)))), err=err)
 
 
-def echo_line(text: object, *, err: bool = False) -> None:
+def echo_line(text: object, *, err: bool = False, bold: bool = False) -> None:
     """Print text that may hold names, exceptions or addresses as one line: line breaks are escaped."""
-    click.echo(readable(text), err=err)
+    echo(readable(text), err=err, bold=bold)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.facts import Unknown
-from repot.cli.columns import columns
+from repot.cli.columns import print_table
 from repot.cli.output import echo, echo_json, echo_line
 from repot.migrate.risks import size
 from repot.sanitize import readable
@@ -135,8 +135,8 @@ def _print_queue(plan: QueuePlan) -> None:
         )
         for task, one in plan.tasks.items()
     ]
-    for line in columns(rows, _HEADS) if rows else ():
-        echo(f"  {line}")
+    if rows:
+        print_table(rows, _HEADS, indent="  ")
     _print_remarks(plan)
 
 

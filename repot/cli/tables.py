@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from repot.chaos.report.matrix import counts, matrix, status
 from repot.cli import matrix_table
+from repot.cli.output import terminal_width, wants_color
 from repot.sanitize import readable
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from repot.chaos.report.result import Campaign, Cell, CellVerdict, Result, Unmeasured
     from repot.chaos.runner.case import Case
     from repot.testbed import Server
+
+
+#: The width of tables in a pipe or a file: wide enough that no line of theirs is broken.
+_PIPE_WIDTH = 200
 
 
 class Titled(Protocol):
@@ -107,7 +112,8 @@ class CampaignProgress:
         With `addresses`, print each server's address as the value of a variable. With `quiet_steps`, show the steps
         of cases on a terminal only.
         """
-        self._console = Console(stderr=True)
+        self._console = _console(err=True)
+        self._is_live = terminal_width(err=True) is not None
         self._begun = monotonic()
         self._running: dict[str, str] = {}
         self._done = 0
@@ -119,13 +125,13 @@ class CampaignProgress:
 
     def __enter__(self) -> Self:
         """Start the live table on a terminal."""
-        if self._console.is_terminal:
+        if self._is_live:
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Remove the live table."""
-        if self._console.is_terminal:
+        if self._is_live:
             self._live.stop()
 
     def serves(self, product: str, version: str, variable: str, url: str) -> None:
@@ -136,7 +142,7 @@ class CampaignProgress:
         """Show the step of a case."""
         with self._lock:
             self._running[case.name] = text
-        if not (self._console.is_terminal or self._quiet_steps):
+        if not (self._is_live or self._quiet_steps):
             self._line(f"{case.name}: {text}")
 
     def result(self, result: Result | Unmeasured) -> None:
@@ -224,9 +230,27 @@ def _table(*heads: str) -> Table:
 
 
 def _data() -> Console:
-    console = Console()
-    # lines in a pipe or a file are not wrapped
-    return console if console.is_terminal else Console(width=200)
+    return _console(err=False)
+
+
+def _console(*, err: bool) -> Console:
+    """Return a console with the colours of `--color`; what is in a pipe or a file has none unless told."""
+    width, color = terminal_width(err=err), wants_color()
+    if color is None:
+        color = width is not None
+    system: Any = None
+    if color:
+        # what a pipe leads to is unknown
+        system = "standard" if width is None else "auto"
+    # rich follows a terminal's width by itself
+    return Console(
+        stderr=err,
+        force_terminal=width is not None or color,
+        color_system=system,
+        no_color=not color,
+        highlight=False,
+        width=_PIPE_WIDTH if width is None else None,
+    )
 
 
 def _in_brief(result: Result | Unmeasured) -> str:

@@ -1,4 +1,4 @@
-"""Read the environment; no other module does, except `repot/config/probe.py`."""
+"""Read the environment; no other module does, except `probe.py` and `terminal.py` beside this one."""
 
 from __future__ import annotations
 

@@ -195,6 +195,25 @@ def remember(directory: Path, name: str, addresses: Addresses) -> None:
         raise DirectoryUnusable(message, hint="WORKER_MOVE_DIR names another directory.") from error
 
 
+def directory_of(settings: WorkerSettings) -> Path:
+    """Return where this machine remembers the addresses of its moves."""
+    return settings.move_dir or Path.home() / ".local" / "state" / "repot"
+
+
+def remembered_moves(directory: Path) -> list[str]:
+    """Return the names of the moves that this machine remembers, the latest first.
+
+    Raises:
+        DirectoryUnusable: the directory cannot be read.
+    """
+    try:
+        dated = [(path.stat().st_mtime, path.stem) for path in directory.glob("*.json")]
+    except OSError as error:
+        message = f"which moves this machine remembers in {directory} cannot be read: {error.strerror}"
+        raise DirectoryUnusable(message, hint="WORKER_MOVE_DIR names another directory.") from error
+    return [name for _, name in sorted(dated, reverse=True) if _NAME.fullmatch(name)]
+
+
 def recall(directory: Path, name: str) -> Addresses:
     """Return the addresses of a move from its file.
 

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 ROUTED = "routed:"
 
 
-def find_record(journal: Journal, name: str) -> dict[str, str]:
-    """Return the fields of a move's journal.
+def find_record(journal: Journal, name: str, where: str = "these brokers") -> dict[str, str]:
+    """Return the fields of a move's journal; `where` names what was looked through.
 
     Raises:
         MoveNotFound: they keep no such journal.
     """
     record = journal.read()
     if not record.get("name"):
-        message = f"there is no journal of a move {name!r} on these brokers"
+        message = f"there is no journal of a move {name!r} on {where}"
         raise MoveNotFound(message, hint="`repot move start --name ...` begins one.")
     return record
 

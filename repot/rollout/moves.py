@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: What the page shows of a move.
 _SHOWN = ("name", "source", "state", "is_alive", "delivered", "still_reserved", "quarantined")
+#: The shortest time in which a rate is measured.
+_MEASURED_S = 1.0
 
 
 class MovesWatch:
@@ -50,8 +52,8 @@ class _MoveWatch:
     order: Order
     settings: WorkerSettings
     _open: tuple[ExitStack, Move] | None = None
-    #: When it was looked at last, and how many messages it had delivered.
-    _before: tuple[float, int] | None = None
+    #: When it was measured, how many messages it had delivered then, and the rate that was found.
+    _before: tuple[float, int, float | None] | None = None
 
     def look(self) -> dict[str, Any] | None:
         try:
@@ -63,11 +65,18 @@ class _MoveWatch:
             # a broker that is away is said elsewhere on the page
             self.close()
             return None
-        now, count = monotonic(), int(found["delivered"])
-        then, before = self._before or (now, count)
-        self._before = now, count
-        rate = (count - before) / (now - then) if now > then and found["is_alive"] else None
-        return {name: found[name] for name in _SHOWN} | {"rate": rate}
+        rate = self._rate(monotonic(), int(found["delivered"]))
+        return {name: found[name] for name in _SHOWN} | {"rate": rate if found["is_alive"] else None}
+
+    def _rate(self, now: float, count: int) -> float | None:
+        """Return the messages a second; between two looks that are close to each other a window would look fast."""
+        then, before, rate = self._before or (now, count, None)
+        if now - then >= _MEASURED_S:
+            rate = (count - before) / (now - then)
+        elif self._before is not None:
+            return rate
+        self._before = now, count, rate
+        return rate
 
     def close(self) -> None:
         opened, self._open = self._open, None

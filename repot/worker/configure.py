@@ -21,6 +21,7 @@ from repot.errors import ConfigInvalid
 from repot.logs import get_logger
 from repot.upstream.app_config import changeable, declared_queues, ignore_variables, let_changes_win, source_of
 from repot.upstream.app_state import state_of
+from repot.upstream.bug_report import name_repot
 from repot.upstream.collector import is_own
 from repot.upstream.control_queues import supply_kinds
 from repot.upstream.current_app import resolve
@@ -139,6 +140,7 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     ignore_variables(app)
     supply_kinds()
     leave_inherited(app)
+    name_repot(app)
     _remove_rollout(app)
     given = settings or load()
     settings = _derive(app, given, role)

@@ -19,7 +19,7 @@ from repot.brokers.port import Depth
 from repot.brokers.publishing import PublishOutcome
 from repot.brokers.rabbitmq import browse
 from repot.brokers.rabbitmq.conditions import RabbitConditions
-from repot.brokers.rabbitmq.consumers import ask, consumers, mailboxes
+from repot.brokers.rabbitmq.consumers import ask, ask_releases, consumers, mailboxes
 from repot.brokers.rabbitmq.delayed import delayed_for
 from repot.brokers.rabbitmq.held import held
 from repot.brokers.rabbitmq.management import ManagementApi, default_management_url, segment
@@ -40,12 +40,12 @@ from repot.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from repot.brokers.browse import Browsed, Decide
     from repot.brokers.headers import MovedBy
     from repot.brokers.held import Held
-    from repot.brokers.in_hand import Answers, QueueConsumer
+    from repot.brokers.in_hand import Answers, QueueConsumer, WorkerRelease
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
     from repot.brokers.registry import ConnectOptions
@@ -263,6 +263,12 @@ class RabbitBroker:
         listening = mailboxes(self._api, self._vhost, control_exchange)
         with self._errors(), self._connect(confirm_publish=False) as connection:
             return ask(connection, control_exchange, listening, within_s)
+
+    def releases(self, control_exchange: str, within_s: float) -> Mapping[str, WorkerRelease]:
+        """Ask in the same way for workers' software."""
+        listening = mailboxes(self._api, self._vhost, control_exchange)
+        with self._errors(), self._connect(confirm_publish=False) as connection:
+            return ask_releases(connection, control_exchange, listening, within_s)
 
     def consumers(self, queues: Collection[str]) -> tuple[QueueConsumer, ...]:
         """Return who consumes, by the management API."""

@@ -8,15 +8,16 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from repot.brokers.in_hand import ARGUMENTS, CONSUMED, LIMITED, QUESTIONS, QueueConsumer, answers_of
+from repot.brokers.in_hand import ARGUMENTS, CONSUMED, OF_TASKS, QueueConsumer, answers_of, releases_of
 from repot.brokers.rabbitmq.management import segment
 from repot.errors import BrokerUnreachable
+from repot.upstream.bug_report import REPORT
 from repot.upstream.pidbox import CommandMailbox, mailbox_exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
-    from repot.brokers.in_hand import Answers
+    from repot.brokers.in_hand import Answers, WorkerRelease
     from repot.brokers.rabbitmq.management import ManagementApi
 
 
@@ -63,8 +64,31 @@ def mailboxes(api: ManagementApi, vhost: str, control_exchange: str) -> frozense
 
 
 def ask(connection: Any, control_exchange: str, listening: frozenset[str] | None, within_s: float) -> Answers:  # noqa: ANN401 - kombu's Connection
-    """Ask all questions, and wait until all workers that listen have replied, or the time is over."""
-    tickets = {str(uuid4()): question for question in (*QUESTIONS, CONSUMED, LIMITED)}
+    """Ask what workers hold and consume."""
+    replies = _replies(connection, control_exchange, OF_TASKS, listening, within_s)
+    silent = sorted((listening or frozenset()) - {node for node, _ in replies[CONSUMED]})
+    return answers_of(replies, None if listening is None else len(listening), silent)
+
+
+def ask_releases(
+    connection: Any,  # noqa: ANN401 - kombu's Connection
+    control_exchange: str,
+    listening: frozenset[str] | None,
+    within_s: float,
+) -> dict[str, WorkerRelease]:
+    """Ask workers for their software."""
+    return releases_of(_replies(connection, control_exchange, (REPORT,), listening, within_s))
+
+
+def _replies(
+    connection: Any,  # noqa: ANN401 - kombu's Connection
+    control_exchange: str,
+    questions: Sequence[str],
+    listening: frozenset[str] | None,
+    within_s: float,
+) -> dict[str, list[tuple[str, Any]]]:
+    """Ask, and wait until all workers that listen have replied, or the time is over."""
+    tickets = {str(uuid4()): question for question in questions}
     replies: dict[str, list[tuple[str, Any]]] = {question: [] for question in tickets.values()}
 
     def receive(ticket: str, body: Any) -> None:  # noqa: ANN401 - what was sent
@@ -78,8 +102,7 @@ def ask(connection: Any, control_exchange: str, listening: frozenset[str] | None
     with suppress(socket.timeout):
         while (left := deadline - monotonic()) > 0 and not _is_complete(replies, listening):
             connection.drain_events(timeout=left)
-    silent = sorted((listening or frozenset()) - {node for node, _ in replies[CONSUMED]})
-    return answers_of(replies, None if listening is None else len(listening), silent)
+    return replies
 
 
 def _is_complete(replies: dict[str, list[tuple[str, Any]]], listening: frozenset[str] | None) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from repot.brokers.browse import Browsed, Decide
     from repot.brokers.headers import MovedBy
     from repot.brokers.held import Held
-    from repot.brokers.in_hand import Answers, BrokerClient, Delivery, GiveBack
+    from repot.brokers.in_hand import Answers, BrokerClient, Delivery, GiveBack, WorkerRelease
     from repot.brokers.journal import JournalStep
     from repot.brokers.message import Message
     from repot.brokers.publishing import Receipt
@@ -167,6 +167,15 @@ class RedisBroker:
         def ask() -> Answers:
             with WorkerMailbox(self._client, self._keys, self._database, control_exchange) as mailbox:
                 return mailbox.ask(within_s)
+
+        return self._ask(ask)
+
+    def releases(self, control_exchange: str, within_s: float) -> Mapping[str, WorkerRelease]:
+        """Ask in the same way for workers' software."""
+
+        def ask() -> Mapping[str, WorkerRelease]:
+            with WorkerMailbox(self._client, self._keys, self._database, control_exchange) as mailbox:
+                return mailbox.releases(within_s)
 
         return self._ask(ask)
 

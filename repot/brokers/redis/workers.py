@@ -11,17 +11,18 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
-from repot.brokers.in_hand import ARGUMENTS, CONSUMED, LIMITED, QUESTIONS, answers_of
+from repot.brokers.in_hand import ARGUMENTS, CONSUMED, OF_TASKS, answers_of, releases_of
 from repot.brokers.message import Message, from_redis, to_redis
 from repot.brokers.redis.in_flight import bindings
 from repot.brokers.redis.lists import lists_of
+from repot.upstream.bug_report import REPORT
 from repot.upstream.pidbox import command, mailbox_exchange, reply_exchange
 from repot.upstream.redis_deliveries import bindings_key, fanout_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from repot.brokers.in_hand import Answers
+    from repot.brokers.in_hand import Answers, WorkerRelease
 
 #: The longest wait of one command.
 _WAIT_S = 0.5
@@ -51,10 +52,22 @@ class WorkerMailbox:
         self._client.delete(*self._lists)
 
     def ask(self, within_s: float) -> Answers:
-        """Ask all questions, and wait until all who received them have replied, or the time is over."""
+        """Ask what workers hold and consume."""
+        replies, received = self._replies(OF_TASKS, within_s)
+        return answers_of(replies, received, self._silent({node for node, _ in replies[CONSUMED]}))
+
+    def releases(self, within_s: float) -> dict[str, WorkerRelease]:
+        """Ask workers for their software."""
+        return releases_of(self._replies((REPORT,), within_s)[0])
+
+    def _replies(self, questions: Sequence[str], within_s: float) -> tuple[dict[str, list[tuple[str, Any]]], int]:
+        """Ask, and wait until all who received the questions have replied, or the time is over.
+
+        Return the replies, and how many received a question.
+        """
         tickets: dict[str, str] = {}
         received: dict[str, int] = {}
-        for question in (*QUESTIONS, CONSUMED, LIMITED):
+        for question in questions:
             ticket = str(uuid4())
             tickets[ticket] = question
             received[question] = int(self._client.publish(self._topic, self._envelope(question, ticket, within_s)))
@@ -67,7 +80,7 @@ class WorkerMailbox:
             found = self._client.blpop(self._lists, timeout=min(left, _WAIT_S))
             if found:
                 _sort_in(replies, tickets, found[1])
-        return answers_of(replies, max(received.values()), self._silent({node for node, _ in replies[CONSUMED]}))
+        return replies, max(received.values())
 
     def _envelope(self, question: str, ticket: str, within_s: float) -> str:
         body = command(question, ARGUMENTS.get(question, {}), ticket, self._reply_to)

@@ -1,4 +1,7 @@
-"""Render the reports for people: grouped by rule, the most severe first."""
+"""Render the reports for people: grouped by rule, the most severe first.
+
+`width` is that of the terminal; None is a pipe or a file, where only paragraphs are broken.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING
 from click import style, wrap_text
 
 from repot.doctor.rule import Severity, few
-from repot.sanitize import readable
+from repot.sanitize import fitted, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +18,10 @@ if TYPE_CHECKING:
     from repot.doctor.rule import Rule
     from repot.doctor.runner import Report, Violation
 
+#: Paragraphs are not wider, also on a wider terminal.
+_PROSE = 100
+#: What names many tasks is not wider in a pipe or a file.
+_LISTED = 120
 #: Findings of a rule that are shown before "and more".
 _SHOWN = 5
 #: Tasks with the same finding that share one line.
@@ -22,15 +29,15 @@ _GROUPED = 3
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
-def render(reports: Sequence[Report], *, verbose: bool = False) -> str:
+def render(reports: Sequence[Report], *, verbose: bool = False, width: int | None = None) -> str:
     """Render the findings; with `verbose`, all findings of each rule and the waived ones."""
     lines: list[str] = []
     for report in reports:
-        lines += [_title(report), *_findings(report, verbose=verbose)]
+        lines += [style(fitted(_title(report), width), bold=True), *_findings(report, width, verbose=verbose)]
         if verbose and report.waived:
-            lines += ["", *_waived(report)]
-        lines.append(_summary(report))
-    return "\n".join([*lines, not_judged(reports, verbose=verbose)]).rstrip()
+            lines += ["", *(fitted(one, width) for one in _waived(report))]
+        lines.append(fitted(_summary(report), width))
+    return "\n".join([*lines, fitted(not_judged(reports, verbose=verbose), width)]).rstrip()
 
 
 def not_judged(reports: Sequence[Report], *, verbose: bool = False) -> str:
@@ -46,31 +53,36 @@ def not_judged(reports: Sequence[Report], *, verbose: bool = False) -> str:
     return "\n".join(lines)
 
 
-def explain(rule: Rule) -> str:
+def explain(rule: Rule, width: int | None = None) -> str:
     """Render one rule with its reason, fix and evidence."""
     lines = [
-        style(f"{rule.id}  {rule.title}", bold=True),
+        style(fitted(f"{rule.id}  {rule.title}", width), bold=True),
         f"{rule.severity.label}; {_concerns(rule)}" + ("; needs --live" if rule.live else ""),
         "",
-        wrap_text(rule.reason, width=100),
+        _paragraph(rule.reason, width),
         "",
         "Write:",
         "",
         *(f"    {line}" for line in rule.fix.splitlines()),
         "",
         "Evidence:",
-        *(f"  - {one}" for one in rule.evidence),
+        *(fitted(f"  - {one}", width) for one in rule.evidence),
     ]
     return "\n".join(lines)
 
 
-def rule_table(rules: Iterable[Rule]) -> str:
+def _paragraph(text: str, width: int | None, first: str = "", rest: str = "") -> str:
+    return wrap_text(text, min(width or _PROSE, _PROSE), initial_indent=first, subsequent_indent=rest)
+
+
+def rule_table(rules: Iterable[Rule], width: int | None = None) -> str:
     """Render one line for each rule."""
     lines = []
     for rule in rules:
         brokers = "both" if len(rule.brokers) > 1 else rule.brokers[0].name
         live = "live" if rule.live else ""
-        lines.append(f"{rule.id}  {rule.severity.label:8} {brokers:9} {live:5} {rule.title}")
+        head = f"{rule.id}  {rule.severity.label:8} {brokers:9} {live:5} "
+        lines.append(fitted(f"{head}{rule.title}", width, indent=" " * len(head)))
     return "\n".join(lines)
 
 
@@ -80,26 +92,31 @@ def _title(report: Report) -> str:
     moved = f", as if moved from {facts.moved_from.name}" if facts.moved_from else ""
     other = f"Python {facts.release.python} and Celery {facts.release.celery} of {facts.python}"
     read_with = f", read with {other}" if facts.python else ""
-    return style(f"{facts.app} on {product} ({';'.join(map(str, facts.servers))}){moved}{read_with}", bold=True)
+    return f"{facts.app} on {product} ({';'.join(map(str, facts.servers))}){moved}{read_with}"
 
 
-def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
+def _findings(report: Report, width: int | None, *, verbose: bool) -> Iterator[str]:
     groups: dict[str, list[Violation]] = {}
     for one in report.findings:
         groups.setdefault(one.rule.id, []).append(one)
     for group in groups.values():
         rule = group[0].rule
-        label = style(f"{rule.severity.label:7}", fg=_COLOURS[rule.severity], bold=True)
-        yield f"\n{label} {style(rule.id, bold=True)}  {rule.title}"
+        yield f"\n{_headline(rule, width)}"
         entries = [[one] for one in group] if verbose else _alike(group)
         shown = entries if verbose else entries[:_SHOWN]
         for entry in shown:
-            yield _entry(report, entry)
+            yield _entry(report, entry, width)
         if left := sum(map(len, entries[len(shown) :])):
             yield f"        and {left} more; --verbose lists them"
-        yield wrap_text(rule.reason, 100, initial_indent="        why: ", subsequent_indent="             ")
+        yield _paragraph(rule.reason, width, "        why: ", " " * 13)
         yield "        write:"
         yield from (style(f"          {line}", fg="green") for line in _fixes(one for entry in shown for one in entry))
+
+
+def _headline(rule: Rule, width: int | None) -> str:
+    label, plain = f"{rule.severity.label:7}", f"{rule.severity.label:7} {rule.id}  "
+    title = fitted(f"{plain}{rule.title}", width, indent=" " * len(plain)).removeprefix(plain)
+    return f"{style(label, fg=_COLOURS[rule.severity], bold=True)} {style(rule.id, bold=True)}  {title}"
 
 
 def _alike(group: Iterable[Violation]) -> list[list[Violation]]:
@@ -117,14 +134,15 @@ def _tasks(entry: Iterable[Violation]) -> list[str]:
     return [*dict.fromkeys(one.finding.task for one in entry)]
 
 
-def _entry(report: Report, entry: Sequence[Violation]) -> str:
+def _entry(report: Report, entry: Sequence[Violation], width: int | None) -> str:
     message = readable(entry[0].finding.message, keep="\n\t")
     if len(entry) > 1:
         tasks = _tasks(entry)
         text = f"{len(tasks)} tasks ({readable(few(tasks))}): {message}"
-        return wrap_text(text, 120, initial_indent="        ", subsequent_indent="          ")
+        limit = min(width or _LISTED, _LISTED)
+        return wrap_text(text, limit, initial_indent="        ", subsequent_indent="          ")
     where = f"  ({found})" if (found := _where(report, entry[0])) else ""
-    return f"        {_prefix(entry[0])}{message}{where}"
+    return fitted(f"        {_prefix(entry[0])}{message}{where}", width)
 
 
 def _waived(report: Report) -> Iterator[str]:
