@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import repot
-from repot.chaos.demo import Statement
+from repot.chaos.report.explanation import Statement
 from repot.cli.columns import print_table
 from repot.cli.demo import _paragraphs
 from repot.cli.main import main
