@@ -247,6 +247,7 @@ CAMPAIGN = (
         "compose", "the compose files, where a Docker engine answers", lane=_THIRD,
         before=(_run("scripts/images"),),
     ),
+    _of("kubernetes", "the chart and the manifests, where Go is installed", "kubernetes", lane=_SECOND),
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,
     ), _SUITE, lane=_SECOND),

@@ -33,6 +33,7 @@ SERVERS_APART = ("mariadb", "valkey")
 #: The files of the other groups, as patterns below `tests/`; the first that matches decides.
 FILES = {
     "compose": ("compose/*",),
+    "kubernetes": ("kubernetes/*",),
     "conformance": ("conformance/*",),
     "wheel": ("distribution/*",),
     "browser": ("chaos/test_report_page.py", "servers/test_rollout_page*.py", "servers/test_site_in_a_browser.py"),
