@@ -198,6 +198,12 @@ class WorkerUnhealthy(RepotError):
     exit_code = 4
 
 
+class MetricUnknown(RepotError):
+    """No sample has the name that was asked for: the metric does not exist, or its value is unknown."""
+
+    exit_code = 4
+
+
 class DeadlineExceeded(RepotError):
     """A condition was not met before its deadline."""
 

@@ -73,6 +73,29 @@ def probe(*, live: bool, as_json: bool) -> None:
 
 
 @healthcheck.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+def metrics(*, names: tuple[str, ...]) -> None:
+    """Print once what Prometheus scrapes from a sidecar: the numbers that an alert saw.
+
+    Needs no sidecar: it reads the worker's status file, pings the worker and counts its
+    queues. With names, only samples that start with one of them; exit code 4 if there are
+    none. A value that is unknown has no sample.
+    """
+    from repot.config import load, load_healthcheck
+    from repot.errors import MetricUnknown
+    from repot.healthcheck.sidecar import scrape_once
+
+    worker = load()
+    lines = scrape_once(worker, load_healthcheck(worker)).splitlines()
+    shown = [line for line in lines if line.startswith(names)] if names else lines
+    for line in shown:
+        echo(line)
+    if not shown:
+        message = f"no sample of {', '.join(names)}: its value is unknown here, or there is no such metric"
+        raise MetricUnknown(message, hint="docs/healthcheck.md lists the metrics.")
+
+
+@healthcheck.command()
 @_JSON
 def live(*, as_json: bool) -> None:
     """Check that the worker is alive; the same as `probe --live`."""

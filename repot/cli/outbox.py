@@ -58,7 +58,7 @@ def relay(*, once: bool, host: str, port: int | None, hosts: tuple[str, ...]) ->
 
     stop = Event()
     with _opened() as (settings, store), closing(Relay(settings, store)) as found, stop_on_signal(stop):
-        _log_to_stderr()
+        _log_to_stderr(settings.log_format)
         if port is None:
             serving: Any = nullcontext()
         else:
@@ -172,11 +172,14 @@ def _state(row: Row, now: float) -> str:
     return "delayed" if row.state == "waiting" and row.due_at > now else row.state.value
 
 
-def _log_to_stderr() -> None:
+def _log_to_stderr(log_format: str) -> None:
     import logging
 
+    from repot.telemetry.json_lines import JsonFormatter
+
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
     logger = logging.getLogger("repot")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -375,6 +375,11 @@ class WorkerSettings(EnvironmentSettings):
         description="Directory in which each worker writes its status file every second, for `repot healthcheck`. "
         "Default: repot-<user id>-<hash of WORKER_APP and WORKER_BROKER_URL> in the temporary directory.",
     )
+    log_format: Literal["text", "json"] = Field(
+        "text",
+        description="Log lines of workers, of beat and of the outbox's relay: as Celery formats them, or one JSON "
+        "object each, with the task and the ids of its trace.",
+    )
     journal: OptionalPath = Field(
         None,
         description="Experiments only: file to which deliveries, runs and effects are appended, one JSON object per "

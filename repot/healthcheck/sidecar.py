@@ -127,8 +127,12 @@ class Sidecar:
 
     async def metrics(self, _: Request) -> Response:
         """Answer Prometheus."""
+        return Response(await self.scrape(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def scrape(self) -> bytes:
+        """Return the text that Prometheus scrapes."""
         self._snapshot = await self._checked()
-        return Response(await self._scraped.get(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return await self._scraped.get()
 
     def close(self) -> None:
         """Stop probing, and close the brokers' connections."""
@@ -179,6 +183,19 @@ class Sidecar:
         token = self._health.token
         sent = request.headers.get("authorization", "").removeprefix("Bearer ")
         return token is not None and hmac.compare_digest(sent.encode(), token.get_secret_value().encode())
+
+
+def scrape_once(worker: WorkerSettings, health: HealthcheckSettings) -> str:
+    """Return what Prometheus would scrape now, without a sidecar that serves."""
+
+    async def scraped() -> bytes:
+        sidecar = Sidecar(worker, health)
+        try:
+            return await sidecar.scrape()
+        finally:
+            sidecar.close()
+
+    return asyncio.run(scraped()).decode()
 
 
 def create_app(worker: WorkerSettings, health: HealthcheckSettings) -> FastAPI:

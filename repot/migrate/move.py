@@ -322,7 +322,8 @@ class Move:
         return RpcResults(self.source, self.target, self.order.uses_rpc, self.order.allow_rpc)
 
     def _route(self, leg: Leg) -> Route:
-        route = Route(self.order.name, leg.read, self.source, self.translation(leg), leg.queue)
+        system = self.target.product.lower()
+        route = Route(self.order.name, leg.read, self.source, self.translation(leg), leg.queue, system=system)
         if self.order.direction is Direction.FORTH:
             if leg.queue in self.order.dead:
                 return replace(route, origin=leg.queue)

@@ -22,9 +22,11 @@ from repot.migrate.identity import identity_of, task_id
 from repot.migrate.read_ahead import ReadAhead
 from repot.migrate.window import Window, abandoned, counted, marked, nothing, recognised
 from repot.migrate.writer import WindowWriter
+from repot.telemetry.messages import Destination, sending_many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from repot.brokers.journal import Identities, JournalStep, Lines
     from repot.brokers.moving import QueueReader
@@ -235,7 +237,8 @@ class QueueMover:
     def _finish(self, window: Window, meanwhile: Callable[[Window], None] = lambda _: None) -> None:
         """Write a window, settle and commit it; what was not written when the move is stopped goes back."""
         try:
-            self._writer.write(window, lambda: meanwhile(window))
+            with self._traced(window):
+                self._writer.write(window, lambda: meanwhile(window))
         except MoveStopped:
             if not self._placement.is_certain and any(entry.maybe_twice for entry in window.pending):
                 # the target may have it: as after a death, the next mover sends it with its number and the mark
@@ -244,6 +247,14 @@ class QueueMover:
             window.reservation.give_back()
             raise
         self._settle(window)
+
+    def _traced(self, window: Window) -> AbstractContextManager[None]:
+        """Return the span of a window: linked to the senders of its messages, whose traces go on where they run."""
+        route, goals = self._route, {entry.goal for entry in window.entries} - {""}
+        destination = Destination(route.system, goals.pop() if len(goals) == 1 else "")
+        carriers = [entry.taken.message.headers for entry in window.entries]
+        stated = {"repot.move": route.name, "repot.move.source_queue": route.queue}
+        return sending_many("move", destination, carriers, stated)
 
     def _settle(self, window: Window) -> None:
         self._placement.finish(window, self._step)

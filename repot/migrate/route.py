@@ -29,6 +29,7 @@ class Route:
         account: the queue in the journal: the move's source queue, also when what was moved is given back.
         moved: which messages are read; None for all.
         origin: the queue that their stamps name, unless they stay in one of this name; none if empty.
+        system: what traces call the target.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Route:
     account: str
     moved: MovedBy | None = None
     origin: str = ""
+    system: str = ""
     #: Raises MoveRefused where one of these messages must not be moved, or cannot be.
     check: Callable[[Sequence[Entry]], None] = lambda _: None
     #: Asks what `check` will need, while the target confirms the window before; nothing is decided by it.

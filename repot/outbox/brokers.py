@@ -13,6 +13,7 @@ from repot.errors import BrokerUnreachable
 from repot.logs import get_logger
 from repot.routing.choice import Side, chosen
 from repot.routing.counters import Counters
+from repot.telemetry.messages import Destination, sending_many
 from repot.worker.rollout import followed
 
 if TYPE_CHECKING:
@@ -57,10 +58,7 @@ class HomeBroker:
         try:
             if self._broker is None:
                 self._broker = open_configured(self._url, self._settings, only_publish=True)
-            if isinstance(self._broker, MoveTarget):
-                receipts = self._broker.deliver([Outgoing(queue, one) for one in messages], self._on_wait)
-            else:
-                receipts = self._broker.publish(queue, messages)
+            receipts = self._sent(self._broker, queue, messages)
         except BrokerUnreachable:
             self.close()
             raise
@@ -68,6 +66,16 @@ class HomeBroker:
             # perhaps it is no primary any more, and another server has its address
             self.close()
         return receipts
+
+    def _sent(self, broker: Broker, queue: str, messages: Sequence[Message]) -> Sequence[Receipt]:
+        """Send; the messages have the traces of the processes that made them."""
+        if not messages:
+            return broker.publish(queue, messages)
+        destination = Destination(broker.product.lower(), queue)
+        with sending_many("send", destination, [one.headers for one in messages]):
+            if isinstance(broker, MoveTarget):
+                return broker.deliver([Outgoing(queue, one) for one in messages], self._on_wait)
+            return broker.publish(queue, messages)
 
     def check(self) -> None:
         """Ask the broker whether it is there."""

@@ -11,6 +11,7 @@ from kombu.common import Broadcast
 from repot.brokers.message import Message, encoded
 from repot.errors import ConfigInvalid
 from repot.routing.destination import only_queue_at
+from repot.telemetry.messages import creating
 from repot.upstream.sending import options_with_those_of_the_task, sends_taken
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def captured(app: Celery, call: Callable[[], Any]) -> tuple[Any, list[Captured]]
         found.extend(keeper.kept)
         return result
 
-    with sends_taken(app, take):
+    with sends_taken(app, take), creating():
         return call(), found
 
 

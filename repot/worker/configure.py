@@ -19,6 +19,7 @@ from repot.config.settings import same_broker_problem
 from repot.config.urls import REDIS_SCHEMES, is_rediss, is_valkey
 from repot.errors import ConfigInvalid
 from repot.logs import get_logger
+from repot.telemetry.json_lines import use_json
 from repot.upstream.app_config import changeable, declared_queues, ignore_variables, let_changes_win, source_of
 from repot.upstream.app_state import state_of
 from repot.upstream.bug_report import name_repot
@@ -153,12 +154,14 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
         _install_rollout(app, settings, given, role)
     _send_groups_in_windows()
     signals.before_task_publish.connect(_register_expiry, dispatch_uid="repot-expiry")
+    _choose_log_format(settings.log_format)
     if role is Role.WORKER:
         signals.celeryd_init.connect(_check_command_line, dispatch_uid="repot-command-line")
         signals.worker_init.connect(_start_status_writer, dispatch_uid="repot-status")
         signals.worker_ready.connect(_log_settings, dispatch_uid="repot-first-lines")
         signals.task_prerun.connect(_record_begin, dispatch_uid="repot-begin")
         signals.task_postrun.connect(_record_end, dispatch_uid="repot-end")
+        _follow_spans()
         app.steps["consumer"].update(_STEPS)
     return settings
 
@@ -167,6 +170,22 @@ def _send_groups_in_windows() -> None:
     from repot.worker.confirm_window import send_groups_in_windows
 
     send_groups_in_windows()
+
+
+def _follow_spans() -> None:
+    """Follow the runs of tasks for traces; senders do not import what the guard signals."""
+    from repot.worker.spans import connect_spans
+
+    connect_spans()
+
+
+def _choose_log_format(name: str) -> None:
+    """Let Celery's loggers write JSON, once it has set them up, or leave them to Celery."""
+    for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
+        if name == "json":
+            signal.connect(use_json, dispatch_uid="repot-log-format")
+        else:
+            signal.disconnect(dispatch_uid="repot-log-format")
 
 
 def _install_rollout(app: Celery, settings: WorkerSettings, given: WorkerSettings, role: Role) -> None:

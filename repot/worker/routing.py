@@ -25,6 +25,7 @@ from repot.upstream import delay_queues
 from repot.upstream.app_amqp import HookedAMQP, HookedQueues, HookedRouter, use_amqp
 from repot.upstream.app_state import state_of
 from repot.upstream.native_delays import leave_delays_to
+from repot.worker.sent_spans import sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,14 +139,15 @@ class RoutedAMQP(HookedAMQP):
         return {"exchange": delays.ENTRY, "routing_key": held, "declare": [way_out]} if held else {}
 
     def wrap_sender(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        """Add a timestamp to each message, and let RabbitMQ delay messages with an ETA."""
+        """Add a timestamp and the trace to each message, and let RabbitMQ delay messages with an ETA."""
+        traced = sent(self.app, send)
 
         def send_task_message(producer: Any, name: str, message: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - Celery's
             eta = message.headers.get("eta") or (message.body.get("eta") if isinstance(message.body, dict) else None)
             through = _Delaying(producer, self, eta) if eta else producer
             # the only source of how long the oldest message of a queue, or a received one, has waited
             message.properties.setdefault("timestamp", int(time()))
-            return send(through, name, message, *args, **options)
+            return traced(through, name, message, *args, **options)
 
         return send_task_message
 

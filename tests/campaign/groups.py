@@ -228,6 +228,7 @@ CAMPAIGN = (
     Group("mistakes", "each planted mistake of an application, and its right twin, on Redis", (
         _pytest("mistakes", _paths("mistakes"), chosen="once"),
     )),
+    _of("kubernetes", "the chart and the manifests, where Go is installed", "kubernetes"),
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,
     ), _SUITE),

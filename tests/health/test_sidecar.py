@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import socket
@@ -81,6 +82,31 @@ def test_the_probe_answers_without_a_sidecar(patient: ProbedWorker) -> None:
         assert "has ended (warm shutdown)" in found.stderr
     found = _probe(patient, "probe", "--ready", "--json")
     assert {"ready": False, "state": "gone"}.items() <= json.loads(found.stdout).items()
+
+
+def test_the_numbers_of_an_alert_are_printed_without_a_sidecar(shared: ProbedWorker) -> None:
+    """The same as the sidecar's: what waits, and what runs."""
+    queue = shared.settings.queue_names[0]
+    shared.client.control.cancel_consumer(queue)
+    shared.await_state("/ready", (503, "not_consuming"))
+    shared.send("repot.run", 0)
+    ready = f'repot_queue_messages_ready{{broker="{shared.settings.broker_url.masked()}",queue="{queue}"}} 1.0'
+
+    def printed() -> str:
+        return _probe(shared, "metrics", "repot_queue_messages_ready", "repot_worker_ready").stdout
+
+    wait_until(lambda: ready in printed(), within_s=30, what="one waits", poll_s=0.3)
+    found = printed()
+    assert {"repot_queue_messages_ready", "repot_worker_ready"} == set(re.findall(r"(?m)^\w+", found))
+    assert f'repot_worker_ready{{node="{shared.status.node}"}} 0.0' in found
+    # but for what the sidecar counts of its own pings
+    named = r"(?m)^# TYPE (?!repot_pings)(\w+)"
+    whole = _probe(shared, "metrics").stdout
+    assert set(re.findall(named, shared.text("/metrics")[1])) == set(re.findall(named, whole))
+    unknown = _probe(shared, "metrics", "repot_nothing")
+    assert (4, "") == (unknown.returncode, unknown.stdout)
+    shared.client.control.add_consumer(queue)
+    shared.await_ready()
 
 
 @pytest.mark.promise

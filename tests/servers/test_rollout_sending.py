@@ -22,6 +22,7 @@ from repot.waiting import wait_until
 from repot.worker.rollout import rollout_of
 from support.releases import has
 from support.rollouts import DIRECTIONS, NAME, TASKS, Rollout, doubled, following, rollout_between, split_roots
+from support.traces import traced
 
 if TYPE_CHECKING:
     import logging
@@ -255,6 +256,22 @@ def _sent_to(app: Any, ids: dict[Side, list[str]]) -> Side:
     side = TARGET if found.counters.of(TARGET).sent > before else SOURCE
     ids[side].append(sent.id)
     return side
+
+
+def test_a_message_to_either_side_has_the_trace_of_its_sender(rollout: Rollout, tmp_path: Path) -> None:
+    rollout.begin(Weights(0, tasks={"always": 1.0}))
+    app = rollout.producer()
+    with traced(tmp_path) as traces:
+        for task in ("t", "always"):
+            app.send_task(task)
+        spans = {one.attributes["celery.task_name"]: one for one in traces.here}
+    for side, task in ((SOURCE, "t"), (TARGET, "always")):
+        (message,) = rollout.waiting(side)
+        trace_id, span_id = message.headers["traceparent"].split("-")[1:3]
+        span = spans[task]
+        assert (span.trace, span.id) == (f"0x{trace_id}", f"0x{span_id}")
+        assert rollout.queue == span.attributes["messaging.destination.name"]
+    assert len({span.trace for span in spans.values()}) == len(spans) == 2
 
 
 @pytest.mark.promise("redis to rabbitmq")

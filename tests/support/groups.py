@@ -33,6 +33,7 @@ SERVERS_APART = ("mariadb", "valkey")
 #: The files of the other groups, as patterns below `tests/`; the first that matches decides.
 FILES = {
     "compose": ("compose/*",),
+    "kubernetes": ("kubernetes/*",),
     "conformance": ("conformance/*",),
     "wheel": ("distribution/*",),
     "browser": ("chaos/test_report_page.py", "servers/test_rollout_page*.py", "servers/test_site_in_a_browser.py"),
@@ -59,7 +60,7 @@ FILES = {
             f"servers/test_{name}.py"
             for name in ("dead_letters", "deliveries", "dlq_queues", "embedded_worker", "expiries", "partial_results")
         ),
-        *(f"servers/test_{name}.py" for name in ("mixed_fleets", "prefetch", "releases", "requeue_orphans")),
+        *(f"servers/test_{name}.py" for name in ("mixed_fleets", "prefetch", "releases", "requeue_orphans", "tracing")),
         *(f"servers/test_{name}.py" for name in ("forked_producers", "waiting_messages", "worker")),
     ),
     "brokers": (

@@ -120,7 +120,7 @@ def test_every_alert_says_what_to_do() -> None:
     rules = [rule for group in groups for rule in group["rules"]]
     assert len(rules) == len({rule["alert"] for rule in rules})
     for rule in rules:
-        assert {"summary", "description"} == set(rule["annotations"]) - {"runbook_url"}, rule["alert"]
+        assert {"summary", "description", "runbook_url"} == set(rule["annotations"]), rule["alert"]
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
 
 
@@ -142,14 +142,7 @@ def test_a_secret_that_was_not_filled_in_stops_the_worker(monkeypatch: pytest.Mo
         load()
 
 
-def test_the_manifests_follow_kubernetes_own_schema() -> None:
-    """Where the schemas are installed; they are too large to be asked for."""
-    validator = pytest.importorskip("kubernetes_validate")
-    for manifest in manifests().values():
-        validator.validate(manifest, validator.latest_version(), strict=True)
-
-
-@pytest.mark.parametrize("name", [*WORKERS, "Deployment beat", "Job rollout"])
+@pytest.mark.parametrize("name", [*WORKERS, "Deployment relay", "Deployment beat", "Job rollout"])
 def test_the_pod_may_do_little(name: str) -> None:
     (container,) = pod(name)["containers"]
     assert pod(name)["securityContext"]["runAsNonRoot"]
@@ -180,6 +173,10 @@ def _peers(rules: list[dict[str, Any]], direction: str, port: int) -> set[str]:
     }
 
 
+#: The policies of what connects to a broker.
+_CLIENTS = ("worker", "relay", "control")
+
+
 def test_every_pod_has_one_network_policy_for_both_directions() -> None:
     policies = [one["spec"] for name, one in manifests().items() if name.startswith("NetworkPolicy ")]
     selected = [app for one in policies for app in _selected(one["podSelector"])]
@@ -200,18 +197,57 @@ def test_every_pod_has_one_network_policy_for_both_directions() -> None:
 @pytest.mark.parametrize(("broker", "port"), [("redis", 6379), ("rabbitmq", 5672), ("rabbitmq", 15672)])
 def test_each_pod_may_reach_the_brokers_and_these_let_it_in(broker: str, port: int) -> None:
     policies = {name.partition(" ")[2]: one["spec"] for name, one in manifests().items() if "NetworkPolicy" in name}
-    clients = _selected(policies["worker"]["podSelector"]) | _selected(policies["control"]["podSelector"])
+    clients = {app for name in _CLIENTS for app in _selected(policies[name]["podSelector"])}
     assert clients == _peers(policies[broker]["ingress"], "from", port)
-    for name in ("worker", "control"):
+    for name in _CLIENTS:
         assert {broker} == _peers(policies[name]["egress"], "to", port)
 
 
-def test_the_sidecar_is_open_to_prometheus_alone() -> None:
-    found = manifests()["NetworkPolicy worker"]["spec"]["ingress"]
-    (container,) = pod("Deployment worker")["containers"]
+@pytest.mark.parametrize("name", ["worker", "relay"])
+def test_what_has_probes_is_open_to_prometheus_alone(name: str) -> None:
+    found = manifests()[f"NetworkPolicy {name}"]["spec"]["ingress"]
+    (container,) = pod(f"Deployment {name}")["containers"]
     (rule,) = found
     assert [{"port": container["ports"][0]["containerPort"]}] == rule["ports"]
     assert [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}] == rule["from"]
+
+
+_PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+
+
+@EVERY_WORKER
+@pytest.mark.parametrize("probe", _PROBES)
+def test_the_page_of_probes_has_the_times_of_the_manifests_and_of_the_chart(name: str, probe: str) -> None:
+    (container,) = pod(name)["containers"]
+    chart = yaml.safe_load((ROOT / "charts" / "repot" / "values.yaml").read_text())["worker"][probe]
+    assert chart == container[probe]
+    page = (ROOT / "docs" / "healthcheck.md").read_text()
+    row = re.search(rf"(?m)^\| Kubernetes `{probe}` \| `(.*?)` \| (.*) \|$", page)
+    assert row
+    timing = {key: value for key, value in container[probe].items() if isinstance(value, int)}
+    assert timing == {key: int(value) for key, value in re.findall(r"`(\w+): (\d+)`", row[2])}
+    asked = " ".join(["exec", *chart["exec"]["command"]]) if "exec" in chart else f"httpGet {chart['httpGet']['path']}"
+    assert asked == row[1]
+
+
+def test_the_relays_probes_are_those_of_the_chart() -> None:
+    (container,) = pod("Deployment relay")["containers"]
+    chart = yaml.safe_load((ROOT / "charts" / "repot" / "values.yaml").read_text())["relay"]
+    assert {name: container[name] for name in _PROBES if name in container} == {
+        name: chart[name] for name in _PROBES if name in chart
+    }
+
+
+def test_the_page_s_times_of_alerts_are_those_of_the_rules() -> None:
+    page = (ROOT / "docs" / "healthcheck.md").read_text()
+    row = re.search(r"(?m)^\| an alert \| (.*) \| \|$", page)
+    assert row
+    stated = dict(re.findall(r"`(\w+ == 0)` for (\d+)", row[1]))
+    groups = yaml.safe_load((COMPOSE / "prometheus" / "alerts.yml").read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    held = {text: rule["for"].removesuffix("m") for text in stated for rule in rules if text in rule["expr"]}
+    assert len(stated) == 2
+    assert held == stated
 
 
 @EVERY_WORKER

@@ -1,0 +1,59 @@
+"""Log records as one JSON object a line, with the ids of the trace."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from repot.telemetry.provider import current_ids
+
+#: What a record has by itself, and what Celery adds for its own format.
+_OWN = {
+    *vars(logging.makeLogRecord({})),
+    "message",
+    "asctime",
+    "data",
+    "processName",
+    "taskName",
+    "task_id",
+    "task_name",
+}
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes time, level, logger, text, task, trace, and the fields that a record was given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        found: dict[str, Any] = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": record.process,
+            **current_ids(),
+            **_task(),
+        }
+        found |= {name: value for name, value in vars(record).items() if name not in _OWN and name not in found}
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self.formatException(record.exc_info)
+        if record.exc_text:
+            found["exception"] = record.exc_text
+        return json.dumps(found, default=str, ensure_ascii=False)
+
+
+def _task() -> dict[str, str]:
+    """Return the task that runs here."""
+    from celery import current_task
+
+    if not current_task or not current_task.request.id:
+        return {}
+    return {"task_id": current_task.request.id, "task_name": current_task.name}
+
+
+def use_json(logger: logging.Logger | None = None, **_: object) -> None:
+    """Let the handlers of a logger write JSON; a receiver of Celery's signals after it has set up its loggers."""
+    for handler in (logger or logging.getLogger()).handlers:
+        handler.setFormatter(JsonFormatter())
