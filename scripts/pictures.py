@@ -176,9 +176,9 @@ def main() -> None:
     into.mkdir(exist_ok=True)
     with TemporaryDirectory() as name:
         there = Path(name)
-        lines = recorded([str(REPOT), "demo", "--html", "report.html"], there)
+        lines = recorded([str(REPOT), "demo"], there)
         (into / "demo.svg").write_text(session("repot demo", lines))
-        shoot(there / "report.html", into / "report.png", 900)
+        shoot(there / "repot-demo.html", into / "report.png", 900)
         tutorial = [sys.executable, str(ROOT / "scripts" / "run_page.py"), "--html", "rollout.html"]
         subprocess.run(tutorial, cwd=there, check=True, stdout=subprocess.DEVNULL)
         shoot(there / "rollout.html", into / "rollout.png", 1350)
