@@ -1847,7 +1847,7 @@ JUDGED = [case for case in CASES if not case.rule.startswith("RPT00")]
 @pytest.mark.parametrize("case", JUDGED, ids=str)
 def test_a_rule_finds_its_mistake(case: Case) -> None:
     found = judge(case.bad(), case.rule)
-    assert found.findings, found.not_judged
+    assert found.findings, f"{case.rule} finds nothing in its case {case}: {found.not_judged or 'it was judged'}"
     assert case.says
     assert case.says in " ".join(one.finding.message for one in found.findings)
 
