@@ -20,7 +20,7 @@ from repot.doctor.transactions import DatabaseWrite, EarlySend, read_transaction
 from repot.upstream.collector import CONSTRUCTOR, SENDS, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 #: `# repot: ignore[RPT101, RPT203] reason`
 _WAIVER = re.compile(r"#\s*repot:\s*ignore\[([A-Za-z0-9,\s]*)\]\s*(.*)")
@@ -81,6 +81,14 @@ class Misuse:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopedSend:
+    """A call in a loop of a task's function that sends a task, outside a confirm window."""
+
+    task: str
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
 class WaiverComment:
     """A comment that waives rules; `last_line` is the last line that it applies to."""
 
@@ -99,6 +107,7 @@ class SourceFacts:
         reads: names that some code reads from an object: `settings.NAME`, `getattr(settings, "NAME")`, `conf["NAME"]`.
         rejects: where a Reject is raised; `chords`: where a chord is made; `revokes`: where a task is revoked.
         import_sends: where a task is sent while the application's modules are imported.
+        looped_sends: where a task sends others one by one.
         extents: file and first line of a function, or of its class -> its first and last line.
         early_sends: tasks that are sent in an open transaction.
         writes: rows that tasks write outside `self.transaction()`.
@@ -112,6 +121,7 @@ class SourceFacts:
     rejects: tuple[Location, ...] = ()
     chords: tuple[Location, ...] = ()
     import_sends: tuple[Location, ...] = ()
+    looped_sends: tuple[LoopedSend, ...] = ()
     misuses: tuple[Misuse, ...] = ()
     revokes: tuple[Location, ...] = ()
     extents: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -129,6 +139,7 @@ class _Found:
     rejects: list[Location] = field(default_factory=list)
     chords: list[Location] = field(default_factory=list)
     import_sends: list[Location] = field(default_factory=list)
+    looped_sends: list[LoopedSend] = field(default_factory=list)
     misuses: list[Misuse] = field(default_factory=list)
     revokes: list[Location] = field(default_factory=list)
     extents: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -167,6 +178,7 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         rejects=tuple(found.rejects),
         chords=tuple(found.chords),
         import_sends=tuple(found.import_sends),
+        looped_sends=tuple(found.looped_sends),
         misuses=tuple(found.misuses),
         revokes=tuple(found.revokes),
         extents=found.extents,
@@ -216,6 +228,8 @@ class _Reader(ast.NodeVisitor):
         self._assigned: set[str] = set()
         #: Whether the code runs when the module is imported.
         self._at_import = True
+        #: Whether the code runs again and again, and each message that it sends waits for its own confirm.
+        self._looped, self._windows = False, 0
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         outer, self._class = self._class, (first_line(node), node.end_lineno or node.lineno)
@@ -244,9 +258,50 @@ class _Reader(ast.NodeVisitor):
 
     def _visit_later(self, node: ast.AST) -> None:
         """Visit what does not run when the module is imported."""
-        outer, self._at_import = self._at_import, False
+        outer = self._at_import, self._looped
+        self._at_import = self._looped = False
         self.generic_visit(node)
-        self._at_import = outer
+        self._at_import, self._looped = outer
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self.visit(node.target)
+        self.visit(node.iter)
+        self._visit_loop(node.body)
+        for one in node.orelse:
+            self.visit(one)
+
+    visit_AsyncFor = visit_For  # noqa: N815 - ast's name
+
+    def visit_While(self, node: ast.While) -> None:
+        self._visit_loop([node.test, *node.body])
+        for one in node.orelse:
+            self.visit(one)
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> None:
+        for one in node.generators:
+            self.visit(one)
+        self._visit_loop([node.elt])
+
+    visit_SetComp = visit_GeneratorExp = visit_ListComp  # noqa: N815 - ast's names
+
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
+        calls = [one.context_expr for one in node.items if isinstance(one.context_expr, ast.Call)]
+        if any(_last_name(call.func) == "confirm_window" for call in calls):
+            outer, self._looped = self._looped, False
+            self._windows += 1
+            self.generic_visit(node)
+            self._windows -= 1
+            self._looped = outer
+        else:
+            self.generic_visit(node)
+
+    visit_AsyncWith = visit_With  # noqa: N815 - ast's name
+
+    def _visit_loop(self, body: Iterable[ast.AST]) -> None:
+        outer, self._looped = self._looped, not self._windows
+        for one in body:
+            self.visit(one)
+        self._looped = outer
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         outer = self._caught
@@ -298,14 +353,18 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node.func, ast.Attribute):
             if called in _SENDING:
                 self._sending(called, node, node.func.value)
-            if self._at_import and called in _SENDING_NOW:
+            if called in _SENDING_NOW:
                 self._sending_now(called, node, node.func.value)
         self.generic_visit(node)
 
     def _sending_now(self, called: str, node: ast.Call, receiver: ast.expr) -> None:
         # other objects have a method `delay`
-        if called in _CELERYS_OWN or self._is_task(receiver):
+        if called not in _CELERYS_OWN and not self._is_task(receiver):
+            return
+        if self._at_import:
             self._found.import_sends.append(self._location(node))
+        elif self._looped and self._task:
+            self._found.looped_sends.append(LoopedSend(self._task, self._location(node)))
 
     def _celerys(self, called: str, node: ast.Call) -> None:
         """Note a Reject that deletes its message, or a chord, if the name is Celery's."""

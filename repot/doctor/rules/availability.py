@@ -606,3 +606,28 @@ def batch_beyond_prefetch(facts: Facts) -> Iterator[Finding]:
                 fix=f"celery -A shop worker --prefetch-multiplier {ceil(task.batch / max(processes, 1))}"
                 "  # of the workers that run it",
             )
+
+
+@rule(
+    "RPT325",
+    "A task sends others one by one",
+    INFO,
+    brokers=RABBITMQ,
+    publishing=True,
+    fix="""
+    group(mail.s(one) for one in customers).apply_async()
+    # or, for whatever is sent in a block:
+    with repot.confirm_window(app):
+        for one in customers: mail.delay(one)
+    """,
+    evidence=("docs/deploy.md: Many sends in a row", "benchmarks/canvases.py"),
+)
+def sent_one_by_one(facts: Facts) -> Iterator[Finding]:
+    """Each message waits for its publisher confirm, a round trip and a write to the broker's disk.
+
+    A group sends its messages together and waits once, and so does a confirm window.
+    """
+    if not facts.option("confirm_publish"):
+        return
+    for sent in facts.source.looped_sends:
+        yield Finding("sends a task in a loop", task=sent.task, location=sent.location)

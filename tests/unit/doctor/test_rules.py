@@ -23,7 +23,7 @@ from repot.config.endpoints import endpoints
 from repot.doctor.config import DoctorConfig, Waiver
 from repot.doctor.facts import Bounds, Deployment, Facts, StartCommand, StoreFacts, Versions
 from repot.doctor.rule import Location
-from repot.doctor.static_analysis import Call, Misuse, SourceFacts
+from repot.doctor.static_analysis import Call, LoopedSend, Misuse, SourceFacts
 from repot.doctor.transactions import DatabaseWrite, EarlySend
 from repot.doctor.typos import UnreadNames
 from repot.errors import ConfigInvalid
@@ -1770,6 +1770,12 @@ CASES = [
         lambda: writes(IN_REDIS),
         lambda: writes(IN_DATABASE),
         "session.add commits to a database",
+    ),
+    Case(
+        "RPT325",
+        lambda: on_rabbitmq(source=SourceFacts(looped_sends=(LoopedSend("shop.order", Location("shop/tasks.py", 3)),))),
+        on_rabbitmq,
+        "sends a task in a loop",
     ),
     Case(
         "RPT128",

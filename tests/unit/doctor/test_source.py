@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -175,6 +176,31 @@ def test_a_rejection_deletes(project: Callable[[str], Facts], call: str, found: 
 )
 def test_a_chord_is_celerys(project: Callable[[str], Facts], lines: str, found: int) -> None:
     assert found == len(project(lines).source.chords)
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("for one in orders:\n    bill.delay(one)", 1),
+        ("while orders:\n    bill.apply_async((orders.pop(),))", 1),
+        ("for one in orders:\n    app.send_task('other')", 1),
+        ("[bill.delay(one) for one in orders]", 1),
+        ("list(bill.delay(one) for one in orders)", 1),
+        ("for one in orders:\n    for two in one:\n        bill.si(two).delay()", 1),
+        ("with open('log'):\n    for one in orders:\n        bill.delay(one)", 1),
+        ("bill.delay(orders)", 0),
+        ("for one in bill.delay(orders).get():\n    print(one)", 0),
+        ("for one in orders:\n    print(one)\nelse:\n    bill.delay(orders)", 0),
+        ("group(bill.s(one) for one in orders).apply_async()", 0),
+        ("with repot.confirm_window(app):\n    for one in orders:\n        bill.delay(one)", 0),
+        ("for one in orders:\n    def later():\n        bill.delay(one)", 0),
+        ("for one in orders:\n    timer.delay(one)", 0),
+    ],
+)
+def test_a_send_in_a_loop_of_a_task(project: Callable[[str], Facts], lines: str, found: int) -> None:
+    body = textwrap.indent(lines, "    ")
+    text = f"@app.task\ndef bill(*orders): ...\n@app.task\ndef order(orders, timer=None):\n{body}\n"
+    assert [one.task.rpartition(".")[2] for one in project(text).source.looped_sends] == ["order"] * found
 
 
 @pytest.mark.parametrize(
