@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic
@@ -13,7 +13,7 @@ from repot.telemetry.provider import Telemetry, is_instrumented, is_of_instrumen
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Link, Span
 
 #: Whether messages are made here and sent by another process.
 _CREATING: ContextVar[bool] = ContextVar("repot_creating", default=False)
@@ -65,30 +65,13 @@ def sending(found: Telemetry, destination: Destination, task: str, headers: Mapp
     """
     operation = "create" if _CREATING.get() else "send"
     attributes = destination.attributes(operation, operation)
-    began_at = monotonic()
-    problem = ""
-    try:
+    with _counted(found, attributes, 1) if operation == "send" else nullcontext():
         if is_instrumented():
             yield
             return
-        with found.tracer.start_as_current_span(
-            f"{operation} {destination.name}",
-            kind=_kind("PRODUCER"),
-            attributes={**attributes, **message_attributes(task, headers)},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield
-            except BaseException as error:
-                failed(span, error)
-                raise
-    except BaseException as error:
-        problem = type(error).__qualname__
-        raise
-    finally:
-        if operation == "send":
-            _count_sent(found, attributes, 1, monotonic() - began_at, problem)
+        stated = {**attributes, **message_attributes(task, headers)}
+        with _spanned(found, f"{operation} {destination.name}", "PRODUCER", stated):
+            yield
 
 
 def annotated(found: Telemetry, destination: Destination, headers: Mapping[str, Any]) -> None:
@@ -116,27 +99,41 @@ def sending_many(
         yield
         return
     attributes = destination.attributes(operation, "send")
-    began_at = monotonic()
-    problem = ""
+    details = {**attributes, "messaging.batch.message_count": len(carriers), **(stated or {})}
+    name = f"{operation} {destination.name}".rstrip()
+    with _counted(found, attributes, len(carriers)), _spanned(found, name, "CLIENT", details, found.links_to(carriers)):
+        yield
+
+
+@contextmanager
+def _spanned(
+    found: Telemetry, name: str, kind: str, attributes: Mapping[str, Any], links: Sequence[Link] = ()
+) -> Iterator[None]:
+    with found.tracer.start_as_current_span(
+        name,
+        kind=_kind(kind),
+        attributes=attributes,
+        links=links,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield
+        except BaseException as error:
+            failed(span, error)
+            raise
+
+
+@contextmanager
+def _counted(found: Telemetry, attributes: dict[str, Any], number: int) -> Iterator[None]:
+    began_at, problem = monotonic(), ""
     try:
-        with found.tracer.start_as_current_span(
-            f"{operation} {destination.name}".rstrip(),
-            kind=_kind("CLIENT"),
-            attributes={**attributes, "messaging.batch.message_count": len(carriers), **(stated or {})},
-            links=found.links_to(carriers),
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield
-            except BaseException as error:
-                failed(span, error)
-                raise
+        yield
     except BaseException as error:
         problem = type(error).__qualname__
         raise
     finally:
-        _count_sent(found, attributes, len(carriers), monotonic() - began_at, problem)
+        _count_sent(found, attributes, number, monotonic() - began_at, problem)
 
 
 def failed(span: Span, error: BaseException) -> None:

@@ -34,9 +34,11 @@ POINTS = (
         "celery.canvas:group._apply_tasks",
         Failure.SILENT,
         _BREAKS_GROUPS,
-        "(self, tasks, producer=None, app=None, p=None, add_to_parent=None, chord=None, args=None, kwargs=None, "
-        "group_index=None, **options)",
-        contains=("with app.producer_or_acquire(producer) as producer:", "sig.apply_async(producer=producer,"),
+        contains=(
+            "def _apply_tasks(self, tasks, producer=None, app=None, p=None,",
+            "with app.producer_or_acquire(producer) as producer:",
+            "sig.apply_async(producer=producer,",
+        ),
     ),
     Point(
         "celery.canvas:group.apply_async",
