@@ -828,6 +828,12 @@ GOOD = [
             # classic queues, as priorities need them, leave delays to the worker
             Edit("media/api.py", "args=[url], expires=120", instead_of="args=[url], countdown=10, expires=120"),
             Edit("media/api.py", "(post_id,), expires=", instead_of="(post_id,), eta=tomorrow, expires="),
+            Edit(
+                "media/tasks.py",
+                "group(resize.s(path, width) for path in paths).apply_async(priority=2)",
+                instead_of="for path in paths:\n        resize.apply_async((path, width), priority=2)",
+            ),
+            Edit("media/tasks.py", "from celery import group\n\nfrom .celery", instead_of="from .celery"),
         ),
     ),
     Variant(
