@@ -142,7 +142,7 @@ def test_a_broker_that_does_not_answer_is_not_empty(url: str) -> None:
 
 def test_a_virtual_host_that_is_not_there_is_not_empty(rabbitmq: Server) -> None:
     url = BrokerUrl.parse(rabbitmq.url.removesuffix("/") + "nowhere")
-    with pytest.raises(BrokerUnreachable, match="no virtual host 'nowhere'"):
+    with pytest.raises(BrokerUnreachable, match=r"no virtual host 't-.*nowhere'"):
         open_broker(url, management_url=rabbitmq.management_url)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-import requests
 from click.testing import CliRunner
 from redis import Redis
 
@@ -25,6 +24,7 @@ from repot.migrate.move import open_move
 from repot.waiting import wait_until
 from support.leases import lease_request
 from support.moves import declare, task, way
+from support.shared_rabbitmq import ask, vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,12 +180,9 @@ def test_without_the_management_api_workers_are_shown_and_counts_are_unknown(
 
 def _make_user(server: Server, user: str) -> None:
     """Make a user who may do everything with messages, and ask the management API nothing."""
-    with requests.Session() as management:
-        management.trust_env, management.auth = False, ("guest", "guest")
-        api = f"{server.management_url}/api"
-        management.put(f"{api}/users/{user}", json={"password": "planted", "tags": ""}, timeout=30)
-        rights = {"configure": ".*", "write": ".*", "read": ".*"}
-        management.put(f"{api}/permissions/%2F/{user}", json=rights, timeout=30).raise_for_status()
+    ask(server, "PUT", f"users/{user}", {"password": "planted", "tags": ""})
+    rights = dict.fromkeys(("configure", "write", "read"), ".*")
+    ask(server, "PUT", f"permissions/{vhost_of(server)}/{user}", rights)
 
 
 def test_a_user_who_may_not_look_for_queues_sees_those_that_are_named(own: Server, redis: Server) -> None:

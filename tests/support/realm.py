@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from repot.testbed import Server
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rights.md").read_text()
+PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
 
 PASSWORD = "secret"
 
@@ -62,7 +62,7 @@ class Realm:
 
     def of_page(self, name: str, tag: str = "") -> str:
         """Make a user with the permissions of the page."""
-        found = re.search(rf"set_permissions -p shop {name} '(.*)' '(.*)' '(.*)'", PAGE)
+        found = re.search(rf"set_permissions -p shop {name} '(.*)' '(.*)' '(.*)'", PAGE.read_text())
         assert found
         return self.user(name, (tag, found[1], found[2], found[3]))
 
