@@ -26,7 +26,15 @@ class WindowProducer(Producer):  # type: ignore[misc,unused-ignore]
 
 
 class ConfirmingChannel:
-    """A channel of one connection, for one thread."""
+    """A channel of one connection, for one thread.
+
+    Attributes:
+        size: of its window: how many messages may wait for confirms.
+        timeout_s: a broker is unreachable after so much silence.
+    """
+
+    size: int
+    timeout_s: float
 
     @classmethod
     def on(cls, connection: Any, size: int, timeout_s: float) -> ConfirmingChannel:  # noqa: ANN401 - kombu's Connection
@@ -35,16 +43,15 @@ class ConfirmingChannel:
         To open a channel, select confirms and close it takes three round trips, as long as ten messages.
         """
         found: ConfirmingChannel | None = vars(connection).get(_KEPT)
-        if found is None or not found.can_carry_another(size):
-            found = cls(connection, size, timeout_s)
+        if found is None or not found.can_carry_another():
+            found = cls(connection)
             setattr(connection, _KEPT, found)
+        found.size, found.timeout_s = size, timeout_s
         return found
 
-    def __init__(self, connection: Any, size: int, timeout_s: float) -> None:  # noqa: ANN401 - kombu's Connection
-        """Open it. At most `size` messages wait for confirms; a broker is unreachable after `timeout_s` of silence."""
+    def __init__(self, connection: Any) -> None:  # noqa: ANN401 - kombu's Connection
+        """Open it."""
         self._connection = connection
-        self._size = size
-        self._timeout_s = timeout_s
         #: Delivery tags that are not confirmed, in order, and the correlation id of each message.
         self._pending: dict[int, str] = {}
         self._refused: dict[str, None] = {}
@@ -70,12 +77,12 @@ class ConfirmingChannel:
             Exception: the connection's or the channel's errors.
         """
         while len(self._pending) > most:
-            self._connection.drain_events(timeout=self._timeout_s)
+            self._connection.drain_events(timeout=self.timeout_s)
 
-    def can_carry_another(self, size: int) -> bool:
-        """Return whether its last window is settled, and it can carry one of this size."""
+    def can_carry_another(self) -> bool:
+        """Return whether it is open, and its last window is settled."""
         is_open = self._channel.is_open and self._channel.connection is self._connection.connection
-        return bool(is_open and self._size == size and not self._pending and not self._refused)
+        return bool(is_open and not self._pending and not self._refused)
 
     def drop_connection(self) -> None:
         """Close the socket without waiting for the broker; the next user of the connection connects again."""
@@ -84,9 +91,9 @@ class ConfirmingChannel:
         self._connection.collect()
 
     def _publish(self, message: Any, **options: Any) -> None:  # noqa: ANN401 - py-amqp's
-        if len(self._pending) >= self._size:
+        if len(self._pending) >= self.size:
             # half a window goes on being confirmed while the next messages are published
-            self.wait(self._size // 2)
+            self.wait(self.size // 2)
         self._last_tag += 1
         self._pending[self._last_tag] = str(message.properties.get("correlation_id") or "")
         # without `mandatory` RabbitMQ confirms a message that it drops

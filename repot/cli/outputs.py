@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.in_hand import QueueConsumer
+from repot.chaos.report.explanation import Statement
 from repot.chaos.report.result import Campaign
 from repot.migrate.in_hand import TaskInHand
 from repot.migrate.verify import QueueCheck
@@ -100,14 +101,6 @@ class Load:
     sums: dict[str, dict[str, int]]
     tasks: list[LoadTask]
     bad: list[BadTask]
-
-
-@dataclass
-class Statement:
-    """What the demo states, and whether this run proves it."""
-
-    text: str
-    proved: bool
 
 
 @dataclass

@@ -93,8 +93,8 @@ def send_by(app: Any, send: Callable[[Callable[..., Any], str, Any, Any, dict[st
         if more:
             options |= dict(zip(_POSITIONAL, more, strict=False))
         original = own or type(app).send_task.__get__(app)
-        taking = _TAKING.get()
-        if taking is None or taking.is_over:
+        taking = _taking()
+        if taking is None:
             return send(original, name, args, kwargs, options)
         # another library may call this from `original`
         token = _TAKING.set(None)
@@ -129,8 +129,12 @@ def sends_taken(app: Any, taker: Callable[..., Any]) -> Iterator[None]:
 
 def is_taken() -> bool:
     """Return whether the caller is in a block of `sends_taken`."""
-    taking = _TAKING.get()
-    return taking is not None and not taking.is_over
+    return _taking() is not None
+
+
+def _taking() -> _Taking | None:
+    found = _TAKING.get()
+    return None if found is None or found.is_over else found
 
 
 def _as_ever(original: Callable[..., Any], name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:

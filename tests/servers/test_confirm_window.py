@@ -158,9 +158,12 @@ def test_windows_of_one_connection_share_a_channel(sender: Sender, monkeypatch: 
         original(self, *given)
 
     monkeypatch.setattr(ConfirmingChannel, "__init__", begin)
-    for _ in range(5):
+    for size in (1000, 5, 1000, 2, 5):
         group(sender.task.s("a") for _ in range(2)).apply_async()
-    assert len(sender.waiting()) == 10
+        with repot.confirm_window(sender.app, size=size):
+            for _ in range(8):
+                sender.task.delay("b")
+    assert len(sender.waiting()) == 50
     assert len(made) == 1
 
 
