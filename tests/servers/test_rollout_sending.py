@@ -317,6 +317,16 @@ def test_the_store_is_gone_and_sending_goes_on(opened: Callable[..., Rollout], r
     assert sorted([first, *later]) == sorted(rollout.ids(TARGET))
 
 
+def test_a_group_for_the_target_does_not_ask_the_source(opened: Callable[..., Rollout], redis: Server) -> None:
+    """Outside a rollout a group is a confirm window on its application's own broker."""
+    rollout = opened("amqp://guest:guest@127.0.0.1:1//", redis.url, management_url="http://127.0.0.1:1")
+    rollout.begin(1)
+    app = rollout.producer()
+    parts = [app.signature("t", ignore_result=True) for _ in range(3)]
+    sent = group(parts, app=app).apply_async()
+    assert [one.id for one in sent.children] == rollout.ids(TARGET)
+
+
 def test_a_process_that_never_saw_the_store_sends_to_the_source(
     opened: Callable[..., Rollout], redis: Server, rabbitmq: Server
 ) -> None:
