@@ -323,7 +323,7 @@ def test_a_group_for_the_target_does_not_ask_the_source(opened: Callable[..., Ro
     rollout.begin(1)
     app = rollout.producer()
     parts = [app.signature("t", ignore_result=True) for _ in range(3)]
-    sent = group(parts, app=app).apply_async()
+    sent: Any = group(parts, app=app).apply_async()
     assert [one.id for one in sent.children] == rollout.ids(TARGET)
 
 
