@@ -22,6 +22,8 @@ PROCESSES = "4"
 #: The same in each of the lanes of a campaign, which run beside each other.
 PROCESSES_OF_A_LANE = "3"
 
+#: Names the tests to which a group owes its time.
+_SLOWEST = ("--durations", "12", "--durations-min", "5")
 
 #: The minor release of Celery in an environment, whose own tests are run there.
 _MINORS = {"oldest": "5.4", "celery-5.4": "5.4", "celery-5.5": "5.5", "celery-5.6": "5.6"}
@@ -68,7 +70,7 @@ def _run(*words: str) -> Command:
 def _pytest(
     name: str, paths: Sequence[str], python: str = PYTHON, processes: str = PROCESSES_OF_A_LANE, chosen: str = ""
 ) -> Command:
-    spread = ("--numprocesses", processes, "--dist", "loadgroup")
+    spread = ("--numprocesses", processes, "--dist", "loadgroup", *_SLOWEST)
     some = ("-k", chosen) if chosen else ()
     return Command((python, "-m", "pytest", *paths, "--group", name, *spread, *some), python, has_servers=True)
 
