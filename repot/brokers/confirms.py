@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu import Producer
 
-from repot.upstream.confirming_channel import open_confirming_channel, publish_unconfirmed
+from repot.upstream.confirming_channel import before_answers, gather, open_confirming_channel, publish_unconfirmed
 
 #: The attribute of a pooled connection, which one thread has at a time, for the channel of its last window.
 _KEPT = "repot_window"
@@ -56,7 +56,10 @@ class ConfirmingChannel:
         self._pending: dict[int, str] = {}
         self._refused: dict[str, None] = {}
         self._last_tag = 0
+        #: Whether the kernel gathers messages: one after another they cost RabbitMQ three times as much.
+        self._is_gathering = False
         self._channel = open_confirming_channel(connection, self._publish, self)
+        before_answers(self._channel, self._send_gathered)
         self.producer = WindowProducer(self._channel, auto_declare=False)
 
     @property
@@ -76,6 +79,7 @@ class ConfirmingChannel:
             TimeoutError: nothing came for the whole timeout.
             Exception: the connection's or the channel's errors.
         """
+        self._send_gathered()
         while len(self._pending) > most:
             self._connection.drain_events(timeout=self.timeout_s)
 
@@ -98,6 +102,15 @@ class ConfirmingChannel:
         self._pending[self._last_tag] = str(message.properties.get("correlation_id") or "")
         # without `mandatory` RabbitMQ confirms a message that it drops
         publish_unconfirmed(self._channel, message, **options | {"mandatory": True})
+        if not self._is_gathering:
+            # the first one has left
+            gather(self._channel, more=True)
+            self._is_gathering = True
+
+    def _send_gathered(self) -> None:
+        if self._is_gathering:
+            self._is_gathering = False
+            gather(self._channel, more=False)
 
     def confirmed(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
         """Take the broker's confirm."""

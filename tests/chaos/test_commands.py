@@ -15,7 +15,7 @@ from support.commands import processes_of, start
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: One process runs all campaigns but the matrix: each uses every processor.
+#: One process runs these campaigns, and two run the others: each uses every processor.
 pytestmark = pytest.mark.xdist_group("campaigns")
 
 

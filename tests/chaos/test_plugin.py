@@ -19,7 +19,7 @@ from repot.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: One process runs all campaigns but the matrix: each uses every processor.
+#: One process runs these campaigns, and two run the others: each uses every processor.
 pytestmark = pytest.mark.xdist_group("campaigns")
 
 pytest_plugins = ["pytester"]

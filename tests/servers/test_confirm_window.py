@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import socket
 from contextlib import suppress
 from contextvars import copy_context
 from threading import Thread, get_ident
@@ -11,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import amqp
 import pytest
 from celery import Celery, chord, group
 from kombu import Connection, Exchange, Queue
@@ -21,6 +23,7 @@ from repot.brokers.confirms import ConfirmingChannel
 from repot.chaos.runner.proxies import Proxy
 from repot.config import ExplicitSettings, Role
 from repot.errors import PublishUnconfirmed
+from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,6 +104,39 @@ def test_no_message_waits_for_a_confirm_of_its_own(sender: Sender) -> None:
         with sender.proxy.with_toxic("latency", ("downstream",), {"latency": 600_000}):
             sent += [sender.task.delay("a").id for _ in range(20)]
     assert sent == sender.waiting()
+
+
+def test_what_a_slow_block_has_sent_arrives_before_its_end(sender: Sender) -> None:
+    """The kernel gathers messages, for 200 ms at most."""
+    with repot.confirm_window(sender.app):
+        sent = [sender.task.delay(str(number)).id for number in range(3)]
+        found: list[str] = []
+
+        def have_arrived() -> bool:
+            found.extend(sender.waiting())
+            return found == sent
+
+        wait_until(have_arrived, within_s=30, what="all messages have arrived")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_CORK"), reason="the kernel gathers nothing")
+def test_nothing_is_gathered_while_an_answer_is_awaited(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the last messages of a block, nor the declaration of a queue in the midst of it."""
+    sender.task.delay("warm")
+    states: dict[bool, set[int]] = {True: set(), False: set()}
+    drain = amqp.Connection.drain_events
+
+    def drain_events(connection: Any, timeout: float | None = None) -> Any:
+        is_gathering = connection.transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK)
+        # before each message py-amqp looks whether RabbitMQ has said something
+        states[timeout != 0].add(is_gathering)
+        return drain(connection, timeout)
+
+    monkeypatch.setattr(amqp.Connection, "drain_events", drain_events)
+    with repot.confirm_window(sender.app):
+        for queue in (sender.queue, sender.queue, f"{sender.queue}.more", sender.queue):
+            sender.task.apply_async(("a",), queue=queue)
+    assert states == {True: {0}, False: {0, 1}}
 
 
 CANVASES: dict[str, Callable[[Any, int], Any]] = {

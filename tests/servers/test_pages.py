@@ -290,7 +290,7 @@ def reader(rabbitmq: Server, tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.parametrize(
     "page",
     [
-        # one process runs all campaigns, as in tests/chaos
+        # one process runs these campaigns, as in tests/chaos
         pytest.param(page, marks=pytest.mark.xdist_group("campaigns") if page.stem == "chaos-testing" else [])
         for page in PAGES
         if any(block.is_typed for block in blocks(page))
