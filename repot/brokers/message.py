@@ -70,6 +70,33 @@ class Message:
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
+class EncodedHeaders(dict[str, Any]):
+    """Headers as AMQP sent them, with their encoding: they go to AMQP again without being encoded once more.
+
+    It is not changed; a copy by `dict` has no encoding.
+
+    Attributes:
+        encoded: the fields of the table, without its length.
+        added: names of headers that `encoded` lacks.
+    """
+
+    __slots__ = ("added", "encoded")
+
+    def __init__(self, headers: Mapping[str, Any], encoded: bytes, added: tuple[str, ...] = ()) -> None:
+        """Keep headers with the encoding of all but the added ones."""
+        super().__init__(headers)
+        self.encoded, self.added = encoded, added
+
+
+def with_headers(headers: Mapping[str, Any], more: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return headers with more of them; one that is there already is replaced."""
+    if isinstance(headers, EncodedHeaders) and not headers.keys() & more.keys():
+        found = EncodedHeaders(headers, headers.encoded, (*headers.added, *more))
+        found.update(more)
+        return found
+    return {**headers, **more}
+
+
 def media_type(content_type: object) -> str:
     """Return the type that a content type names, without parameters and in lower case (RFC 9110, 8.3.1)."""
     return str(content_type).partition(";")[0].strip().lower()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.serialization import prepare_accept_content, registry  # type: ignore[attr-defined]
 
 from repot.brokers.headers import MAYBE_TWICE_HEADER, MOVE_HEADER, instant
-from repot.brokers.message import Message, media_type, read_json
+from repot.brokers.message import EncodedHeaders, Message, media_type, read_json, with_headers
 from repot.brokers.moving import Outgoing, QueueTraits
 from repot.deadletter.dead_letter import HEADER, Death, make_dead_letter
 from repot.deadletter.reason import Reason
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: RabbitMQ's marks of deliveries; one that goes to RabbitMQ again would be taken for a loop (celery#9867). `CC` and
 #: `BCC` have been obeyed: with them RabbitMQ would put copies into other queues once more.
-_DELIVERY_HEADERS = ("x-death", "x-delivery-count", "x-acquired-count", "redelivered", "CC", "BCC")
+_DELIVERY_HEADERS = frozenset(("x-death", "x-delivery-count", "x-acquired-count", "redelivered", "CC", "BCC"))
 _DELIVERY_HEADER_PREFIXES = ("x-first-death-", "x-last-death-")
 
 #: Celery's serializers whose bodies a worker may load without running code of theirs.
@@ -166,15 +166,14 @@ class Translation:
 def stamped(outgoing: Outgoing, stamp: MoveStamp, *, maybe_twice: bool) -> Outgoing:
     """Return a message with the headers of its move; a mark of an earlier move stays."""
     message = outgoing.message
-    headers = {**message.headers, MOVE_HEADER: str(stamp)}
-    if maybe_twice:
-        headers[MAYBE_TWICE_HEADER] = True
+    own = {MOVE_HEADER: str(stamp)} | ({MAYBE_TWICE_HEADER: True} if maybe_twice else {})
+    headers = with_headers(message.headers, own)
     changed = Message(message.body, message.content_type, message.content_encoding, headers, message.properties)
     return Outgoing(outgoing.queue, changed, outgoing.delay_s)
 
 
 def _own_headers(message: Message) -> Mapping[str, Any]:
-    marks = [one for one in message.headers if one[:2] == "x-" or one in _DELIVERY_HEADERS]
+    marks = [one for one in message.headers if one in _DELIVERY_HEADERS or one[:2] == "x-"]
     if not marks:
         return message.headers
     found = dict(message.headers)
@@ -232,6 +231,8 @@ def _delay_s(message: Message, now: float) -> int:
 
 def _fit_a_frame(headers: Mapping[str, Any]) -> bool:
     """Return whether headers fit into one frame, by a bound that is quick to calculate where that suffices."""
+    if isinstance(headers, EncodedHeaders):
+        return len(headers.encoded) <= _MAX_HEADER_BYTES
     bound = len(headers) * (_MAX_NAME_BYTES + _OVERHEAD_BYTES)
     for value in headers.values():
         kind = type(value)

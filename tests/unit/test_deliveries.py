@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from amqp import spec
@@ -11,8 +12,9 @@ from amqp.serialization import dumps, loads
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repot.brokers.message import Message, from_amqp, to_amqp
+from repot.brokers.message import EncodedHeaders, Message, from_amqp, to_amqp, with_headers
 from repot.brokers.rabbitmq.deliveries import Delivery, read_deliveries
+from repot.brokers.rabbitmq.frames import FrameWriter
 from support.messages import messages
 
 if TYPE_CHECKING:
@@ -85,3 +87,29 @@ def test_what_is_no_delivery_in_three_frames_is_left(message: Message) -> None:
         found, used, is_incomplete = read_deliveries(one + other + one)
         assert (1, len(one), False) == (len(found), used, is_incomplete)
         assert ([], 0, False) == read_deliveries(other + one) == read_deliveries(other)
+
+
+@given(
+    message=messages(),
+    more=st.lists(
+        st.dictionaries(st.text(max_size=3), st.sampled_from((1, True, "x", None, [1], {"a": 1}))), max_size=2
+    ),
+)
+def test_headers_that_are_passed_on_are_those_that_would_be_written(
+    message: Message, more: list[dict[str, Any]]
+) -> None:
+    """They keep their encoding; a header that is there already is replaced, and stands where it stood."""
+    read = read_deliveries(_sent(message))[0][0].message
+    for added in more:
+        read = replace(read, headers=with_headers(read.headers, added))
+        message = replace(message, headers={**message.headers, **added})
+    assert read == message
+    passed_on, written = (FrameWriter(1, 1 << 20).publish(one, "", "q") for one in (read, message))
+    assert passed_on == written
+
+
+def test_headers_of_a_task_are_not_encoded_again() -> None:
+    read = read_deliveries(_sent(Message(b"", headers={"id": "1", "eta": None})))[0][0].message
+    headers = with_headers(read.headers, {"repot": "m"})
+    assert isinstance(headers, EncodedHeaders)
+    assert headers.added == ("repot",)

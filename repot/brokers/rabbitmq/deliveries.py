@@ -13,7 +13,7 @@ from typing import Any
 
 from amqp import serialization, spec
 
-from repot.brokers.message import Message, from_amqp
+from repot.brokers.message import EncodedHeaders, Message, from_amqp
 
 _HEADER, _BODY = 2, 3
 #: Nothing, or the type of a method's frame.
@@ -148,7 +148,8 @@ def _long_long(data: bytes, at: int) -> tuple[int, int]:
 def _headers(data: bytes, at: int) -> tuple[dict[Any, Any], int]:
     """Return headers; those with values of other types than Celery's, or texts that are not UTF-8, by py-amqp."""
     try:
-        return _table(data, at)
+        found, end = _table(data, at)
+        return EncodedHeaders(found, data[at + _LENGTH.size : end]), end
     except (KeyError, UnicodeDecodeError):
         (found,), end = serialization.loads("F", data, at)
         return found, end

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import amqp
 from amqp import serialization, spec
 
+from repot.brokers.message import EncodedHeaders
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from repot.brokers.message import Message
 
@@ -134,7 +136,7 @@ def _properties(message: Message) -> tuple[int, bytes]:
     if message.content_encoding is not None:
         flags |= _CONTENT_ENCODING
         parts.append(_kept_short(message.content_encoding))
-    parts.append(_table(message.headers))
+    parts.append(_headers(message.headers))
     stated = message.properties.get
     for name, flag, encoded in _PROPERTIES:
         value = stated(name)
@@ -144,10 +146,17 @@ def _properties(message: Message) -> tuple[int, bytes]:
     return flags, b"".join(parts)
 
 
-def _table(headers: Mapping[str, Any]) -> bytes:
-    parts: list[bytes] = []
+def _headers(headers: Mapping[str, Any]) -> bytes:
+    if not isinstance(headers, EncodedHeaders):
+        return _table(headers.items())
+    return _table(((name, headers[name]) for name in headers.added), headers.encoded)
+
+
+def _table(fields: Iterable[tuple[str, Any]], before: bytes = b"") -> bytes:
+    """Return a table of fields, after others that are encoded."""
+    parts = [before]
     add = parts.append
-    for name, value in headers.items():
+    for name, value in fields:
         kind = type(value)
         if kind is str and len(value) > _KEPT_CHARACTERS:
             add(_kept_short(name))
@@ -204,6 +213,6 @@ _ITEMS: dict[type, Callable[[Any], bytes]] = {
     bool: lambda value: b"t\x01" if value else b"t\x00",
     int: _integer,
     float: _float,
-    dict: lambda value: b"F" + _table(value),
+    dict: lambda value: b"F" + _table(value.items()),
     list: _array,
 }
