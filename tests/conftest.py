@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # with `--dist loadgroup` it is set up once
         if not item.get_closest_marker("xdist_group") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
+    # what one process runs in a row begins first, or the others wait for it at the end
+    together = Counter(map(_scope, items))
+    places = {scope: place for place, (scope, _) in enumerate(together.most_common())}
+    items.sort(key=lambda item: places[_scope(item)])
+
+
+def _scope(item: pytest.Item) -> str:
+    """Return what `--dist loadgroup` gives to one process together with this test."""
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else item.nodeid
 
 
 def _group(item: pytest.Item) -> str:
