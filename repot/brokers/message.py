@@ -73,7 +73,7 @@ class Message:
 class EncodedHeaders(dict[str, Any]):
     """Headers as AMQP sent them, with their encoding: they go to AMQP again without being encoded once more.
 
-    It is not changed; a copy by `dict` has no encoding.
+    They are not changed; a copy by `dict` has no encoding.
 
     Attributes:
         encoded: the fields of the table, without its length.
@@ -82,17 +82,16 @@ class EncodedHeaders(dict[str, Any]):
 
     __slots__ = ("added", "encoded")
 
-    def __init__(self, headers: Mapping[str, Any], encoded: bytes, added: tuple[str, ...] = ()) -> None:
-        """Keep headers with the encoding of all but the added ones."""
-        super().__init__(headers)
-        self.encoded, self.added = encoded, added
+    encoded: bytes
+    added: tuple[str, ...]
 
 
 def with_headers(headers: Mapping[str, Any], more: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return headers with more of them; one that is there already is replaced."""
     if isinstance(headers, EncodedHeaders) and not headers.keys() & more.keys():
-        found = EncodedHeaders(headers, headers.encoded, (*headers.added, *more))
+        found = EncodedHeaders(headers)
         found.update(more)
+        found.encoded, found.added = headers.encoded, (*headers.added, *more)
         return found
     return {**headers, **more}
 

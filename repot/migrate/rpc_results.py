@@ -109,7 +109,8 @@ def _reply_queue(message: Message) -> str:
     if message.headers.get("ignore_result") or not isinstance(name, str):
         return ""
     # a text that is not Unicode names no queue
-    return "" if len(name) > _LONGEST_NAME or re.search("[\ud800-\udfff]", name) else name
+    is_text = name.isascii() or not re.search("[\ud800-\udfff]", name)
+    return name if is_text and len(name) <= _LONGEST_NAME else ""
 
 
 def _existing(broker: object, names: set[str]) -> tuple[set[str], Unknown | None]:

@@ -147,12 +147,14 @@ def _long_long(data: bytes, at: int) -> tuple[int, int]:
 
 def _headers(data: bytes, at: int) -> tuple[dict[Any, Any], int]:
     """Return headers; those with values of other types than Celery's, or texts that are not UTF-8, by py-amqp."""
+    headers = EncodedHeaders()
     try:
-        found, end = _table(data, at)
-        return EncodedHeaders(found, data[at + _LENGTH.size : end]), end
+        _, end = _table(data, at, headers)
     except (KeyError, UnicodeDecodeError):
         (found,), end = serialization.loads("F", data, at)
         return found, end
+    headers.encoded, headers.added = data[at + _LENGTH.size : end], ()
+    return headers, end
 
 
 #: The properties in the order of their flags.
@@ -191,10 +193,11 @@ def _properties(data: bytes, at: int, flags: int) -> dict[str, Any]:
     return found
 
 
-def _table(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+def _table(data: bytes, at: int, found: dict[str, Any] | None = None) -> tuple[dict[str, Any], int]:
+    """Return a table, or add its fields to what is found; and where it ends."""
     end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
     at += _LENGTH.size
-    found: dict[str, Any] = {}
+    found = {} if found is None else found
     while at < end:
         name_end = at + 1 + data[at]
         name, kind = _kept_text(data[at + 1 : name_end]), data[name_end]
