@@ -34,7 +34,9 @@ def no_answer(server: Endpoint, error: BaseException) -> BrokerUnreachable:
     """Return the error for a failed connection: TLS, or no answer."""
     if failed := tls_failure(server, error):
         return failed
-    hint = "Is it running, and is the port right?"
+    # as socket.gaierror has it, whichever library wraps it
+    is_unresolved = "Name or service not known" in str(error) or "name resolution" in str(error)
+    hint = "Is the host's name right?" if is_unresolved else "Is it running, and is the port right?"
     if is_unstated_broker(server.url):
         hint += " No variable states the broker, so this is the default of WORKER_BROKER_URL."
     return BrokerUnreachable(f"{server} did not answer: {error}", hint=hint)

@@ -118,7 +118,7 @@ def replay(*, to: str, forget_expiry: bool, rate: float | None, execute: bool, *
 
     query = query_of(given)
     if to:
-        _warn_of_unknown(to)
+        _warn_of_unknown(to, given["app"])
     order = Replay(to, forget_expiry, selected=bool(query.ids or query.reasons))
     _apply(given, query, order.decide, ("would be replayed", "replayed"), execute=execute, rate=rate)
 
@@ -220,11 +220,11 @@ def _apply(
             _print_report(report, done_label if execute else dry_run_label, execute=execute)
 
 
-def _warn_of_unknown(queue: str) -> None:
+def _warn_of_unknown(queue: str, app: str | None) -> None:
     """Warn of a queue that no worker may consume: on Redis any name is a queue."""
-    from repot.config import load
+    from repot.worker.app_settings import settings_for
 
-    if queue not in load().queue_names:
+    if queue not in settings_for(app).settings.queue_names:
         echo(f"note: WORKER_QUEUE_NAMES does not name {queue!r}; does a worker consume it?", err=True)
 
 

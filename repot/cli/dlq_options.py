@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from repot.cli.deployment import APP, broker_settings
 from repot.cli.durations import seconds
 from repot.cli.output import echo_line
 from repot.deadletter.reason import Reason
@@ -38,6 +39,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def queue_options(command: F) -> F:
     """Add the options that select dead-letter queues."""
     for option in (
+        APP,
         click.option(
             "--management", default="", metavar="URL", help="RabbitMQ: the management API of the broker of --broker."
         ),
@@ -96,28 +98,32 @@ def filters(command: F) -> F:
 @contextmanager
 def open_queues(given: dict[str, Any], *, all_found: bool = True) -> Iterator[tuple[WorkerSettings, list[DlqHandle]]]:
     """Open the selected dead-letter queues on their brokers: without a selection all, or those with a named queue."""
-    from repot.config import load
     from repot.deadletter.query import Others, dlq_names
 
-    settings = load()
+    settings, app = broker_settings(given["app"])
     is_named = bool(given["queues"] or given["dead_queues"])
     names = dlq_names(settings, given["queues"] if is_named else settings.queue_names, given["dead_queues"])
     if not names:
         message = "there are no dead-letter queues: WORKER_DEAD_LETTER_QUEUE is empty"
         raise click.UsageError(message)
     others = None if is_named else Others(_note, all_found)
-    with _opened(given["broker"], given["management"], settings, names, others) as found:
+    with _opened(given["broker"], given["management"], settings, names, others, app) as found:
         yield settings, found
 
 
 def _opened(
-    broker: str, management_url: str, settings: WorkerSettings, names: dict[str, str], others: Others | None
+    broker: str,
+    management_url: str,
+    settings: WorkerSettings,
+    names: dict[str, str],
+    others: Others | None,
+    app: Celery | None,
 ) -> AbstractContextManager[list[DlqHandle]]:
     from repot.deadletter.query import open_dlqs, open_dlqs_at, source_of, target_of
     from repot.migrate.addresses import parse
 
     if not broker:
-        return open_dlqs(settings, names, _app(settings), others)
+        return open_dlqs(settings, names, app, others)
     sides = {"source": source_of, "target": target_of}
     url = sides[broker](settings) if broker in sides else parse(broker, "--broker")
     if broker in sides:
@@ -127,15 +133,6 @@ def _opened(
 
 def _note(text: str) -> None:
     echo_line(f"note: {text}", err=True)
-
-
-def _app(settings: WorkerSettings) -> Celery | None:
-    """Return the application, if WORKER_APP names one."""
-    if "app" not in settings.model_fields_set:
-        return None
-    from repot.worker.app_loader import load_app
-
-    return load_app(settings.app)
 
 
 def query_of(given: dict[str, Any]) -> DeadLetterQuery:

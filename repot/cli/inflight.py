@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from repot.cli.columns import print_table
+from repot.cli.deployment import APP, broker_settings
 from repot.cli.dlq_options import JSON, refuse_blank
 from repot.cli.durations import seconds
 from repot.cli.output import echo, echo_json, echo_line
@@ -44,9 +45,7 @@ def _options(command: F) -> F:
         click.option(
             "--wait", callback=seconds, default="3s", show_default=True, help="How long workers may take to answer."
         ),
-        click.option(
-            "--app", "-A", metavar="APP", help="Application, as for `celery -A`: its broker, options and mailbox."
-        ),
+        APP,
         click.option(
             "--queue", "queues", multiple=True, callback=refuse_blank, help="Only this queue; may be repeated."
         ),
@@ -68,6 +67,7 @@ def list_(*, queues: tuple[str, ...], app: str | None, wait: float, as_json: boo
     from repot.migrate.in_hand import list_in_hand
     from repot.overview import open_deployment
 
+    broker_settings(app)
     with open_deployment(app) as opened:
         found = list_in_hand(opened.broker, queues, opened.control_exchange, wait)
     if as_json:
@@ -107,6 +107,7 @@ def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN
     from repot.migrate.orphans import Selection, find_orphans, give_back, returns_by_itself
     from repot.overview import open_deployment
 
+    broker_settings(given["app"])
     with open_deployment(given["app"]) as (broker, control_exchange, _):
         if returns_by_itself(broker):
             echo(f"{broker.product} delivers a message again by itself when its worker's connection ends", err=True)

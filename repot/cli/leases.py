@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repot.cli.columns import print_table
+from repot.cli.deployment import APP, store_settings
 from repot.cli.durations import seconds
 from repot.cli.output import echo, echo_json, echo_line
 from repot.sanitize import readable
@@ -39,7 +40,8 @@ _AS = click.option(
 def leases() -> None:
     """Inspect the leases of guarded tasks, and decide on unknown outcomes.
 
-    The idempotency records are in WORKER_LEASE_STORE, or else in the Redis of the result backend.
+    The idempotency records are in WORKER_LEASE_STORE, or else in the Redis of the result backend, which is
+    the application's own where it states one.
     """
 
 
@@ -63,16 +65,24 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--unknown-outcome", is_flag=True, help="Only records whose run died or was interrupted.")
 @_filters
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of records.")
+@APP
 @_JSON
 def list_(
-    states: tuple[str, ...], task: str, older_than_s: float | None, limit: int, *, unknown_outcome: bool, as_json: bool
+    states: tuple[str, ...],
+    task: str,
+    older_than_s: float | None,
+    limit: int,
+    *,
+    app: str | None,
+    unknown_outcome: bool,
+    as_json: bool,
 ) -> None:
     """List idempotency records, oldest run first."""
     from repot.idempotency.administration import RecordFilter
     from repot.idempotency.records import State
 
     selected = RecordFilter(frozenset(map(State, states)), task, unknown_outcome, older_than_s or 0)
-    settings, store = _settings_and_store()
+    settings, store = _settings_and_store(app)
     found = _found(store, selected)
     listed = found[:limit]
     if as_json:
@@ -88,12 +98,13 @@ def list_(
 
 @leases.command()
 @click.argument("name", metavar="KEY")
+@APP
 @_JSON
-def show(name: str, *, as_json: bool) -> None:
+def show(name: str, *, app: str | None, as_json: bool) -> None:
     """Show one idempotency record. KEY is its key, a prefix of at least four characters, or the id of its task."""
     from repot.idempotency.administration import find_record
 
-    record = find_record(_store(), name)
+    record = find_record(_settings_and_store(app)[1], name)
     if as_json:
         echo_json(_data(record))
         return
@@ -105,8 +116,9 @@ def show(name: str, *, as_json: bool) -> None:
 @click.argument("name", metavar="KEY")
 @_AS
 @click.option("--force", is_flag=True, help="Also take the key from a run whose lease is live.")
+@APP
 @_EXECUTE
-def release(name: str, decision: str, *, force: bool, execute: bool) -> None:
+def release(name: str, decision: str, *, app: str | None, force: bool, execute: bool) -> None:
     """Record how a run ended, or release its key. KEY as for `show`.
 
     A live lease is refused: its run goes on, and a second one would run beside it.
@@ -114,7 +126,7 @@ def release(name: str, decision: str, *, force: bool, execute: bool) -> None:
     from repot.idempotency.administration import Decision, find_record
     from repot.idempotency.administration import release as decide
 
-    settings, store = _settings_and_store()
+    settings, store = _settings_and_store(app)
     record = find_record(store, name)
     change = readable(f"{record.key[:12]} of {record.task}[{record.task_id}], {record.state.value}: {decision}")
     if not execute:
@@ -122,14 +134,21 @@ def release(name: str, decision: str, *, force: bool, execute: bool) -> None:
         return
     decide(store, record, Decision(decision), retention_s=settings.idempotency_retention, force=force)
     echo(f"released: {change}", err=True)
+    if decision != Decision.RUN_AGAIN:
+        echo(
+            f"its dead letter stays, if it has one: `repot dlq discard {readable(record.task_id)} --execute`", err=True
+        )
 
 
 @leases.command()
 @_filters
 @_AS
+@APP
 @_EXECUTE
 @_JSON
-def reap(task: str, older_than_s: float | None, decision: str, *, execute: bool, as_json: bool) -> None:
+def reap(
+    task: str, older_than_s: float | None, decision: str, *, app: str | None, execute: bool, as_json: bool
+) -> None:
     """Decide on all records with an unknown outcome: their runs died or were interrupted.
 
     Live leases are never changed.
@@ -137,7 +156,7 @@ def reap(task: str, older_than_s: float | None, decision: str, *, execute: bool,
     from repot.idempotency.administration import Decision, RecordFilter
     from repot.idempotency.administration import reap as decide
 
-    settings, store = _settings_and_store()
+    settings, store = _settings_and_store(app)
     selected = RecordFilter(task=task, unknown_outcome=True, older_than_s=older_than_s or 0)
     found, skipped = _found(store, selected), 0
     if execute:
@@ -153,19 +172,19 @@ def reap(task: str, older_than_s: float | None, decision: str, *, execute: bool,
 
 
 @leases.command()
+@APP
 @_EXECUTE
 @_JSON
-def jobs(*, execute: bool, as_json: bool) -> None:
+def jobs(*, app: str | None, execute: bool, as_json: bool) -> None:
     """List scopes whose job's lease has expired; --execute frees them.
 
     The job is marked lost, and its scope is free. A new submission takes over such a
     scope by itself; this command only brings the records up to date. Live leases are
     never changed.
     """
-    from repot.config import load
     from repot.submission.stores import open_job_store
 
-    settings = load()
+    settings = store_settings(app).settings
     store = open_job_store(settings)
     click.get_current_context().call_on_close(store.close)
     found = [_job(one) for one in (store.reap() if execute else store.expired())]
@@ -189,18 +208,13 @@ def _job(expired: ExpiredScope) -> dict[str, str]:
     return {"id": job.id, "scope": job.scope, "task": job.task, "created_at": _time(job.created_at) or ""}
 
 
-def _settings_and_store() -> tuple[Any, RecordStore]:
-    from repot.config import load
+def _settings_and_store(app: str | None) -> tuple[WorkerSettings, RecordStore]:
     from repot.idempotency.stores import open_store
 
-    settings = load()
+    settings = store_settings(app).settings
     store = open_store(settings)
     click.get_current_context().call_on_close(store.close)
     return settings, store
-
-
-def _store() -> RecordStore:
-    return _settings_and_store()[1]
 
 
 def _found(store: RecordStore, selected: RecordFilter) -> list[Record]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from repot.cli.columns import print_table
+from repot.cli.deployment import APP
 from repot.cli.durations import age, seconds
 from repot.cli.output import echo, echo_json, echo_line
 
@@ -20,9 +21,7 @@ _MOVE_HEADS = ("move", "state", "at work", "delivered", "reserved", "from", "to"
 
 
 @click.command()
-@click.option(
-    "--app", "-A", metavar="APP", help="Application, as for `celery -A`.  [default: WORKER_APP, if it is set]"
-)
+@APP
 @click.option("--wait", callback=seconds, default="3s", show_default=True, help="How long workers may take to answer.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(*, app: str | None, wait: float, as_json: bool) -> None:

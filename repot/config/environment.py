@@ -109,9 +109,14 @@ def _is_set(field: str) -> bool:
     return any(name.upper() == variable(field) and text for name, text in os.environ.items())
 
 
+def is_stated(*fields: str) -> bool:
+    """Return whether a variable, Celery's own or repot's, states one of these settings of a worker."""
+    return any(_is_set(field) or source(field) != variable(field) for field in fields)
+
+
 def is_unstated_broker(url: str) -> bool:
     """Return whether this is the default address of the broker, and no variable states one."""
-    return source("broker_url") == variable("broker_url") and not _is_set("broker_url") and url == _DEFAULT_BROKER
+    return not is_stated("broker_url") and url == _DEFAULT_BROKER
 
 
 def overriding_variable(key: str) -> str:

@@ -260,7 +260,7 @@ def _check_form(server: str, number: int) -> None:
         if "@" in server or number:
             message = f"{where}is not an address; if a password holds a semicolon, {_HOW_TO_QUOTE}"
         else:
-            message = "has no scheme; write it as redis://host:6379/0 or amqp://user:password@host:5672/vhost"
+            message = "has no scheme; write it as redis://host:6379/0 or amqp://user@host:5672/vhost"
         raise ValueError(message)
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if rest.count("@") > 1 or "@" in rest[len(authority) :] or _BARE_PERCENT.search(authority.rpartition("@")[0]):

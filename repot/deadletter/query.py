@@ -151,13 +151,15 @@ def open_dlqs(
     config = celery_config(settings, Role.CLIENT)
     management = settings.management_url.reveal() if settings.management_url else ""
     options = {} if app is None else dict(app.conf.broker_transport_options or {})
+    own_tls = None if app is None else app.conf.broker_use_ssl
+    tls = own_tls if isinstance(own_tls, dict) else config.get("broker_use_ssl")
     found: list[DlqHandle] = []
     with ExitStack() as opened:
         for url in dict.fromkeys((settings.read_url, settings.write_url)):
             broker = open_broker(
                 with_tls(url, settings),
                 management_url=management,
-                tls=config.get("broker_use_ssl"),
+                tls=tls,
                 transport_options=options or config.get("broker_transport_options"),
                 timeout_s=settings.socket_timeout,
             )

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 EXPIRED = "the task has expired, and a worker would drop it silently (--forget-expiry)"
 NOT_A_TASK = "no worker could read it (select it by its id or with --reason)"
 HAS_RUN = "the task has run to its end, and would have its effect again (select it by its id or with --reason)"
+MAY_HAVE_RUN = (
+    "an earlier run may have had its effect: where it has, `repot leases release` records that; "
+    "where not, select it by its id or with --reason"
+)
 NO_QUEUE = "the queue it came from is unknown (--to)"
+
+#: Why a dead letter is not replayed with others, by its reason.
+_HAVE_RUN: dict[str, str] = {Reason.RESULT_NOT_STORED: HAS_RUN, Reason.UNKNOWN_OUTCOME: MAY_HAVE_RUN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Replay:
     to: str = ""
     forget_expiry: bool = False
     #: Whether the dead letters were selected by id or reason: then those that no worker could read, and those that have
-    #: run, are replayed as well.
+    #: run or may have, are replayed as well.
     selected: bool = False
 
     def decide(self, dead_letter: DeadLetter) -> Decision | str:
@@ -44,8 +51,8 @@ class Replay:
             return NO_QUEUE
         if not dead_letter.is_task and not self.selected:
             return NOT_A_TASK
-        if dead_letter.death.reason == Reason.RESULT_NOT_STORED and not self.selected:
-            return HAS_RUN
+        if (why := _HAVE_RUN.get(dead_letter.death.reason)) and not self.selected:
+            return why
         expires_at = dead_letter.expires_at
         if expires_at and expires_at <= datetime.now(UTC) and not self.forget_expiry:
             return EXPIRED

@@ -156,7 +156,7 @@ class _GuardedCalls:
             if policy.on_store_down is FAIL_OPEN:
                 return None
             raise
-        return answer if isinstance(answer, Lease) else _first_result(answer, self.name)
+        return answer if isinstance(answer, Lease) else _first_result(answer, self.name, key.key)
 
     def record_result(self, lease: Lease, result: object) -> None:
         """Record that the function returned."""
@@ -187,7 +187,7 @@ class _GuardedCalls:
         return self._guard
 
 
-def _first_result(answer: Answer, name: str) -> _FirstResult:
+def _first_result(answer: Answer, name: str, key: str) -> _FirstResult:
     match answer:
         case Done(task_id=first):
             try:
@@ -205,7 +205,11 @@ def _first_result(answer: Answer, name: str) -> _FirstResult:
             raise PreviousRunFailed(message)
         case Parked():
             message = f"the outcome of an earlier call of {name} is unknown: its effect may have happened"
-            raise OutcomeUnknown(message, hint="Check the effect, then decide with `repot leases release`.")
+            hint = (
+                f"Check the effect: if it happened, `repot leases release {key} --as done --execute`; "
+                "if not, the same with `--as run-again`."
+            )
+            raise OutcomeUnknown(message, hint=hint)
         case Mismatch():
             message = f"this key was already used by {name} with other arguments"
             raise PayloadMismatch(message)

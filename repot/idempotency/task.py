@@ -133,12 +133,13 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         key = self.fingerprint(args, kwargs)
         found = self._acquire(guard, key)
         if isinstance(found, Done) and self._replaces(found):
-            found = self._acquire(guard, key.of_replacement(self.request.replaced_task_nesting))
+            key = key.of_replacement(self.request.replaced_task_nesting)
+            found = self._acquire(guard, key)
         if isinstance(found, Lease):
             return self._run_under(guard, found, args, kwargs)
         if found is None:
             return self._attempt(args, kwargs)
-        return self._answer(found)
+        return self._answer(found, key.key)
 
     def apply_async(self, *args: Any, idempotency_key: object = None, **options: Any) -> Any:
         """Send the task, with the caller's own key if one is given; the same key with other arguments is refused.
@@ -340,12 +341,19 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         require_run(result, self.name)
         return result
 
-    def _answer(self, answer: Answer) -> Any:
+    def _answer(self, answer: Answer, key: str) -> Any:
         """Return or raise the answer to a message whose key is not free."""
         match answer:
             case Done():
                 return self._first_result(answer)
-            case Running(remaining_s=remaining_s):
+            case Running(remaining_s=remaining_s, task_id=first, worker=worker):
+                log.info(
+                    "waits: task %s has its key on %s, for %.1f s unless it is renewed",
+                    first,
+                    worker or "an unknown worker",
+                    remaining_s,
+                    extra={"action": "waits_for_key", "task_id": self.request.id},
+                )
                 ceiling_s = self.idempotency.wait.ceiling_s(self._waits)
                 raise self._resend_later(min(remaining_s, ceiling_s) + SLACK_S, None)
             case Failed(task_id=first, error=error):
@@ -357,7 +365,10 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                     f"the outcome of task {first} is unknown: it started at {since} on {worker or 'an unknown worker'} "
                     f"and did not end, so its effect may have happened ({unknown_outcomes} times so far)"
                 )
-                hint = "Check the effect: if it happened, `repot leases release --as done`; if not, `repot dlq replay`."
+                hint = (
+                    f"Check the effect: if it happened, `repot leases release {key} --as done --execute`; "
+                    f"if not, `repot dlq replay {self.request.id} --execute`."
+                )
                 raise OutcomeUnknown(message, hint=hint)
             case Mismatch(task_id=first):
                 message = f"this key was already used by task {first} with other arguments"

@@ -35,6 +35,7 @@ from repot.queues import find_queues
 from repot.rollout.phases import Phase
 from repot.rollout.rollout import open_rollout
 from repot.worker.app_loader import load_app
+from repot.worker.app_settings import completed
 from repot.worker.holder import described
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def overview(settings: WorkerSettings, app: str | None, wait_s: float) -> Overvi
         AppUnusable: the application cannot be loaded.
         ConfigInvalid: its broker is not an address that repot knows.
     """
-    return _Look(settings, app, load_app(app) if app else None, wait_s).result()
+    loaded = load_app(app) if app else None
+    return _Look(completed(settings, loaded), app, loaded, wait_s).result()
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repot.brokers import open_broker, open_configured
-from repot.config import BrokerUrl, load
+from repot.config import BrokerUrl, app_name, load
 from repot.config.redis import with_tls
 from repot.errors import ConfigInvalid
 from repot.migrate.addresses import Address
@@ -111,13 +111,13 @@ def _of_app(app: Celery) -> Place:
 
 @contextmanager
 def open_deployment(app: str | None) -> Iterator[OpenedDeployment]:
-    """Connect to the broker from which workers consume: that of the settings, or of an application by its name.
+    """Connect to the broker from which workers consume: that of an application, of WORKER_APP, or of the settings.
 
     Raises:
         BrokerUnreachable: it does not answer.
         AppUnusable: the application cannot be loaded.
     """
-    settings = load()
-    place = Place(settings.read_url, []) if app is None else _of_app(load_app(app))
+    settings, app = load(), app or app_name()
+    place = Place(settings.read_url, []) if not app else _of_app(load_app(app))
     with closing(place.open(settings)) as broker:
         yield OpenedDeployment(broker, place.control_exchange, place.url.masked())

@@ -28,9 +28,9 @@ def next_step(
         *_unreached(brokers, named),
         *_of_rollout(rollout),
         *_of_moves(moves),
-        *_of_leases(leases),
-        *_of_queues(brokers, app or "APP"),
-        *_of_dead_letters(brokers),
+        *_of_leases(leases, named),
+        *_of_queues(brokers, app),
+        *_of_dead_letters(brokers, named),
         NextStep(f"repot doctor{named} --live", _no_need(unread)),
     )
     return found[0]
@@ -65,31 +65,33 @@ def _of_moves(moves: list[MoveStatus]) -> Iterator[NextStep]:
             yield NextStep(f"repot move resume {one.name} --execute", f"the move is {one.state}, and no process moves")
 
 
-def _of_leases(leases: LeasesStatus | None) -> Iterator[NextStep]:
+def _of_leases(leases: LeasesStatus | None, named: str) -> Iterator[NextStep]:
     if leases and leases.unknown_outcomes:
-        why = f"{leases.unknown_outcomes} guarded runs ended without a known outcome"
-        yield NextStep("repot leases list --unknown-outcome", why)
+        count = leases.unknown_outcomes
+        why = f"{count} guarded run{'s' * (count > 1)} ended without a known outcome"
+        yield NextStep(f"repot leases list{named} --unknown-outcome", why)
 
 
-def _of_queues(brokers: list[BrokerStatus], app: str) -> Iterator[NextStep]:
+def _of_queues(brokers: list[BrokerStatus], app: str | None) -> Iterator[NextStep]:
     for broker in brokers:
         waiting = [one.name for one in broker.queues or () if one.ready and one.named_by and one.read_by == []]
         silent = [one.name for one in broker.workers or () if not one.answers]
         if waiting and silent:
-            yield NextStep("repot inflight list", f"workers do not answer: {', '.join(silent)}")
+            named = f" -A {app}" if app else ""
+            yield NextStep(f"repot inflight list{named}", f"workers do not answer: {', '.join(silent)}")
         elif waiting:
             yield NextStep(
-                f"celery -A {app} worker -Q {','.join(waiting)}", f"no worker reads what waits on {broker.url}"
+                f"celery -A {app or 'APP'} worker -Q {','.join(waiting)}", f"no worker reads what waits on {broker.url}"
             )
 
 
-def _of_dead_letters(brokers: list[BrokerStatus]) -> Iterator[NextStep]:
+def _of_dead_letters(brokers: list[BrokerStatus], named: str) -> Iterator[NextStep]:
     for broker in brokers:
         full = [one.queue for one in broker.dead_letters or () if one.count]
         if full:
             # the first broker is the command's default
             other = "" if broker is brokers[0] else f" --broker {'target' if _is_target(broker) else 'source'}"
-            yield NextStep(f"repot dlq stats{other}", f"dead letters are in {', '.join(full)}")
+            yield NextStep(f"repot dlq stats{named}{other}", f"dead letters are in {', '.join(full)}")
 
 
 def _is_target(broker: BrokerStatus) -> bool:

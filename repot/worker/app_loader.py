@@ -8,7 +8,7 @@ from repot.errors import AppFailed, AppNotFound, AppUnusable, RepotError
 from repot.upstream import collector
 from repot.worker.configure import configured_with
 
-_EXAMPLE = "as in shop.celery:app, by an option or WORKER_APP."
+_EXAMPLE = "as in shop.celery:app, by -A or WORKER_APP."
 
 
 def load_app(name: str) -> Celery:
@@ -55,9 +55,15 @@ def load_error(name: str, reason: str, what: str) -> AppUnusable:
     module = name.partition(":")[0]
     if reason == "module":
         message = f"the application {name!r} was not found: no module named {what!r}"
-        return AppNotFound(message, hint=f"Run in the project's directory and name the module, {_EXAMPLE}")
+        hint = f"Run in the project's directory and name the module, {_EXAMPLE}"
+        if module.endswith(".py"):
+            hint = f"A module has no .py at its end. {hint}"
+        return AppNotFound(message, hint=hint)
     if reason == "name":
         message = f"the application {name!r} was not found: {module!r} has no {what!r}"
+        if ":" not in name:
+            # Celery tries usual names, and complains of the last one
+            message = f"the application {name!r} was not found: {module!r} makes no Celery application"
         return AppNotFound(message, hint=f"Name the variable that holds it, {_EXAMPLE}")
     message = f"the application {name!r} fails on import: {what}"
     return AppFailed(message, hint=f"`python -c 'import {module}'` shows the traceback.")

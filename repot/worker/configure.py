@@ -210,7 +210,7 @@ def _derive(app: Celery, settings: WorkerSettings, role: Role) -> WorkerSettings
     """Configure what belongs to a broker, and return the settings with the application's own values."""
     _undo_previous(app)
     given = settings.model_fields_set
-    settings = _with_application_values(app, settings)
+    settings = with_application_values(app, settings)
     _check_two_brokers(settings)
     if settings.read_url.is_serverless:
         log.warning("%s has no server and is for tests only; settings of a broker do not apply", settings.read_url)
@@ -376,7 +376,7 @@ def _undo_previous(app: Celery) -> None:
     state_of(app).applied = {}
 
 
-def _with_application_values(app: Celery, settings: WorkerSettings) -> WorkerSettings:
+def with_application_values(app: Celery, settings: WorkerSettings) -> WorkerSettings:
     """Fill fields that no variable sets from the application's own configuration."""
     bridge = {"broker_read_url", "broker_write_url"} & settings.model_fields_set
     found = {

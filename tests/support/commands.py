@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start `repot` in a directory that is also the place of its temporary files: its processes are found by it."""
+def start(directory: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    """Start `repot` in a directory that is also the place of its temporary files: its processes are found by it.
+
+    It has no variables but PATH and `more`.
+    """
     environment = {name: value for name, value in inherited_environment(without=()).items() if name == "PATH"}
-    environment |= {"TMPDIR": str(directory), "HOME": str(directory)}
+    environment |= {"TMPDIR": str(directory), "HOME": str(directory)} | more
     command = [sys.executable, "-m", "repot", *arguments]
     return forked.start(
         command, env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

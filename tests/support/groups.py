@@ -66,7 +66,8 @@ FILES = {
     "brokers": (
         "upstream/test_bugs.py",
         *(f"servers/test_{name}.py" for name in ("addresses", "answers", "browse", "connecting", "cut_links", "depth")),
-        *(f"servers/test_{name}.py" for name in ("faults", "green_pools", "held_queues", "network_partition")),
+        *(f"servers/test_{name}.py" for name in ("faults", "green_pools", "held_queues", "named_applications")),
+        "servers/test_network_partition.py",
         *(f"servers/test_{name}.py" for name in ("primary", "private_servers", "status", "schemas", "empty_lists")),
         *(f"servers/test_{name}.py" for name in ("publish", "queue_limit", "queue_reader", "refused_commands")),
         *(f"servers/test_{name}.py" for name in ("readable_output", "rights", "test_brokers", "tls")),

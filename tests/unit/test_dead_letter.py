@@ -40,7 +40,7 @@ from repot.deadletter.presentation import details, duration, row, summary
 from repot.deadletter.query import DeadLetterQuery, dlq_names
 from repot.deadletter.reason import Reason
 from repot.deadletter.redaction import Redaction
-from repot.deadletter.replay import EXPIRED, HAS_RUN, NO_QUEUE, NOT_A_TASK, Replay
+from repot.deadletter.replay import EXPIRED, HAS_RUN, MAY_HAVE_RUN, NO_QUEUE, NOT_A_TASK, Replay
 from repot.errors import OutcomeUnknown, ResultExpired
 from repot.worker.dead_lettering import DeadLettering
 from repot.worker.message_validation import find_defect
@@ -321,6 +321,8 @@ def test_replay_refuses_what_would_vanish() -> None:
     assert isinstance(Replay(selected=True).decide(dead(reason=Reason.UNDECODABLE)), Forward)
     assert HAS_RUN == Replay().decide(dead(reason=Reason.RESULT_NOT_STORED))
     assert isinstance(Replay(selected=True).decide(dead(reason=Reason.RESULT_NOT_STORED)), Forward)
+    assert MAY_HAVE_RUN == Replay().decide(dead(reason=Reason.UNKNOWN_OUTCOME))
+    assert isinstance(Replay(selected=True).decide(dead(reason=Reason.UNKNOWN_OUTCOME)), Forward)
     assert NO_QUEUE == Replay().decide(dead(queue=""))
     forward = Replay(to="other").decide(dead(queue=""))
     assert isinstance(forward, Forward)

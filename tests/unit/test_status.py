@@ -40,11 +40,11 @@ ROLLOUT = RolloutStatus(
 #: From the least urgent to the most: each is the next step although all before it are to be done as well.
 URGENT: tuple[tuple[dict[str, Any], str], ...] = (
     ({}, "repot doctor -A shop --live"),
-    ({"brokers": [BROKER, TARGET]}, "repot dlq stats --broker target"),
-    ({"brokers": [FULL, TARGET]}, "repot dlq stats"),
+    ({"brokers": [BROKER, TARGET]}, "repot dlq stats -A shop --broker target"),
+    ({"brokers": [FULL, TARGET]}, "repot dlq stats -A shop"),
     ({"brokers": [replace(WAITING, dead_letters=FULL.dead_letters)]}, "celery -A shop worker -Q celery"),
-    ({"brokers": [replace(WAITING, workers=[replace(WORKER, answers=False)])]}, "repot inflight list"),
-    ({"leases": LeasesStatus("redis://a/1", 1, 0, 5.0)}, "repot leases list --unknown-outcome"),
+    ({"brokers": [replace(WAITING, workers=[replace(WORKER, answers=False)])]}, "repot inflight list -A shop"),
+    ({"leases": LeasesStatus("redis://a/1", 1, 0, 5.0)}, "repot leases list -A shop --unknown-outcome"),
     ({"moves": [MOVE]}, "repot move resume m --execute"),
     ({"moves": [replace(MOVE, is_alive=True)]}, "repot move status m"),
     ({"rollout": ROLLOUT}, "repot rollout resume r --execute"),

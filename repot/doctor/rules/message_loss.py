@@ -53,7 +53,8 @@ _LARGEST_MESSAGE_BYTES = 16 << 20
 def worker_lost_is_acknowledged(facts: Facts) -> Iterator[Finding]:
     """If the kernel kills a task's process, Celery acknowledges the message, even with late acks.
 
-    The task is recorded as failed and never runs again.
+    The task is recorded as failed and never runs again. With the setting it does, also where it had its effect, such as
+    the first mails of a loop: guard a task whose effect must not happen twice (docs/idempotency.md).
     """
     for task in facts.late_tasks():
         if not task.retry_on_worker_lost and not task.reject_on_worker_lost:
@@ -108,7 +109,8 @@ def failure_leaves_no_trace(facts: Facts) -> Iterator[Finding]:
 def acknowledged_early(facts: Facts) -> Iterator[Finding]:
     """If the worker ends while such a task runs, by a deployment, full memory or a power cut, the task is lost.
 
-    The broker has deleted the message, and no worker runs it again.
+    The broker has deleted the message, and no worker runs it again. With late acks one does, also where the task had
+    its effect: guard a task whose effect must not happen twice (docs/idempotency.md).
     """
     for task in facts.tasks:
         if not task.acks_late and not any(fnmatch.fnmatch(task.name, one) for one in facts.bounds.may_be_lost):
