@@ -25,6 +25,7 @@ from repot.routing.record import Change
 from repot.testbed import LOOPBACK, ReapedProcess, free_port
 from repot.waiting import wait_until
 from repot.worker.holder import this_process
+from support.metric_labels import unbounded_of
 from support.reports import between, plan_of
 
 if TYPE_CHECKING:
@@ -111,6 +112,13 @@ def test_a_sidecar_serves_the_phase_the_share_and_the_findings(rollout: Rollout,
     assert {"phase", "weight", "controller_up", "findings", "changed_timestamp_seconds"} == asked
     assert asked <= {name for name, *_ in found}
     assert ("phase", "prepare") not in found
+    with urlopen(sidecar, timeout=10) as answer:  # noqa: S310 - its own address
+        text = answer.read().decode()
+    settings = rollout.settings
+    brokers = {url.masked() for url in (settings.broker_url, settings.rollout_target) if url}
+    queues = {name for queue in settings.queue_names for name in (queue, f"{queue}.dead")}
+    named = {"node": {""}, "rollout": {rollout.name}, "broker": brokers, "queue": queues}
+    assert [] == unbounded_of(text, **named)
 
     # what was seen in another state says nothing of this one
     records.change(rollout.record(), Change("ann", "wait", phase=Phase.PAUSED))

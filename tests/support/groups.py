@@ -60,7 +60,10 @@ FILES = {
             f"servers/test_{name}.py"
             for name in ("dead_letters", "deliveries", "dlq_queues", "embedded_worker", "expiries", "partial_results")
         ),
-        *(f"servers/test_{name}.py" for name in ("mixed_fleets", "prefetch", "releases", "requeue_orphans", "tracing")),
+        *(
+            f"servers/test_{name}.py"
+            for name in ("metric_labels", "mixed_fleets", "prefetch", "releases", "requeue_orphans", "tracing")
+        ),
         *(f"servers/test_{name}.py" for name in ("forked_producers", "waiting_messages", "worker")),
     ),
     "brokers": (
