@@ -48,7 +48,12 @@ FILES = {
         "servers/test_inflight*.py",
         "servers/test_old_*.py",
     ),
-    "rollouts": ("servers/test_rollout*.py", "servers/test_routing.py", "servers/test_dashboard.py"),
+    "rollouts": (
+        "servers/test_rollout*.py",
+        "servers/test_routing.py",
+        "servers/test_dashboard.py",
+        "servers/test_alerts.py",
+    ),
     "effects": (
         *(f"servers/test_{name}*.py" for name in ("guard", "lease", "store_", "transaction", "database")),
         *(f"servers/test_{name}*.py" for name in ("job_", "submission", "outbox")),
