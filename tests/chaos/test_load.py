@@ -16,6 +16,7 @@ from repot.brokers import open_broker
 from repot.config import BrokerUrl, inherited_environment
 from repot.errors import DepthUnknown
 from repot.waiting import wait_until
+from support.schemas import check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +87,7 @@ class Load:
             variables["WORKER_MANAGEMENT_URL"] = server.management_url
         found = command(directory, "load", "--app", "busy:app", *words, *options, **variables)
         self.code, self.said = found.returncode, found.stderr
-        self.report: dict[str, Any] = json.loads(found.stdout or "{}")
+        self.report: dict[str, Any] = check("chaos load", found.stdout) if found.stdout else {}
 
     def ids(self, *verdicts: str) -> set[str]:
         """Return the ids of all tasks, or of those with these verdicts, of the load or sent by it."""
