@@ -198,9 +198,13 @@ def test_effects_are_counted_by_name_and_compared_with_what_is_expected(director
     command = [sys.executable, "-m", "repot", "chaos", "report", "report.json", "--html", "page.html"]
     text = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True).stdout
     assert "effects: payments 2 of 1, rows 6 of 3" in text
+    # the application guards nothing, and has settings of its own
+    assert "guarded" not in text + found.stderr
     page = (directory / "page.html").read_text()
     assert "Every verdict is acceptable" not in page
     assert "payments 2 of 1, rows 6 of 3" in page
+    assert "guarded" not in page
+    assert "own settings with late acks" in page
 
 
 UPSERT = ("no-fault", "--app", "measured:app", "--task", "measured.put", "--profile", "redis-late", "--repeat", "2")
