@@ -68,6 +68,7 @@ docs: venv ## Write docs/settings.md, docs/exit-codes.md, docs/rules/ and tables
 	$(BIN)/python scripts/exit_codes_page.py > docs/exit-codes.md
 	$(BIN)/python scripts/rule_pages.py docs/rules
 	$(BIN)/python scripts/scenarios_page.py
+	$(BIN)/python scripts/matrix_page.py
 	$(BIN)/python scripts/upstream_page.py
 	$(BIN)/python scripts/capabilities_page.py
 

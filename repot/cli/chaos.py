@@ -104,13 +104,15 @@ def explain(name: str) -> None:
 @click.option(
     "--profile", "profiles", multiple=True, metavar="NAME", shell_complete=profile_names,
     help="Settings to run under: a name from `repot chaos list` or --profiles, or `environment` for the current "
-    "WORKER_* variables. May be repeated. [default: all]",
+    "WORKER_* variables. May be repeated. With --app, redis-stock and amqp-stock are your application's own settings. "
+    "[default: all]",
 )  # fmt: skip
 @click.option("--profiles", "profiles_file", type=_file, help="A TOML file with your own profiles.")
 @click.option(
     "--guard",
     type=click.Choice(list(_GUARDS)),
-    help="Run with repot's idempotency guard on, off, or both.  [default: both; on with --app]",
+    help="Run with repot's idempotency guard on, off, or both; changes nothing for an application that guards no "
+    "task.  [default: both; on with --app]",
 )
 @click.option(
     "--app", "-A", "app_name", metavar="APP", help="Your Celery application, as for `celery -A`; requires --task."

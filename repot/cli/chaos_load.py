@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from repot.chaos.report.load_report import LoadReport
-    from repot.chaos.report.result import TaskResult
 
 _file = click.Path(dir_okay=False, path_type=Path)
 
@@ -69,8 +68,12 @@ def _fault_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]
 @click.option("--allow-host", "hosts", multiple=True, metavar="HOST", help="A host that --broker-url may name though "
     "it is not on this machine.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the mix and the faults.")
+@click.option("--junit", type=_file, help="Write the verdicts for a CI server to this file, as JUnit XML: a case for "
+    "each task.")  # fmt: skip
+@click.option("--sarif", type=_file, help="Write what went wrong to this file, each at the line of the task's "
+    "function, as SARIF for code scanning.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print every delivery, run and fault as JSON.")
-def load(*, as_json: bool, guard: str, **given: Any) -> None:  # noqa: ANN401 - click's options
+def load(*, as_json: bool, guard: str, junit: Path | None, sarif: Path | None, **given: Any) -> None:  # noqa: ANN401 - click's options
     """Send a mix of your tasks, with faults at random instants.
 
     Two workers of your application run the mix on a private broker. Faults happen to one
@@ -78,10 +81,14 @@ def load(*, as_json: bool, guard: str, **given: Any) -> None:  # noqa: ANN401 - 
     one verdict, and so has each task that it has sent. Exit code 4: some were lost,
     failed or were duplicated. Ctrl-C ends it without verdicts.
     """
+    from repot.chaos.report import files
     from repot.chaos.report.load_report import as_json as json_of
     from repot.chaos.runner import load_planning
     from repot.cli import tables
 
+    reports = {form: path for form, path in (("junit", junit), ("sarif", sarif)) if path}
+    for path in reports.values():
+        files.require_writable(path)
     planned = load_planning.load_plan(load_planning.LoadOptions(guard=guard == "on", **given))
     with tables.CampaignProgress(1) as progress:
         found = load_planning.run_load(planned, progress)
@@ -90,6 +97,9 @@ def load(*, as_json: bool, guard: str, **given: Any) -> None:  # noqa: ANN401 - 
         click.echo(json_of(found))
     else:
         _print(found)
+    for form, path in reports.items():
+        files.write(files.LOAD_FORMS[form](found), path)
+        echo(f"report: {path}", err=True)
     load_planning.require_acceptable(found)
 
 
@@ -136,7 +146,7 @@ def sample(*, app: str, queues: tuple[str, ...], count: int) -> None:
 
 
 def _print(report: LoadReport) -> None:
-    from repot.chaos.report.load_report import sums_text
+    from repot.chaos.report.load_report import described, sums_text
     from repot.chaos.report.result import CHILD, LOAD, STRANGER
 
     echo(report.measure)
@@ -151,7 +161,7 @@ def _print(report: LoadReport) -> None:
     for line in _remarks(report):
         echo(line)
     for one in report.examples:
-        echo(_example(report, one))
+        echo(described(report, one))
     if more := len(report.bad) - len(report.examples):
         echo(f"and {more} more: --json has all")
     if report.bad:
@@ -169,15 +179,6 @@ def _remarks(report: LoadReport) -> Iterable[str]:
         yield f"left: {report.left}"
     if report.untested:
         yield f"not tested on your settings: {report.untested}"
-
-
-def _example(report: LoadReport, one: TaskResult) -> str:
-    met = "; ".join(f"{window.what}, {window.begun:.1f} s to {window.ended:.1f} s" for window in report.met(one))
-    reason = f", {one.reason}" if one.reason else ""
-    name = one.name or one.role
-    return (
-        f"{one.verdict.value}: {name} {one.history.task}, sent at {one.sent_at:.1f} s{reason}; met {met or 'no fault'}"
-    )
 
 
 def _table(report: LoadReport) -> list[str]:

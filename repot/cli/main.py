@@ -108,7 +108,8 @@ _COLOR = click.option(
     expose_value=False,
     is_eager=True,
     callback=_choose_color,
-    help="Colours: on a terminal, unless NO_COLOR is set, and anywhere if FORCE_COLOR is; always; or never.",
+    help="Colours: on a terminal, unless NO_COLOR is set, and anywhere if FORCE_COLOR is; always; or never. Progress "
+    "on a terminal moves the cursor all the same, unless TERM is dumb.",
 )
 #: What to do first, for `repot` alone.
 _FIRST = (

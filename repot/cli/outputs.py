@@ -98,6 +98,7 @@ class Load:
     untested: str
     command: str
     ledger: str
+    places: dict[str, tuple[str, int]]
     sums: dict[str, dict[str, int]]
     tasks: list[LoadTask]
     bad: list[BadTask]

@@ -397,7 +397,7 @@ def _status_lines(shown: dict[str, Any]) -> Iterator[str]:
     for _, verdict, reason in judged["findings"]:
         yield f"{judge}: {verdict}: {reason}"
     for side, found in shown["depths"].items():
-        counts = "unknown" if found is None else ", ".join(_depth(*pair) for pair in found.items())
+        counts = "unknown" if found is None else "; ".join(_depth(*pair) for pair in found.items())
         yield f"{side}: {counts}"
     for side, counts in shown["sides"].items():
         yield f"{side}: " + ", ".join(

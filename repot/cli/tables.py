@@ -15,7 +15,7 @@ from rich.text import Text
 from repot.chaos.report.matrix import counts, matrix, status
 from repot.cli import matrix_table
 from repot.cli.output import terminal_width, wants_color
-from repot.sanitize import readable
+from repot.sanitize import fitted, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -104,16 +104,19 @@ def repetitions(campaign: Campaign) -> None:
 
 
 class CampaignProgress:
-    """Show the current step of each case: a live table on a terminal, else a line for each step."""
+    """Show the current step of each case: a live table on a terminal that moves its cursor, else a line for each step.
+
+    Colours are another question: the table of a terminal without them moves as well.
+    """
 
     def __init__(self, total: int, *, addresses: bool = False, quiet_steps: bool = False) -> None:
         """Expect `total` cases.
 
         With `addresses`, print each server's address as the value of a variable. With `quiet_steps`, show the steps
-        of cases on a terminal only.
+        of cases in a live table only.
         """
         self._console = _console(err=True)
-        self._is_live = terminal_width(err=True) is not None
+        self._is_live = terminal_width(err=True) is not None and not self._console.is_dumb_terminal
         self._begun = monotonic()
         self._running: dict[str, str] = {}
         self._done = 0
@@ -155,15 +158,20 @@ class CampaignProgress:
     def _line(self, text: str, *, aside: bool = False) -> None:
         if aside and self._quiet_servers:
             return
-        self._console.print(
-            f"{monotonic() - self._begun:6.1f} s  {readable(text)}", highlight=False, markup=False, soft_wrap=True
-        )
+        line = fitted(f"{monotonic() - self._begun:6.1f} s  {readable(text)}", terminal_width(err=True))
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _picture(self) -> Table:
         table = Table.grid(padding=(0, 2))
+        # a case has one line, whose step is cut: the count comes last, and a terminal has few lines
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="ellipsis")
         with self._lock:
             for name, text in self._running.items():
-                table.add_row(Text("   ...  ", style="dim"), name, Text(text, style="dim"))
+                table.add_row(
+                    Text("   ...  ", style="dim"), readable(name), Text(readable(text), style="dim", no_wrap=True)
+                )
             table.add_row(
                 "", Text(f"{self._done} of {self._total} done, {monotonic() - self._begun:.0f} s", style="bold"), ""
             )

@@ -22,6 +22,7 @@ from repot.deadletter.dead_letter_events import dead_lettered
 from repot.forks import no_fork
 from repot.logs import get_logger
 from repot.masking import masked
+from repot.telemetry.provider import context_of_sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,22 +100,30 @@ class DeadLetterPublisher:
             except Empty:
                 self._disconnect()
                 continue
-            # the thread's last frame: without these two every later dead letter would wait for ever
-            try:
-                confirmed = self._publish_until_confirmed(pending)
-            except Exception:
-                log.exception("a dead letter failed; its message is requeued", extra={"action": "dead_letter_failed"})
-                confirmed = False
-            if confirmed is None:
+            with context_of_sender(pending.message.headers):
+                is_decided = self._decide(pending)
+            if not is_decided:
                 continue
-            try:
-                if pending.settle is not None:
-                    pending.settle(confirmed)
-            except Exception:
-                log.exception("a message could not be settled", extra={"action": "settle_failed"})
             with self._lock:
                 self._pending -= 1
         self._disconnect()
+
+    def _decide(self, pending: PendingDeadLetter) -> bool:
+        """Publish a dead letter, and settle its message; return False if the worker shuts down first."""
+        # the thread's last frame: without these two every later dead letter would wait for ever
+        try:
+            confirmed = self._publish_until_confirmed(pending)
+        except Exception:
+            log.exception("a dead letter failed; its message is requeued", extra={"action": "dead_letter_failed"})
+            confirmed = False
+        if confirmed is None:
+            return False
+        try:
+            if pending.settle is not None:
+                pending.settle(confirmed)
+        except Exception:
+            log.exception("a message could not be settled", extra={"action": "settle_failed"})
+        return True
 
     def _publish_until_confirmed(self, pending: PendingDeadLetter) -> bool | None:
         """Publish until the broker confirms, or has refused for REFUSED_FOR_S; None if the worker shuts down first."""

@@ -34,6 +34,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "process": record.process,
             **current_ids(),
+            **_told(record),
             **_task(),
         }
         found |= {name: value for name, value in vars(record).items() if name not in _OWN and name not in found}
@@ -42,6 +43,15 @@ class JsonFormatter(logging.Formatter):
         if record.exc_text:
             found["exception"] = record.exc_text
         return json.dumps(found, default=str, ensure_ascii=False)
+
+
+def _told(record: logging.LogRecord) -> dict[str, str]:
+    """Return the task that Celery's line is about; the main process of a worker runs none itself."""
+    told = getattr(record, "data", None)
+    if not isinstance(told, dict):
+        return {}
+    names = {"task_id": told.get("id"), "task_name": told.get("name")}
+    return {name: str(value) for name, value in names.items() if value}
 
 
 def _task() -> dict[str, str]:

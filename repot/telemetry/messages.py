@@ -21,20 +21,32 @@ _CREATING: ContextVar[bool] = ContextVar("repot_creating", default=False)
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a message goes: the kind of its broker, as `redis`, and its queue."""
+    """Where a message goes: the kind of its broker, as `redis`, and its queue.
+
+    Attributes:
+        series: what metrics name in place of `name`, if that has a routing key of the application's: there may be one
+            for each order, and each would be a series.
+    """
 
     system: str
     name: str
+    series: str | None = None
 
     def attributes(self, operation: str, kind: str) -> dict[str, Any]:
-        """Return those of a span or metric; `kind` is one of the conventions' operation types."""
+        """Return those of a span; `kind` is one of the conventions' operation types."""
+        return self._stated(operation, self.name) | {"messaging.operation.type": kind}
+
+    def labels(self, operation: str) -> dict[str, Any]:
+        """Return those of a metric, whose values are few."""
+        return self._stated(operation, self.name if self.series is None else self.series)
+
+    def _stated(self, operation: str, name: str) -> dict[str, Any]:
         found = {
             "messaging.operation.name": operation,
-            "messaging.operation.type": kind,
             "messaging.system": self.system,
-            "messaging.destination.name": self.name,
+            "messaging.destination.name": name,
         }
-        return {name: value for name, value in found.items() if value}
+        return {label: value for label, value in found.items() if value}
 
 
 @contextmanager
@@ -65,7 +77,7 @@ def sending(found: Telemetry, destination: Destination, task: str, headers: Mapp
     """
     operation = "create" if _CREATING.get() else "send"
     attributes = destination.attributes(operation, operation)
-    with _counted(found, attributes, 1) if operation == "send" else nullcontext():
+    with _counted(found, destination.labels(operation), 1) if operation == "send" else nullcontext():
         if is_instrumented():
             yield
             return
@@ -101,7 +113,10 @@ def sending_many(
     attributes = destination.attributes(operation, "send")
     details = {**attributes, "messaging.batch.message_count": len(carriers), **(stated or {})}
     name = f"{operation} {destination.name}".rstrip()
-    with _counted(found, attributes, len(carriers)), _spanned(found, name, "CLIENT", details, found.links_to(carriers)):
+    with (
+        _counted(found, destination.labels(operation), len(carriers)),
+        _spanned(found, name, "CLIENT", details, found.links_to(carriers)),
+    ):
         yield
 
 
@@ -125,7 +140,7 @@ def _spanned(
 
 
 @contextmanager
-def _counted(found: Telemetry, attributes: dict[str, Any], number: int) -> Iterator[None]:
+def _counted(found: Telemetry, labels: dict[str, Any], number: int) -> Iterator[None]:
     began_at, problem = monotonic(), ""
     try:
         yield
@@ -133,7 +148,7 @@ def _counted(found: Telemetry, attributes: dict[str, Any], number: int) -> Itera
         problem = type(error).__qualname__
         raise
     finally:
-        _count_sent(found, attributes, number, monotonic() - began_at, problem)
+        _count_sent(found, labels, number, monotonic() - began_at, problem)
 
 
 def failed(span: Span, error: BaseException) -> None:
@@ -144,12 +159,11 @@ def failed(span: Span, error: BaseException) -> None:
     span.set_status(StatusCode.ERROR)
 
 
-def _count_sent(found: Telemetry, attributes: dict[str, Any], number: int, took_s: float, problem: str) -> None:
+def _count_sent(found: Telemetry, labels: dict[str, Any], number: int, took_s: float, problem: str) -> None:
     if found.instruments is None:
         return
-    labels = {name: value for name, value in attributes.items() if name != "messaging.operation.type"}
     if problem:
-        labels["error.type"] = problem
+        labels = labels | {"error.type": problem}
     found.instruments.sent.add(number, labels)
     found.instruments.send_s.record(took_s, labels | {"messaging.operation.type": "send"})
 

@@ -7,12 +7,15 @@ https://opentelemetry.io/docs/specs/semconv/messaging/
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from opentelemetry.trace import Link, Span, Tracer
 
@@ -42,9 +45,9 @@ class Telemetry:
 
     def __init__(self, tracers: Any, meters: Any) -> None:  # noqa: ANN401 - any provider
         """Take a provider of tracers, and one of meters or None."""
-        from opentelemetry import propagate, trace
+        from opentelemetry import context, propagate, trace
 
-        self._propagate, self._trace = propagate, trace
+        self._context, self._propagate, self._trace = context, propagate, trace
         self.tracer: Tracer = tracers.get_tracer(SCOPE, _version())
         self.instruments = _instruments(meters) if meters is not None else None
 
@@ -56,6 +59,19 @@ class Telemetry:
         """Return the context that the sender of a message wrote into its headers."""
         carrier = {name: value for name, value in headers.items() if isinstance(value, str)}
         return self._propagate.extract(carrier)
+
+    @contextmanager
+    def within(self, headers: Mapping[str, Any]) -> Iterator[None]:
+        """Run a block in the context that the sender of a message wrote into its headers."""
+        try:
+            context = self.context_of(headers)
+        except Exception:  # noqa: BLE001 - a propagator of the application's, and headers of anyone: the block runs
+            context = self._context.get_current()
+        token = self._context.attach(context)
+        try:
+            yield
+        finally:
+            self._context.detach(token)
 
     def current_span(self) -> Span:
         """Return the span in whose context this runs; one that records nothing without any."""
@@ -121,6 +137,15 @@ def telemetry() -> Telemetry | None:
             made = Telemetry(tracers, meters)
         _known = (tracers, meters, made)
     return _known[2]
+
+
+def context_of_sender(headers: Any) -> AbstractContextManager[None]:  # noqa: ANN401 - whatever a message has
+    """Run a block in the context that the sender of a message wrote into its headers, so that its log lines have it.
+
+    Nothing without a provider. Whatever the headers are, this raises nothing.
+    """
+    found = telemetry()
+    return nullcontext() if found is None or not isinstance(headers, Mapping) else found.within(headers)
 
 
 def _provider(module: str, function: str) -> Any:  # noqa: ANN401 - any provider

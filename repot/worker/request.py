@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery.exceptions import TimeLimitExceeded
@@ -11,6 +11,7 @@ from repot.deadletter.classify import cause, name_of, reason_of, text_of
 from repot.deadletter.dead_letter import Death
 from repot.deadletter.reason import Reason
 from repot.logs import get_logger
+from repot.telemetry.provider import context_of_sender
 from repot.upstream.run_end import has_run_to_its_end
 from repot.upstream.task_request import HookedRequest
 from repot.upstream.wrapped_errors import unwrapped
@@ -48,15 +49,14 @@ class DeadLetteringRequest(HookedRequest):
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - Celery's signature
         """Handle an exception of the task, or the loss of its process."""
         traceback = exc_info.traceback
-        with self._dying(exc_info.exception, traceback if isinstance(traceback, str) else ""):
+        text = traceback if isinstance(traceback, str) else ""
+        with context_of_sender(self.request_dict), self._dying(exc_info.exception, text):
             return super().on_failure(exc_info, send_failed_event, return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 - Celery's signature
         """Handle an exceeded time limit; the hard one ends the task."""
-        if soft:
-            super().on_timeout(soft, timeout)
-            return
-        with self._dying(TimeLimitExceeded(timeout), ""):
+        dying = nullcontext() if soft else self._dying(TimeLimitExceeded(timeout), "")
+        with context_of_sender(self.request_dict), dying:
             super().on_timeout(soft, timeout)
 
     def refuse(self, error: Exception) -> None:
@@ -148,4 +148,5 @@ class DeadLetteringRequest(HookedRequest):
 
     def _settle(self, written: bool) -> None:  # noqa: FBT001 - a callback
         """Acknowledge or requeue the message, in the event loop, once its dead letter is stored or refused."""
-        self.settle_message(acknowledge=written)
+        with context_of_sender(self.request_dict):
+            self.settle_message(acknowledge=written)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from repot.config import delays
 from repot.telemetry.messages import Destination, annotated, sending
 from repot.telemetry.provider import Telemetry, is_instrumented, telemetry
 from repot.upstream.app_state import state_of
@@ -29,7 +30,7 @@ def sent(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
         if found is None:
             return send(producer, name, message, *args, **options)
         settings = state_of(app).settings
-        destination = Destination(system_of(settings.write_url) if settings else "", _name_of(options))
+        destination = _destination(system_of(settings.write_url) if settings else "", options)
         traced = _Traced(producer, found, destination)
         with sending(found, destination, name, message.headers):
             return send(traced, name, message, *args, **options)
@@ -37,14 +38,28 @@ def sent(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
     return send_task_message
 
 
-def _name_of(options: dict[str, Any]) -> str:
-    """Return the queue that Celery's router chose, or else exchange and key as RabbitMQ's conventions write them."""
+def _destination(system: str, options: dict[str, Any]) -> Destination:
+    """Return the queue that Celery's router chose, or else exchange and key as RabbitMQ's conventions write them.
+
+    An exchange and a key that a caller names count more than the queue beside them, which then is the default one:
+    celery/app/amqp.py, send_task_message.
+    """
     queue = options.get("queue")
-    if queue is not None:
-        return str(getattr(queue, "name", queue))
-    exchange = options.get("exchange")
-    parts = (getattr(exchange, "name", exchange), options.get("routing_key"))
-    return ":".join(str(one) for one in parts if one)
+    exchange, key = _name(options.get("exchange")), str(options.get("routing_key") or "")
+    if exchange and key and not _is_of(queue, exchange, key):
+        delayed = delays.queue_of(key)
+        return Destination(system, delayed) if delayed else Destination(system, f"{exchange}:{key}", exchange)
+    # to the anonymous exchange a key is a queue
+    return Destination(system, _name(queue) or key or exchange)
+
+
+def _is_of(queue: Any, exchange: str, key: str) -> bool:  # noqa: ANN401 - a kombu Queue, or the name of one
+    """Return whether a queue is declared with this exchange and key."""
+    return (_name(getattr(queue, "exchange", "")), getattr(queue, "routing_key", "")) == (exchange, key)
+
+
+def _name(one: Any) -> str:  # noqa: ANN401 - kombu's Queue or Exchange, or the name of one
+    return str(getattr(one, "name", one) or "")
 
 
 class _Traced:

@@ -35,6 +35,7 @@ class _Run:
     """A run in progress; without a span of its own beside the instrumentation."""
 
     attributes: dict[str, Any]
+    labels: dict[str, Any]
     details: dict[str, Any]
     began_at: float
     span: Any = None
@@ -67,8 +68,13 @@ def _begin(task: Any = None, **_: Any) -> None:  # noqa: ANN401 - Celery's signa
         return
     request = task.request
     headers = vars(request)
-    destination = Destination(_system(task.app), _queue(request.delivery_info or {}))
-    run = _Run(destination.attributes("process", "process"), _details(task.name, headers), monotonic())
+    destination = _destination(task.app, request.delivery_info or {})
+    run = _Run(
+        destination.attributes("process", "process"),
+        destination.labels("process"),
+        _details(task.name, headers),
+        monotonic(),
+    )
     if is_instrumented():
         _annotate(found, run)
     else:
@@ -76,12 +82,17 @@ def _begin(task: Any = None, **_: Any) -> None:  # noqa: ANN401 - Celery's signa
     _RUNS[id(request)] = run
 
 
-def _queue(delivery_info: Mapping[str, Any]) -> str:
-    """Return the routing key of a message, which is the queue's name but for exchanges of the application's own."""
-    key = str(delivery_info.get("routing_key") or "")
-    if delivery_info.get("exchange") in delays.LAST_EXCHANGES:
-        return delays.queue_of(key) or key
-    return key
+def _destination(app: Celery, delivery_info: Mapping[str, Any]) -> Destination:
+    """Return where a message came from: its routing key, the queue's name but for exchanges of the application's own.
+
+    Metrics have the exchange's name instead of a key that is not the name of a queue.
+    """
+    system, key = _system(app), str(delivery_info.get("routing_key") or "")
+    exchange = str(delivery_info.get("exchange") or "")
+    if exchange in delays.LAST_EXCHANGES and (queue := delays.queue_of(key)):
+        return Destination(system, queue)
+    is_queue = not exchange or key in app.amqp.queues
+    return Destination(system, key, None if is_queue else exchange)
 
 
 def _open(found: Telemetry, run: _Run, name: str, headers: Mapping[str, Any]) -> None:
@@ -136,9 +147,7 @@ def _end(task: Any = None, state: str = "", **_: Any) -> None:  # noqa: ANN401 -
         run.span.set_attribute("celery.state", str(state))
         run.activation.__exit__(None, None, None)
     if found.instruments is not None:
-        labels = {name: value for name, value in run.attributes.items() if name != "messaging.operation.type"}
-        if run.problem:
-            labels["error.type"] = run.problem
+        labels = run.labels | ({"error.type": run.problem} if run.problem else {})
         found.instruments.consumed.add(1, labels)
         if run.span is not None:
             # the instrumentation has a duration of its own

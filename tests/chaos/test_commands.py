@@ -8,9 +8,12 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from repot.cli.main import main
 from repot.waiting import wait_until
 from support.commands import processes_of, start
+from support.schemas import check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +30,7 @@ def test_a_run_prints_data_to_stdout_and_messages_to_stderr(own_directory: Path)
     with start(own_directory, *ONE, "--guard", "on", "--json", *files) as process:
         data, talk = process.communicate(timeout=200)
     assert process.returncode == 0, talk
-    (result,) = json.loads(data)["results"]
+    (result,) = check("chaos run", data)["results"]
     assert ("connection-reset", True) == (result["cell"]["scenario"], result["cell"]["guard"])
     assert "connection-reset/redis-brpop/guarded: redelivered" in talk
     assert "<!doctype html>" in (own_directory / "page.html").read_text()
@@ -41,6 +44,8 @@ def test_a_run_prints_data_to_stdout_and_messages_to_stderr(own_directory: Path)
     assert process.returncode == 0, talk
     assert "connection-reset" in shown
     assert (own_directory / "again.html").read_text() == (own_directory / "page.html").read_text()
+    again = CliRunner().invoke(main, ["chaos", "report", str(own_directory / "run.json"), "--json"])
+    assert check("chaos report", again.stdout) == json.loads(data)
 
 
 @pytest.mark.parametrize("moment", ["reaper.py", " -m celery "])
@@ -73,7 +78,7 @@ def test_an_interrupted_run_prints_its_results(
     assert process.returncode == 130
     assert "Traceback" not in rest
     if form:
-        found = json.loads(data)
+        found = check("chaos run", data)
         assert found["interrupted"] is True
         assert ["no-fault"] == [result["cell"]["scenario"] for result in found["results"]]
     else:

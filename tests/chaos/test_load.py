@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from repot.brokers import open_broker
 from repot.config import BrokerUrl, inherited_environment
 from repot.errors import DepthUnknown
 from repot.waiting import wait_until
+from support.schemas import check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +88,7 @@ class Load:
             variables["WORKER_MANAGEMENT_URL"] = server.management_url
         found = command(directory, "load", "--app", "busy:app", *words, *options, **variables)
         self.code, self.said = found.returncode, found.stderr
-        self.report: dict[str, Any] = json.loads(found.stdout or "{}")
+        self.report: dict[str, Any] = check("chaos load", found.stdout) if found.stdout else {}
 
     def ids(self, *verdicts: str) -> set[str]:
         """Return the ids of all tasks, or of those with these verdicts, of the load or sent by it."""
@@ -109,8 +111,15 @@ def ledger(directory: Path) -> Counter[str]:
 def test_early_acks_lose_what_a_killed_worker_runs(directory: Path, server: Server | None) -> None:
     tasks = ("--task", "busy.plain", "--arguments", "busy:order")
     faults = ("--fault", "killed-running", "--faults-every", "1s", "--ledger", "cat ledger")
-    found = Load(directory, "amqp-stock" if server else "redis-stock", *tasks, *faults, server=server)
+    forms = ("--junit", "junit.xml", "--sarif", "load.sarif")
+    found = Load(directory, "amqp-stock" if server else "redis-stock", *tasks, *faults, *forms, server=server)
     assert 4 == found.code, found.said
+    cases = ET.parse(directory / "junit.xml").iter("testcase")  # noqa: S314 - our own
+    (sent,) = (one for one in cases if "repot.chaos.load.sent" == one.get("classname"))
+    assert "busy.plain" == sent.get("name")
+    assert sent.find("failure") is not None
+    results = json.loads((directory / "load.sarif").read_text())["runs"][0]["results"]
+    assert {"busy.py"} == {one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results}
     done, report = ledger(directory), found.report
     assert set(done) <= found.ids()
     assert found.ids("lost") == found.ids() - set(done)

@@ -5,7 +5,6 @@ The demo runs as a process of its own beside the campaign. Cells that both have 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from repot.chaos.runner.verdict import Verdict
 from repot.chaos.scenarios.profiles import SCALED
 from repot.errors import ExperimentFailed, Interrupted, VerdictUnexpected
 from support.commands import start
+from support.schemas import check
 
 if TYPE_CHECKING:
     import subprocess
@@ -106,7 +106,7 @@ def demo(demo_directory: Path, running_demo: subprocess.Popen[str]) -> Demo:
     printed = demo_directory / "demo.json"
     printed.write_text(data)
     page = (demo_directory / "repot-demo.html").read_text()
-    return Demo(running_demo.returncode, json.loads(data)["statements"], files.read(printed), page)
+    return Demo(running_demo.returncode, check("demo", data)["statements"], files.read(printed), page)
 
 
 @pytest.fixture(scope="module")

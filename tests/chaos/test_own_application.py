@@ -13,6 +13,7 @@ import psutil
 import pytest
 from redis import Redis
 
+from support.schemas import check
 from support.shared_rabbitmq import ask, vhost_of
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def test_a_task_that_never_reaches_the_phase_is_not_applicable(directory: Path) 
     """It never retries."""
     found = run(directory, "retry-link-down", *SHOP, "--args", '{"order": 1}', "--profile", "redis-late", "--json")
     assert 0 == found.returncode, found.stderr
-    (shown,) = json.loads(found.stdout)["unmeasured"]
+    (shown,) = check("chaos run", found.stdout)["unmeasured"]
     assert not shown["failed"]
     assert "retry-publish" in shown["why"]
 
@@ -182,7 +183,7 @@ def test_effects_are_counted_by_name_and_compared_with_what_is_expected(director
         '["order-7"]', "--profile", "redis-late", *counts, "--json",
     )  # fmt: skip
     assert 4 == found.returncode, found.stderr
-    report = json.loads(found.stdout)
+    report = check("chaos run", found.stdout)
     shown = {
         one["cell"]["scenario"]: next(task for task in one["task_results"] if task["role"] == "under test")
         for one in report["results"]
@@ -197,9 +198,13 @@ def test_effects_are_counted_by_name_and_compared_with_what_is_expected(director
     command = [sys.executable, "-m", "repot", "chaos", "report", "report.json", "--html", "page.html"]
     text = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True).stdout
     assert "effects: payments 2 of 1, rows 6 of 3" in text
+    # the application guards nothing, and has settings of its own
+    assert "guarded" not in text + found.stderr
     page = (directory / "page.html").read_text()
     assert "Every verdict is acceptable" not in page
     assert "payments 2 of 1, rows 6 of 3" in page
+    assert "guarded" not in page
+    assert "own settings with late acks" in page
 
 
 UPSERT = ("no-fault", "--app", "measured:app", "--task", "measured.put", "--profile", "redis-late", "--repeat", "2")

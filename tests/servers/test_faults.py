@@ -35,7 +35,7 @@ from repot.chaos.faults.context import FaultContext
 from repot.chaos.faults.data_limit import DataLimit
 from repot.chaos.faults.latency import Latency
 from repot.chaos.faults.link_cut import LinkCut
-from repot.chaos.faults.link_fault import BOTH, FROM, TO
+from repot.chaos.faults.link_fault import BOTH, FROM, TO, LinkFault
 from repot.chaos.faults.reset import Reset
 from repot.chaos.faults.shutdown import Shutdown
 from repot.chaos.faults.slicer import Slicer
@@ -45,7 +45,7 @@ from repot.chaos.faults.worker_killed import WorkerKilled
 from repot.chaos.protocol.amqp import AmqpRequestParser
 from repot.chaos.runner.proxies import Proxy
 from repot.chaos.runner.relay import Relay
-from repot.chaos.scenarios.catalogue import declared
+from repot.chaos.scenarios.catalogue import SCENARIOS, declared
 from repot.config import BrokerUrl, inherited_environment
 from repot.errors import DepthUnknown, ExperimentFailed
 from repot.testbed import LOOPBACK, ExternalBroker, ReapedProcess
@@ -161,7 +161,10 @@ def toxics(link: Proxy) -> dict[str, dict[str, int]]:
         return {toxic["name"]: toxic["attributes"] for toxic in json.load(found)}
 
 
-LINK_FAULTS = [Blackhole, LinkCut, Reset, Latency, Bandwidth, SlowClose, Slicer, DataLimit]
+#: All faults of links that scenarios have: a new one is among them by itself.
+LINK_FAULTS = sorted(
+    {type(one.fault) for one in SCENARIOS.values() if isinstance(one.fault, LinkFault)}, key=lambda one: one.__name__
+)
 
 
 @pytest.mark.promise

@@ -47,6 +47,7 @@ from repot.testbed import ReapedProcess, free_port
 from repot.waiting import wait_until
 from repot.worker.holder import this_process
 from support.databases import PASSWORD, connected, django_connection
+from support.metric_labels import unbounded_of
 from support.rabbitmqctl import disk_alarm
 from support.releases import needs
 
@@ -773,6 +774,7 @@ def test_probes_and_metrics(postgresql: PrivateDatabase, toxiproxy: Server, serv
         shop.send(2)
         wait_until(lambda: get("ready") == (200, "standing by\n"), within_s=30, what="it stands by")
         assert "repot_outbox_relay_active 0.0" in get("metrics")[1]
+        assert [] == unbounded_of(get("metrics")[1])
 
 
 def test_an_open_transaction_of_an_application_stops_no_relay(shop: Shop) -> None:

@@ -1,19 +1,15 @@
-"""The metrics of a rollout as a sidecar serves them, and the alerts on them by Prometheus' own tool."""
+"""The metrics of a rollout as a sidecar serves them."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import sys
-from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from repot.config import child_environment
@@ -25,6 +21,7 @@ from repot.routing.record import Change
 from repot.testbed import LOOPBACK, ReapedProcess, free_port
 from repot.waiting import wait_until
 from repot.worker.holder import this_process
+from support.metric_labels import unbounded_of
 from support.reports import between, plan_of
 
 if TYPE_CHECKING:
@@ -111,6 +108,13 @@ def test_a_sidecar_serves_the_phase_the_share_and_the_findings(rollout: Rollout,
     assert {"phase", "weight", "controller_up", "findings", "changed_timestamp_seconds"} == asked
     assert asked <= {name for name, *_ in found}
     assert ("phase", "prepare") not in found
+    with urlopen(sidecar, timeout=10) as answer:  # noqa: S310 - its own address
+        text = answer.read().decode()
+    settings = rollout.settings
+    brokers = {url.masked() for url in (settings.broker_url, settings.rollout_target) if url}
+    queues = {name for queue in settings.queue_names for name in (queue, f"{queue}.dead")}
+    named = {"node": {""}, "rollout": {rollout.name}, "broker": brokers, "queue": queues}
+    assert [] == unbounded_of(text, **named)
 
     # what was seen in another state says nothing of this one
     records.change(rollout.record(), Change("ann", "wait", phase=Phase.PAUSED))
@@ -125,96 +129,3 @@ def _is_served(address: str) -> bool:
             return True
     except URLError:
         return False
-
-
-NOW_MINUTES = 65
-#: From the beginning, for the last five minutes, and since this minute, as promtool's tests write samples.
-ALWAYS, LATELY, JUST = "1x90", "_x60 1x30", "_x65 1x20"
-UP, CHANGED = (
-    "repot_rollout_controller_up{rollout='friday'}",
-    "repot_rollout_changed_timestamp_seconds{rollout='friday'}",
-)
-NOT_UP = {ALWAYS: "0x90", LATELY: "1x59 0x30", JUST: "1x64 0x20"}
-OVER = (Phase.DONE, Phase.ABORTED)
-EMPTYING = (Phase.DRAIN, Phase.ABORT)
-
-
-def in_phase(phase: str, since: str = ALWAYS) -> dict[str, str]:
-    """Series of a rollout."""
-    return {f"repot_rollout_phase{{rollout='friday', phase='{phase}'}}": since}
-
-
-#: Alert -> series that raise it, and such that do not.
-CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
-    "RolloutWaitsForPerson": (
-        [in_phase("paused", LATELY)],
-        [in_phase("paused", JUST), *(in_phase(one) for one in Phase if one is not Phase.PAUSED)],
-    ),
-    "RolloutAborted": (
-        [in_phase("abort", JUST), in_phase("aborted", JUST)],
-        [in_phase(one) for one in Phase if one not in (Phase.ABORT, Phase.ABORTED)],
-    ),
-    "RolloutWithoutController": (
-        [in_phase(one) | {UP: NOT_UP[LATELY]} for one in Phase if one not in OVER],
-        [
-            *(in_phase(one) | {UP: NOT_UP[ALWAYS]} for one in OVER),
-            *(in_phase(one) | {UP: ALWAYS} for one in Phase),
-            in_phase("canary") | {UP: NOT_UP[JUST]},
-        ],
-    ),
-    "RolloutStandsStill": (
-        [in_phase(one) | {CHANGED: "0x90"} for one in EMPTYING],
-        [
-            *(in_phase(one) | {CHANGED: "0x90"} for one in Phase if one not in EMPTYING),
-            # it began to become empty 55 minutes ago
-            *(in_phase(one) | {CHANGED: f"{(NOW_MINUTES - 55) * 60}x90"} for one in EMPTYING),
-        ],
-    ),
-}
-
-
-def _expected(alert: str) -> dict[str, Any]:
-    """Return the alert as promtool expects it."""
-    groups = yaml.safe_load(ALERTS.read_text())["groups"]
-    rule = next(one for group in groups for one in group["rules"] if one.get("alert") == alert)
-    filled = {
-        "{{ $labels.rollout }}": "friday",
-        "{{ $externalLabels.repot_docs }}": "https://docs.example",
-        "{{ $value | humanizeDuration }}": "1h 5m 0s",
-    }
-    annotations = {}
-    for name, text in rule["annotations"].items():
-        annotations[name] = reduce(lambda said, one: said.replace(*one), filled.items(), text)
-    return {"exp_labels": {"rollout": "friday", **rule["labels"]}, "exp_annotations": annotations}
-
-
-@pytest.mark.parametrize("alert", CASES)
-def test_an_alert_is_raised_once_for_a_rollout_and_else_silent(alert: str, tmp_path: Path) -> None:
-    shutil.copy(ALERTS, tmp_path / "alerts.yml")
-    raising, quiet = CASES[alert]
-    cases = [*((one, [_expected(alert)]) for one in raising), *((one, []) for one in quiet)]
-    test = {
-        "rule_files": ["alerts.yml"],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "name": str(series),
-                "interval": "1m",
-                "external_labels": {"repot_docs": "https://docs.example"},
-                "input_series": [
-                    # every sidecar has the same
-                    {"series": f"{name[:-1]}, node='{node}'}}", "values": values}
-                    for name, values in series.items()
-                    for node in ("w1", "w2")
-                ],
-                "alert_rule_test": [{"eval_time": f"{NOW_MINUTES}m", "alertname": alert, "exp_alerts": expected}],
-            }
-            for series, expected in cases
-        ],
-    }
-    path = tmp_path / "test.yml"
-    path.write_text(yaml.safe_dump(test))
-    promtool = shutil.which("promtool")
-    assert promtool, "install it: scripts/setup prometheus"
-    ended = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
-    assert 0 == ended.returncode, ended.stdout + ended.stderr

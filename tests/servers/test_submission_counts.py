@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from repot.config import Role
 from repot.errors import InvalidIdempotencyKey, PayloadMismatch, ScopeConflict, SubmissionFailed
@@ -15,6 +15,7 @@ from repot.submission import Jobs
 from repot.submission.submission_metrics import count_submissions
 from repot.testbed import free_port
 from repot.worker.configure import configure
+from support.metric_labels import unbounded_of
 from support.shop import Shop
 
 if TYPE_CHECKING:
@@ -47,3 +48,4 @@ def test_each_submission_is_counted_once_by_what_became_of_it(redis: Server, tmp
     names = ("accepted", "repeated", "refused", "mismatched", "invalid", "failed")
     found = [registry.get_sample_value("repot_submissions_total", labels | {"outcome": name}) for name in names]
     assert [1, 2, 2, 1, 1, 1] == found
+    assert [] == unbounded_of(generate_latest(registry).decode(), task={"jobs.render"}, scope={"project"})

@@ -211,6 +211,49 @@ def test_log_lines_are_json_with_the_ids_of_the_trace(redis: Server, traces: Tra
     assert {"timestamp", "level", "logger"} <= told.keys()
 
 
+def test_lines_of_the_main_process_have_the_ids_of_the_sender(pair: Servers, traces: Traces, tmp_path: Path) -> None:
+    """What a delivery has met beside its run: received, its process lost, refused, dead-lettered."""
+    with opened(pair, tmp_path, log_format="json") as shop:
+        worker = shop.start(1)
+        sent = {
+            "charge": send(shop, "charge", "o"),
+            "dying": send(shop, "dying", "p", str(tmp_path / "marker")),
+            "decline": send(shop, "decline", "q"),
+            "made_up": send(shop, "made_up", "r"),
+        }
+
+        def lines() -> list[dict[str, Any]]:
+            found = (json.loads(line) for line in worker.log_tail(400).splitlines() if line.startswith("{"))
+            return [one for one in found if one["process"] == worker.pid]
+
+        def about(name: str, text: str) -> list[dict[str, Any]]:
+            named = (sent[name], f"support.guarded_app.{name}")
+            return [one for one in lines() if text in one["message"] and any(word in str(one) for word in named)]
+
+        expected = {
+            ("charge", " received"),
+            ("dying", " received"),
+            ("dying", "WorkerLostError"),
+            ("decline", " is a dead letter in "),
+            ("made_up", "unregistered task"),
+            ("made_up", " is a dead letter in "),
+        }
+        wait_until(lambda: all(about(*one) for one in expected), within_s=60, what="all is logged")
+        wait_until(lambda: shop.effects("p"), within_s=60, what="the killed one runs again")
+        told = {(name, text): about(name, text) for name, text in expected}
+    spans = {one.attributes["messaging.message.id"]: one for one in named(traces.here, "send")}
+    for (name, text), found in told.items():
+        span = spans[sent[name]]
+        assert {span.trace} == {f"0x{one.get('trace_id')}" for one in found}, (name, text)
+        # a message whose process was lost is sent again, in a span of its own
+        assert span.id == f"0x{found[0]['span_id']}", (name, text)
+    assert {sent["charge"]} == {one["task_id"] for one in told["charge", " received"]}
+    # and nothing else has
+    assert {} == {
+        one["message"]: one["trace_id"] for one in lines() if " ready." in one["message"] and "trace_id" in one
+    }
+
+
 def test_without_a_provider_messages_are_as_before(redis: Server, tmp_path: Path) -> None:
     shop = Shop(redis, redis, tmp_path, app=_APP)
     shop.client.send_task("support.guarded_app.charge", ("o",), task_id=str(uuid4()))

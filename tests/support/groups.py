@@ -48,7 +48,12 @@ FILES = {
         "servers/test_inflight*.py",
         "servers/test_old_*.py",
     ),
-    "rollouts": ("servers/test_rollout*.py", "servers/test_routing.py", "servers/test_dashboard.py"),
+    "rollouts": (
+        "servers/test_rollout*.py",
+        "servers/test_routing.py",
+        "servers/test_dashboard.py",
+        "servers/test_alerts.py",
+    ),
     "effects": (
         *(f"servers/test_{name}*.py" for name in ("guard", "lease", "store_", "transaction", "database")),
         *(f"servers/test_{name}*.py" for name in ("job_", "submission", "outbox")),
@@ -60,7 +65,10 @@ FILES = {
             f"servers/test_{name}.py"
             for name in ("dead_letters", "deliveries", "dlq_queues", "embedded_worker", "expiries", "partial_results")
         ),
-        *(f"servers/test_{name}.py" for name in ("mixed_fleets", "prefetch", "releases", "requeue_orphans", "tracing")),
+        *(
+            f"servers/test_{name}.py"
+            for name in ("metric_labels", "mixed_fleets", "prefetch", "releases", "requeue_orphans", "tracing")
+        ),
         *(f"servers/test_{name}.py" for name in ("forked_producers", "waiting_messages", "worker")),
     ),
     "brokers": (

@@ -79,14 +79,13 @@ class Traces:
 
     @property
     def metrics(self) -> set[str]:
-        """The names of the metrics that workers have exported, each with its values of `error.type` and the like."""
-        return {
-            metric["name"]
-            for one in self._read("metrics")
-            for resource in one["resource_metrics"]
-            for scope in resource["scope_metrics"]
-            for metric in scope["metrics"]
-        }
+        """The names of the metrics that workers have exported."""
+        return {name for name, _ in self.points}
+
+    @property
+    def points(self) -> list[tuple[str, dict[str, Any]]]:
+        """The series that workers have exported: a metric's name, and the labels."""
+        return [point for one in self._read("metrics") for point in points_of(one)]
 
     def await_there(self, number: int, task_id: str) -> list[Span]:
         """Wait until so many spans of workers say that they are about a task."""
@@ -100,6 +99,17 @@ class Traces:
     def _read(self, kind: str) -> list[Any]:
         lines = self.file.read_text().splitlines() if self.file.exists() else []
         return [one["content"] for one in map(json.loads, lines) if one["kind"] == kind]
+
+
+def points_of(exported: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the series of one export as a JSON document of the SDK's: a metric's name, and the labels."""
+    return [
+        (metric["name"], point["attributes"])
+        for resource in exported["resource_metrics"]
+        for scope in resource["scope_metrics"]
+        for metric in scope["metrics"]
+        for point in metric["data"]["data_points"]
+    ]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft4Validator
 
 from repot.brokers.message import Message
 from repot.chaos.instruments.journal import DELIVERED, EFFECT, ENDED, FAILED, PARKED, SENDING, SENT, STARTED, Journal
+from repot.chaos.report import files
 from repot.chaos.report.load_report import LoadReport, as_json, sums_text
 from repot.chaos.report.result import CHILD, LOAD, TaskResult, Window
 from repot.chaos.runner import load_planning
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from repot.brokers.browse import Decide
 
 WORKERS = ("target", "control")
+SARIF_SCHEMA = Path(__file__).parent / "doctor" / "sarif-schema-2.1.0.json"
 
 
 @dataclass
@@ -304,6 +308,67 @@ def report(history: History, *windows: Window, **given: Any) -> LoadReport:
         command="repot chaos load",
     )  # fmt: skip
     return replace(found, **given)
+
+
+def mixed() -> LoadReport:
+    """Return a report of two tasks, of which `shop.mail` went wrong, with a password in an address."""
+    history = History()
+    for task, end in (("a", "SUCCESS"), ("b", ""), ("c", "")):
+        history.send(task)
+        history.deliver(task, task)
+        history.run(task, task, end)
+    made = report(history, Window("the worker is killed", 0.04, 0.06), untested="redis://u:pl4nted@h")
+    named = tuple(
+        replace(one, name="shop.charge" if one.history.task == "a" else "shop.mail", reason="amqp://u:pl4nted@h")
+        for one in made.task_results
+    )
+    return replace(
+        made, task_results=named, places={"shop.mail": ("shop/tasks.py", 7), "shop.charge": ("shop/tasks.py", 3)}
+    )
+
+
+def test_junit_has_a_case_for_each_task_and_a_failure_for_what_went_wrong() -> None:
+    text = files.LOAD_FORMS["junit"](mixed())
+    assert "pl4nted" not in text
+    (suite,) = ET.fromstring(text.encode())  # noqa: S314 - our own
+    cases = {one.get("name"): one.find("failure") for one in suite.iter("testcase")}
+    assert ("2", "1") == (suite.get("tests"), suite.get("failures"))
+    assert cases["shop.charge"] is None
+    failure = cases["shop.mail"]
+    assert failure is not None
+    assert "2 lost of 2" == failure.get("message")
+    assert "met the worker is killed, 0.0 s to 0.1 s" in str(failure.text)
+    assert str(failure.text).endswith("run it again: repot chaos load")
+    assert "0 of 0" not in text
+
+
+def test_sarif_has_what_went_wrong_at_the_line_of_the_task() -> None:
+    text = files.LOAD_FORMS["sarif"](mixed())
+    assert "pl4nted" not in text
+    log = json.loads(text)
+    Draft4Validator(json.loads(SARIF_SCHEMA.read_text())).validate(log)
+    (run,) = log["runs"]
+    (found,) = run["results"]
+    assert "load-lost" == found["ruleId"] == run["tool"]["driver"]["rules"][found["ruleIndex"]]["id"]
+    (location,) = found["locations"]
+    assert 7 == location["physicalLocation"]["region"]["startLine"]
+    assert found["message"]["text"].startswith("shop.mail: 2 of 2 are lost. lost: shop.mail b, sent at")
+
+
+def test_the_forms_of_a_load_in_which_nothing_went_wrong_or_nothing_has_a_line() -> None:
+    assert {"junit", "sarif"} == {*files.LOAD_FORMS}
+    for made in (replace(mixed(), places={}), replace(mixed(), task_results=())):
+        log = json.loads(files.LOAD_FORMS["sarif"](made))
+        Draft4Validator(json.loads(SARIF_SCHEMA.read_text())).validate(log)
+        assert [] == log["runs"][0]["results"]
+    (suite,) = ET.fromstring(files.LOAD_FORMS["junit"](replace(mixed(), task_results=())).encode())  # noqa: S314
+    assert ("0", "0") == (suite.get("tests"), suite.get("failures"))
+
+
+def test_every_bad_verdict_has_a_rule() -> None:
+    log = json.loads(files.LOAD_FORMS["sarif"](mixed()))
+    rules = {one["id"].removeprefix("load-").replace("-", " ") for one in log["runs"][0]["tool"]["driver"]["rules"]}
+    assert {verdict.value for verdict in Verdict if verdict.is_bad} == rules
 
 
 def test_the_report_has_sums_and_the_faults_that_each_bad_task_met() -> None:

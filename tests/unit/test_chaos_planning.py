@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from repot.chaos import faults
 from repot.chaos.instruments.failpoints import Phase
 from repot.chaos.report.result import Cell, CellVerdict, WorkerOutcome
 from repot.chaos.runner import planning
+from repot.chaos.runner.application import has_guarded_tasks
 from repot.chaos.runner.target_task import Target
 from repot.chaos.runner.verdict import Verdict
 from repot.chaos.scenarios.catalogue import SCENARIOS, declared
@@ -20,6 +22,7 @@ from repot.chaos.scenarios.profiles import PROFILES, from_environment, from_file
 from repot.chaos.scenarios.scenario import Needs
 from repot.config.broker_kinds import BrokerKind
 from repot.errors import ConfigInvalid
+from repot.idempotency import IdempotentTask
 
 
 @pytest.mark.parametrize(
@@ -280,11 +283,54 @@ def test_arguments_are_given_by_place_or_by_name(
     assert (args, kwargs) == (found.args, found.kwargs)
 
 
-def test_a_users_task_is_not_compared_with_the_table_and_runs_with_the_guard() -> None:
+@pytest.mark.parametrize(
+    ("is_guarded", "given", "guards"),
+    [
+        (True, None, [True]),
+        (True, (False, True), [False, True]),
+        # nothing is guarded there, whatever is asked for
+        (False, None, [False]),
+        (False, (True,), [False]),
+        (False, (False, True), [False]),
+    ],
+    ids=str,
+)
+def test_a_users_task_runs_with_the_guard_that_its_application_has(
+    is_guarded: bool, given: tuple[bool, ...] | None, guards: list[bool]
+) -> None:
+    found = planning.target(planning.Options("repot.worker.app", "repot.run"))
+    assert found.application
+    target = replace(found, application=replace(found.application, is_guarded=is_guarded))
+    plan = planning.plan(names=("link-down",), profiles=("redis-hardened",), guards=given, target=target)
+    assert guards == [case.guard for case in plan.cases]
+
+
+def test_an_application_is_guarded_if_a_task_of_its_own_is() -> None:
+    guarded, plain = IdempotentTask(), object()
+    cases: tuple[tuple[dict[str, object], bool], ...] = (
+        ({"shop.mail": plain}, False),
+        ({"shop.mail": plain, "repot.guarded_under_test": guarded, "celery.chord": plain}, False),
+        ({"shop.mail": plain, "shop.charge": guarded}, True),
+    )
+    for tasks, expected in cases:
+        assert expected == has_guarded_tasks(SimpleNamespace(tasks=tasks))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_without_repot_is_an_applications_own_settings(name: str) -> None:
+    """Of repot's own task these are Celery's defaults."""
+    profile = PROFILES[name]
+    shown = profile.title_for("shop:app")
+    assert profile.title == profile.title_for("")
+    is_kept = name.partition("-")[2] in ("stock", "late")
+    assert is_kept == ("your application's own settings" in shown)
+    assert not is_kept or "defaults" not in shown
+
+
+def test_a_users_task_is_not_compared_with_the_table() -> None:
     target = planning.target(planning.Options("repot.worker.app", "repot.run"))
     plan = planning.plan(names=("link-down",), profiles=("redis-hardened",), target=target)
     assert not plan.judged
-    assert [True] == [case.guard for case in plan.cases]
     assert "--app repot.worker.app --task repot.run --args '[]'" in plan.cases[0].command(plan.seed, plan.options)
 
 

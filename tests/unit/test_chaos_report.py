@@ -196,6 +196,20 @@ def test_the_page_is_self_contained() -> None:
     assert not re.search("https?:", text)
 
 
+@pytest.mark.parametrize(
+    ("app", "guards"), [("shop:app shop.charge", (False,)), ("shop:app shop.charge", (True,)), ("", (False,))]
+)
+def test_the_page_of_an_application_that_guards_nothing_says_nothing_of_the_guard(
+    app: str, guards: tuple[bool, ...]
+) -> None:
+    made = campaign()
+    some = tuple(one for one in made.results if one.cell.guard in guards)
+    text = files.as_html(replace(made, app=app, results=some, unmeasured=()))
+    explained = "<dt>guarded</dt>" in text
+    assert explained == (not app or True in guards)
+    assert explained != ("<dt>plain</dt>" in text)
+
+
 def test_logged_text_is_escaped_on_the_page() -> None:
     """The page has only its own script, and expands no template in a log."""
     text = files.as_html(campaign())

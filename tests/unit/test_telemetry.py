@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from repot.telemetry.json_lines import JsonFormatter, use_json
 from repot.telemetry.messages import Destination, sending_many
-from repot.telemetry.provider import current_ids, flush, telemetry
+from repot.telemetry.provider import context_of_sender, current_ids, flush, telemetry
 
 _LISTS = """
 import sys
@@ -50,6 +50,54 @@ def test_the_api_alone_does_nothing() -> None:
     flush()
     with sending_many("move", Destination("redis", "orders"), [{}]):
         assert {} == current_ids()
+
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("headers", "trace_id"),
+    [
+        ({"traceparent": PARENT}, "0af7651916cd43dd8448eb211c80319c"),
+        ({"traceparent": "00-zz-1-1"}, None),
+        ({"traceparent": 7, "tracestate": b"\xff"}, None),
+        ({"baggage": "=;,=" * 50}, None),
+        ({}, None),
+        (None, None),
+        (["traceparent", PARENT], None),
+    ],
+    ids=str,
+)
+def test_a_delivery_is_handled_in_the_context_of_its_sender(
+    headers: object, trace_id: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with context_of_sender(headers):
+        # nothing without a provider
+        assert {} == current_ids()
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider())
+    with context_of_sender(headers):
+        assert trace_id == current_ids().get("trace_id")
+    assert {} == current_ids()
+
+
+def test_a_propagator_that_raises_stops_no_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    def extract(*_: object, **__: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider())
+    monkeypatch.setattr(propagate, "extract", extract)
+    with context_of_sender({"traceparent": PARENT}):
+        assert {} == current_ids()
+
+
+def test_a_line_of_celerys_names_the_task_that_it_is_about() -> None:
+    told = {"id": "b04cdc22", "name": "shop.charge", "args": "()"}
+    record = logging.getLogger("celery").makeRecord(
+        "celery", logging.INFO, "f", 1, "Task received", (), None, extra={"data": told}
+    )
+    line = json.loads(JsonFormatter().format(record))
+    assert {"task_id": "b04cdc22", "task_name": "shop.charge"}.items() <= line.items()
+    assert "data" not in line
 
 
 def test_a_record_is_a_line_of_json_with_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

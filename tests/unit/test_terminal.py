@@ -6,7 +6,7 @@ import io
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -16,11 +16,18 @@ from hypothesis import strategies as st
 
 import repot
 from repot.chaos.report.explanation import Statement
+from repot.chaos.runner.case import Case
+from repot.chaos.scenarios.catalogue import SCENARIOS
+from repot.chaos.scenarios.profiles import PROFILES
 from repot.cli.columns import print_table
 from repot.cli.demo import _paragraphs
 from repot.cli.main import main
-from repot.cli.output import PROSE_WIDTH
+from repot.cli.output import PROSE_WIDTH, echo_line
+from repot.cli.rollout import _status_lines
+from repot.cli.tables import CampaignProgress
+from repot.config.terminal import wants_color
 from repot.sanitize import fitted
+from support.rollout_states import aborted, before_data, done, paused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +145,97 @@ def test_a_terminal_has_no_escapes_when_told(
     assert "\x1b" not in out.getvalue()
 
 
+#: With several runs of a case and a step that is longer than a line.
+STEPS = (
+    (Case(SCENARIOS["killed-running"], PROFILES["redis-hardened"], guard=True, number=10), "steps " * 40),
+    (Case(SCENARIOS["no-fault"], PROFILES["redis-stock"], guard=False), "starting two workers"),
+)
+_CURSOR = re.compile(r"\x1b\[\??\d*[A-Zhl]|\r")
+
+
+def shown_progress(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, color: bool | None) -> str:
+    """What a run prints about cases that take some time; `color` is that of `--color`."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    with click.Context(main) as context:
+        context.color = wants_color() if color is None else color
+        with CampaignProgress(len(STEPS)) as progress:
+            for case, text in STEPS:
+                progress.step(case, text.strip())
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("color", "variables", "has_colors"),
+    [(None, {}, True), (False, {}, False), (None, {"NO_COLOR": "1"}, False), (True, {"NO_COLOR": "1"}, True)],
+    ids=str,
+)
+def test_the_table_of_a_run_moves_with_and_without_colours(
+    color: bool | None,
+    variables: dict[str, str],
+    has_colors: bool,
+    width: int,
+    terminal: Callable[[int], Terminal],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal(width)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    text = shown_progress(Terminal(), monkeypatch, color)
+    assert has_colors == bool(_ESCAPE.search(text))
+    assert _CURSOR.search(text)
+    # the last picture: a line for each case, whole names, and the count
+    lines = _CURSOR.sub("", _ESCAPE.sub("", text)).rstrip().splitlines()[-len(STEPS) - 1 :]
+    for (case, _), line in zip(STEPS, lines, strict=False):
+        assert re.match(rf"   \.\.\.    {case.name} +\w", line), lines
+    assert "0 of 2 done" in lines[-1]
+    assert [] == [line for line in lines if len(line) > width]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_a_line_of_progress_is_broken_between_words_on_a_terminal(
+    stream: type[io.StringIO],
+    width: int,
+    terminal: Callable[[int], Terminal],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal(width)
+    monkeypatch.setattr(sys, "stderr", out := stream())
+    product = "word " * 50
+    with CampaignProgress(1, addresses=True) as progress:
+        progress.serves(product.strip(), "7", "URL", "redis://127.0.0.1/0")
+    lines = [
+        line
+        for line in re.split(r"[\r\n]", _CURSOR.sub("\r", _ESCAPE.sub("", out.getvalue())))
+        if re.search("word|URL", line)
+    ]
+    assert f"{product}7: URL=redis://127.0.0.1/0".split() == " ".join(lines).split()[2:]
+    is_broken = stream is Terminal
+    assert is_broken == (len(lines) > 1)
+    assert all(len(line) <= width for line in lines if is_broken)
+
+
+@pytest.mark.parametrize(
+    ("stream", "variables"),
+    [(Terminal, {"TERM": "dumb"}), (io.StringIO, {}), (io.StringIO, {"TERM": "dumb"})],
+    ids=["dumb", "pipe", "dumb pipe"],
+)
+def test_what_has_no_cursor_gets_a_line_for_each_step(
+    stream: type[io.StringIO],
+    variables: dict[str, str],
+    terminal: Callable[[int], Terminal],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal(80)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    text = shown_progress(stream(), monkeypatch, color=None)
+    assert "\x1b" not in text
+    lines = re.split(r"\n(?=  )(?! {5})", text.rstrip())
+    assert [f"{case.name}: {step}".split() for case, step in STEPS] == [line.split()[2:] for line in lines]
+
+
 def test_lines_in_a_pipe_do_not_depend_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     found = set()
     for width in WIDTHS:
@@ -155,6 +253,25 @@ def test_the_demo_wraps_its_statements(width: int, terminal: Callable[[int], Ter
     assert f"+ {text.strip()}".split() == shown.split()
     longest = max(map(len, shown.splitlines()))
     assert min(width, PROSE_WIDTH) - 12 < longest <= min(width, PROSE_WIDTH)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("state", [before_data, paused, aborted, done])
+def test_the_status_of_a_rollout_fits_and_its_queues_are_told_apart(
+    state: Callable[[], tuple[dict[str, Any], object]], width: int, terminal: Callable[[int], Terminal]
+) -> None:
+    out, (shown, _) = terminal(width), state()
+    printed = list(_status_lines(shown))
+    for line in printed:
+        echo_line(line)
+    text = out.getvalue()
+    assert " ".join(printed).split() == text.split()
+    assert [] == [line for line in text.splitlines() if len(line) > width and len(line.split()) > 1]
+    assert "\x1b" not in text
+    assert all(
+        any(line.startswith(f"{side}: orders: ") and "; reports: " in line for line in printed)
+        for side in ("source", "target")
+    )
 
 
 def test_a_table_that_is_too_wide_has_a_block_for_each_row(terminal: Callable[[int], Terminal]) -> None:

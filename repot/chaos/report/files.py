@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from repot.chaos.report import load_junit, load_sarif
 from repot.chaos.report.html_report import as_html
 from repot.chaos.report.junit import as_junit
 from repot.chaos.report.markdown import as_markdown
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from repot.chaos.report.load_report import LoadReport
     from repot.chaos.report.matrix import CellSummary
 
 #: What `--junit FILE` and its like write.
@@ -31,7 +33,24 @@ FORMS: dict[str, Callable[[Campaign], str]] = {
     "markdown": as_markdown,
 }
 
-__all__ = ["FORMS", "as_html", "as_json", "as_junit", "as_markdown", "as_sarif", "read", "require_writable", "write"]
+#: The same of `repot chaos load`.
+LOAD_FORMS: dict[str, Callable[[LoadReport], str]] = {
+    "junit": load_junit.as_junit,
+    "sarif": load_sarif.as_sarif,
+}
+
+__all__ = [
+    "FORMS",
+    "LOAD_FORMS",
+    "as_html",
+    "as_json",
+    "as_junit",
+    "as_markdown",
+    "as_sarif",
+    "read",
+    "require_writable",
+    "write",
+]
 
 #: How many problems of a file an error lists; the others usually follow from them.
 _MAX_PROBLEMS = 3

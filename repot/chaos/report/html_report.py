@@ -46,6 +46,8 @@ def as_html(campaign: Campaign, explanation: Explanation | None = None) -> str:
             named=lambda result: zip(names(result.task_results), result.task_results, strict=True),
             in_full=_in_full,
             took=_duration(shown.took_s),
+            # of an application that guards nothing each cell is plain
+            guarded=not shown.app or any(column.guard for column in table.columns),
         )
     )
 

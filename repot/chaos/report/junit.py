@@ -9,6 +9,8 @@ from repot.chaos.report.timeline import names
 from repot.sanitize import sanitize_report
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from junitparser import TestCase, TestSuite
 
     from repot.chaos.report.result import About, Campaign, Result, Unmeasured
@@ -19,13 +21,18 @@ _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>'
 
 def as_junit(campaign: Campaign) -> str:
     """Return a suite for each scenario and a case for each run; an unexpected verdict is a failure."""
-    from junitparser import JUnitXml
-
     shown = sanitize_report(campaign)
     table = matrix(shown)
-    found = JUnitXml("repot chaos")
-    for row in table.rows:
-        found.add_testsuite(_suite(row, table.row(row), shown))
+    return document("repot chaos", [_suite(row, table.row(row), shown) for row in table.rows])
+
+
+def document(name: str, suites: Sequence[TestSuite]) -> str:
+    """Return the text of a file with these suites."""
+    from junitparser import JUnitXml
+
+    found = JUnitXml(name)
+    for suite in suites:
+        found.add_testsuite(suite)
     found.update_statistics()
     text: bytes = found.tostring()
     return f"{_DECLARATION}\n{text.decode()}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from repot.chaos.report.result import CHILD, LOAD, STRANGER
@@ -38,6 +38,8 @@ class LoadReport:
         untested: what was not tested on the application's settings; empty for nothing.
         command: the command that runs it again.
         ledger: the command that printed the application's effects; empty if only runs were counted.
+        places: where the functions of the application's tasks begin, by their names: file, below the directory of the
+            load, and line.
     """
 
     app: str
@@ -62,6 +64,7 @@ class LoadReport:
     untested: str
     command: str
     ledger: str = ""
+    places: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
     def measure(self) -> str:
@@ -140,6 +143,16 @@ def _spans(one: TaskResult) -> Iterator[tuple[float, float | None]]:
         yield delivery.at, runs[0].ended if runs else None
     if not history.deliveries:
         yield one.sent_at, None
+
+
+def described(report: LoadReport, one: TaskResult) -> str:
+    """Return a task, its verdict, and the faults that it met, as one line."""
+    met = "; ".join(f"{window.what}, {window.begun:.1f} s to {window.ended:.1f} s" for window in report.met(one))
+    reason = f", {one.reason}" if one.reason else ""
+    name = one.name or one.role
+    return (
+        f"{one.verdict.value}: {name} {one.history.task}, sent at {one.sent_at:.1f} s{reason}; met {met or 'no fault'}"
+    )
 
 
 def sums_text(sums: Mapping[Verdict, int]) -> str:

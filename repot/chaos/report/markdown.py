@@ -31,6 +31,12 @@ def as_markdown(campaign: Campaign) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def verdicts_and_conclusions(campaign: Campaign) -> str:
+    """Return the table and what follows from it, without headings of a page of its own: for a page that has others."""
+    shown = sanitize_report(campaign)
+    return "\n\n".join(("\n".join(_table(matrix(shown))), *_sentences(shown)))
+
+
 _KEY = "**Bold**: not acceptable. ≠: not the expected verdict. n/a: not applicable. Blank: not run."
 
 
@@ -65,14 +71,18 @@ def _text(summary: CellSummary) -> str:
 
 
 def _conclusions(campaign: Campaign) -> Iterator[str]:
+    yield from _sentences(campaign)
+    if missing := limits(campaign):
+        yield missing
+
+
+def _sentences(campaign: Campaign) -> Iterator[str]:
     kind = None
     for one in conclusions(campaign):
         if one.kind is not kind:
             kind = one.kind
             yield f"## {kind.value}"
         yield _escaped(one.text)
-    if missing := limits(campaign):
-        yield missing
 
 
 def _line(cells: Iterable[str]) -> str:

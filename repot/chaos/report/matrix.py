@@ -50,7 +50,7 @@ _SYMBOLS = {
 _MEANINGS = {
     CellStatus.GOOD: "completed, {effects}",
     CellStatus.NOTE: "nothing lost or duplicated, but not completed: refused, parked, postponed, or a worker exited",
-    CellStatus.BAD: "lost, duplicated, left behind, unexpected, or a worker that hangs",
+    CellStatus.BAD: "lost, failed, duplicated, left behind, unexpected, or a worker that hangs",
     CellStatus.FAILED: "no verdict: the experiment itself failed",
     CellStatus.INAPPLICABLE: "not applicable",
     CellStatus.UNMEASURED: "not run",

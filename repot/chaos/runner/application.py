@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -13,7 +14,9 @@ from celery.exceptions import QueueNotFound
 from repot.chaos.faults.context import PREFORK
 from repot.config.urls import REDIS_SCHEMES
 from repot.errors import ConfigInvalid
-from repot.upstream.collector import is_own
+from repot.idempotency import IdempotentTask
+from repot.upstream.collector import is_own, place_of
+from repot.worker.app_loader import load_app
 from repot.worker.configure import applied_entries
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ class Application:
         pool: of its workers.
         backend: whether the application states a result backend, and whether an experiment can use it.
         replaced: what the experiment has in the place of the application's, each in a few words.
+        is_guarded: whether one of its tasks has repot's guard at least; `--guard` changes nothing for others.
     """
 
     queues: tuple[str, ...] = ()
@@ -73,6 +77,7 @@ class Application:
     pool: str = PREFORK
     backend: tuple[bool, bool] = (False, False)
     replaced: tuple[str, ...] = ()
+    is_guarded: bool = True
 
     def keeps_backend(self, *, stated: bool) -> bool:
         """Return whether results are stored where the application stores them; else in a private Redis.
@@ -104,7 +109,13 @@ def inspect(
     require_consumed(task, queue, consumed)
     backend = bool(app.conf.result_backend), _is_usable_backend(app)
     replaced = tuple(_replaced(app, pool, keeps=backend[1]))
-    return Application(consumed, queue, options, _pool(pool or app.conf.worker_pool), backend, replaced)
+    kind = _pool(pool or app.conf.worker_pool)
+    return Application(consumed, queue, options, kind, backend, replaced, has_guarded_tasks(app))
+
+
+def has_guarded_tasks(app: Celery) -> bool:
+    """Return whether one of an application's own tasks has repot's guard."""
+    return any(isinstance(one, IdempotentTask) for name, one in app.tasks.items() if not name.startswith(OTHER_TASKS))
 
 
 def sending(app: Celery, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -203,3 +214,14 @@ def _route(app: Celery, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
     given = {name: getattr(task, name, None) for name in _SENDING}
     found: dict[str, Any] = app.amqp.router.route(given, task.name, args, dict(kwargs), task_type=task)
     return found
+
+
+def places_of(app: str) -> dict[str, tuple[str, int]]:
+    """Return where each task of an application begins, where that is below the current directory."""
+    found = {name: place_of(task) for name, task in load_app(app).tasks.items()}
+    root = Path.cwd()
+    return {
+        name: (str(Path(file).relative_to(root)), line)
+        for name, (file, line) in found.items()
+        if file and Path(file).is_relative_to(root) and not name.startswith(OTHER_TASKS)
+    }

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from repot.chaos.report.result import About, Campaign, Result, Unmeasured
-from repot.chaos.runner.application import OTHER_TASKS
+from repot.chaos.runner.application import places_of
 from repot.chaos.runner.broker_pool import BrokerPool
 from repot.chaos.runner.case import Case, Testbed
 from repot.chaos.runner.experiment import perform
@@ -31,9 +31,7 @@ from repot.masking import masked
 from repot.testbed import redis_server, toxiproxy_server
 from repot.testbed.process import ReapedDirectory
 from repot.testbed.servers import BROKER_VARIABLE, TOXIPROXY_VARIABLE
-from repot.upstream.collector import place_of
 from repot.waiting import stop_on_signal
-from repot.worker.app_loader import load_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -121,7 +119,7 @@ def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
             for one in _in_order({case.scenario.name: case.scenario for case in plan.cases}, SCENARIOS)
         ),
         profiles=tuple(
-            About(one.name, one.title, "")
+            About(one.name, one.title_for(plan.target.app), "")
             for one in _in_order({case.profile.name: case.profile for case in plan.cases}, PROFILES)
         ),
         results=tuple(sorted(found.results, key=lambda one: order[one.cell.run(one.number)])),
@@ -129,19 +127,8 @@ def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
         interrupted=found.stop.is_set(),
         app=plan.target.name,
         probe=str(masked(plan.target.probe.name)) if plan.target.probe else "",
-        places=_places(plan.target.app) if plan.target.app else {},
+        places=places_of(plan.target.app) if plan.target.app else {},
     )
-
-
-def _places(app: str) -> dict[str, tuple[str, int]]:
-    """Return where each task of an application begins, where that is below the current directory."""
-    found = {name: place_of(task) for name, task in load_app(app).tasks.items()}
-    root = Path.cwd()
-    return {
-        name: (str(Path(file).relative_to(root)), line)
-        for name, (file, line) in found.items()
-        if file and Path(file).is_relative_to(root) and not name.startswith(OTHER_TASKS)
-    }
 
 
 def _in_order(used: Mapping[str, T], known: Iterable[str]) -> list[T]:

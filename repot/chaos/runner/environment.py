@@ -139,7 +139,7 @@ class RunEnvironment:
             **({} if testbed.target.app else {"queue_names": (self.queue, self.idle)}),
             **times,
             dead_letter_queue="{queue}-dead",
-            guard=self.case.guard,
+            guard=self._guards,
             journal=self.journal.path,
             status_dir=self.directory / "status",
         )
@@ -270,13 +270,18 @@ class RunEnvironment:
 
         return WorkerProcess(name, start, lambda: len(list(self.observer.events_of(READY, name))), self.testbed.stop)
 
+    @property
+    def _guards(self) -> bool:
+        """Return whether guards are on; beside an application without any, the experiment's own tasks are guarded."""
+        return self.case.guard or not self.testbed.target.is_guarded
+
     # sending
 
     def send(self, role: str, client: Celery | None = None) -> str:
         """Send a companion task; return its id."""
         sent = self._add_sent(role)
         (client or self.client).send_task(
-            companion(self.case.profile, guard=self.case.guard), (0,), task_id=sent.task, queue=self.queue
+            companion(self.case.profile, guard=self._guards), (0,), task_id=sent.task, queue=self.queue
         )
         return sent.task
 

@@ -19,7 +19,7 @@ from repot.chaos.faults.context import PREFORK
 from repot.chaos.instruments.journal import DELIVERED, STARTED
 from repot.chaos.report.load_report import LoadReport
 from repot.chaos.report.result import CHILD, LOAD, STRANGER, Notice, Window, untested
-from repot.chaos.runner.application import OTHER_TASKS
+from repot.chaos.runner.application import OTHER_TASKS, places_of
 from repot.chaos.runner.environment import NOT_SENT, RunEnvironment
 from repot.chaos.runner.evaluate import results_of
 from repot.chaos.runner.observer import Sent
@@ -172,7 +172,7 @@ class _LoadRun:
             inapplicable=self.inapplicable,
             notices=tuple(replace(one, at=one.at - origin) for one in self.notices),
             left=left, untested=untested(testbed.target.replaced, environment.shown_times()),
-            command=self.load.command, ledger=str(masked(self.load.ledger)),
+            command=self.load.command, ledger=str(masked(self.load.ledger)), places=places_of(testbed.target.app),
         )  # fmt: skip
 
     def _ledger(self) -> Counter[str]:

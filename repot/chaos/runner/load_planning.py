@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from repot.chaos.runner import planning
-from repot.chaos.runner.application import inspect, queues_of, require_consumed, sending
+from repot.chaos.runner.application import has_guarded_tasks, inspect, queues_of, require_consumed, sending
 from repot.chaos.runner.campaign import CaseRunner, Plan
 from repot.chaos.runner.case import Case
 from repot.chaos.runner.load import Dispatch, Load, perform_load
@@ -99,7 +99,7 @@ def load_plan(given: LoadOptions) -> LoadPlan:
         dispatches, given.rate, given.for_s, faults, bool(given.faults), given.every_s, given.processes,
         given.ledger, _command(given, profile),
     )  # fmt: skip
-    case = Case(load.scenario, profile, given.guard)
+    case = Case(load.scenario, profile, given.guard and has_guarded_tasks(app))
     return LoadPlan(load, Plan((case,), given.seed, target, dict(brokers), judged=False))
 
 

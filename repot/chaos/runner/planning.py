@@ -83,8 +83,7 @@ def plan(
         raise ConfigInvalid(message, hint="Name such a scenario, as killed-running, or NAME@running.")
     if brokers:
         scenarios = harmless(scenarios, names)
-    wanted = tuple(guards) if guards is not None else ((True,) if target.app else (False, True))
-    found = cases(scenarios, chosen, wanted, repeat)
+    found = cases(scenarios, chosen, _guards(target, guards), repeat)
     judged = not target.app
     if judged and not profiles and not mine:
         found = tuple(case for case in found if (case.profile.name, case.guard) in _known_cells(case))
@@ -95,6 +94,15 @@ def plan(
         raise ConfigInvalid(message, hint="`repot chaos list` names scenarios and profiles.")
     options = _options(target, own_profiles, brokers.values())
     return Plan(found, seed=seed, target=target, external=dict(brokers), judged=judged, options=options)
+
+
+def _guards(target: Target, given: Sequence[bool] | None) -> tuple[bool, ...]:
+    """Return with and without which guards cells run: an application that has none is always plain."""
+    if not target.is_guarded:
+        return (False,)
+    if given is not None:
+        return tuple(given)
+    return (True,) if target.app else (False, True)
 
 
 def _is_smoke(case: Case) -> bool:

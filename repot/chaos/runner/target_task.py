@@ -77,6 +77,11 @@ class Target:
         return self.application.replaced if self.application else ()
 
     @property
+    def is_guarded(self) -> bool:
+        """Return whether a guard has something to guard: repot's own task, or an application with guarded ones."""
+        return self.application is None or self.application.is_guarded
+
+    @property
     def runs_alone(self) -> bool:
         """Return whether one cell at a time may run: a probe counts the effects of all, a reset removes them."""
         return bool(self.probe or self.reset)

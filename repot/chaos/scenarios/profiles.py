@@ -49,6 +49,7 @@ class Profile:
         broker: the scheme of its address, `redis` or `amqp`.
         settings: repot's settings in addition to its defaults and the scaled times; None for Celery without repot.
         celery: Celery's own settings, if `settings` is None.
+        of_app: the title in reports of a user's application that keeps its own settings; empty for `title`.
         in_transaction: the lease store is a database (SQLite, in a file of the experiment), and the guarded task
             commits its effect there together with its outcome.
     """
@@ -59,6 +60,11 @@ class Profile:
     settings: Mapping[str, Any] | None = None
     celery: Mapping[str, Any] = field(default_factory=dict)
     in_transaction: bool = False
+    of_app: str = ""
+
+    def title_for(self, app: str) -> str:
+        """Return the title in reports of a user's application, or without one."""
+        return self.of_app if app and self.of_app else self.title
 
     def reserves(self, *, guard: bool) -> int:
         """Return how many messages a worker with one process reserves beside the one that it runs.
@@ -115,8 +121,19 @@ _REDIS, _RABBITMQ = BrokerKind.REDIS, BrokerKind.RABBITMQ
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("redis-stock", _REDIS, "Redis, Celery's defaults: early acks, no timeouts"),
-        Profile("redis-late", _REDIS, "Redis, Celery's defaults with late acks, as tutorials advise", celery=_LATE),
+        Profile(
+            "redis-stock",
+            _REDIS,
+            "Redis, Celery's defaults: early acks, no timeouts",
+            of_app="Redis, your application's own settings",
+        ),
+        Profile(
+            "redis-late",
+            _REDIS,
+            "Redis, Celery's defaults with late acks, as tutorials advise",
+            celery=_LATE,
+            of_app="Redis, your application's own settings with late acks",
+        ),
         Profile("redis-hardened", _REDIS, "Redis, repot's settings", settings={}),
         Profile(
             "redis-brpop",
@@ -131,8 +148,19 @@ PROFILES = {
             settings={},
             in_transaction=True,
         ),
-        Profile("amqp-stock", _RABBITMQ, "RabbitMQ, Celery's defaults: early acks, no confirms"),
-        Profile("amqp-late", _RABBITMQ, "RabbitMQ, Celery's defaults with late acks", celery=_LATE),
+        Profile(
+            "amqp-stock",
+            _RABBITMQ,
+            "RabbitMQ, Celery's defaults: early acks, no confirms",
+            of_app="RabbitMQ, your application's own settings",
+        ),
+        Profile(
+            "amqp-late",
+            _RABBITMQ,
+            "RabbitMQ, Celery's defaults with late acks",
+            celery=_LATE,
+            of_app="RabbitMQ, your application's own settings with late acks",
+        ),
         Profile(
             "amqp-reject",
             _RABBITMQ,
@@ -249,6 +277,7 @@ def _made(name: str, written: _Written, path: Path) -> Profile:
     found = replace(
         base, name=name, title=written.title or f"{base.title}, changed", settings=settings,
         celery={**base.celery, **written.celery},
+        of_app=written.title or (f"{base.of_app}, changed" if base.of_app else ""),
     )  # fmt: skip
     try:
         found.worker_settings(broker_url=f"{base.kind.scheme}://localhost")
