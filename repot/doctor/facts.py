@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known, release_of
 from repot.config.capabilities import FAILOVER_OPTIONS, Capabilities, all_transport_options, capabilities_of
+from repot.config.delays import LEVELS
 from repot.config.redis import ATOMIC_CLAIM, DEFAULT_CLAIM_LEASE_S
 from repot.doctor.durations import seconds
 from repot.errors import FactUnknown
@@ -212,6 +213,7 @@ class Facts:
         bounds: the user's own statements.
         store: the lease store; None if no setting of repot's names one.
         keeps_failures: whether repot lets its workers write a dead letter for a task that failed for good.
+        delay_levels: with how many queues RabbitMQ delays tasks (`WORKER_DELAY_LEVELS`).
         library_tasks: tasks of installed libraries, which are not judged.
     """
 
@@ -241,6 +243,7 @@ class Facts:
     broker_queues: DeploymentQueues | Unknown | None = None
     store: StoreFacts | Unknown | None = None
     keeps_failures: bool = False
+    delay_levels: int = len(LEVELS)
     is_configured: bool = False
     python: str = ""
     #: Rights that the lease store's user lacks; None if no task needs a store, or without `--live`.

@@ -77,6 +77,7 @@ _STEPS = (
     "repot.worker.queue_limit:QueueLimitStep",
     "repot.worker.expiry_watch:ExpiryStep",
     "repot.worker.moved_messages:MovedMessagesStep",
+    "repot.worker.long_delays:LongDelayStep",
     "repot.worker.prefetch:PrefetchStep",
     "repot.worker.claims:ClaimStep",
     "repot.worker.partial_results:PartialResultsStep",

@@ -1758,6 +1758,14 @@ CASES = [
         "and has 1",
         "existing",
     ),
+    Case(
+        "RPT806",
+        # WORKER_DELAY_LEVELS
+        lambda: replace(on_rabbitmq(live=rabbit_says(queue_limit=16)), delay_levels=12),
+        lambda: replace(on_rabbitmq(live=rabbit_says(queue_limit=17)), delay_levels=12),
+        "the deployment needs 17 (1 of tasks, 1 for dead letters, 12 for delays",
+        "fewer levels",
+    ),
     # the store of leases
     Case(
         "RPT126",
