@@ -73,7 +73,9 @@ class TaskFacts:
         keyed_by_arguments: equal arguments make two calls the same work, IdempotentTask's default.
         guarded: its class is an IdempotentTask.
         unguarded: the task has a policy, but its class is not an IdempotentTask.
-        batch: of celery-batches: how many messages make a full batch; 0 for any other task.
+        batch: of celery-batches: how many messages make a full batch; 0 for any other task. Such a task has no time
+            limit: the library hands none to the pool.
+        batch_interval_s: how long a message waits for its batch to be full.
         runs_later: why a call does not run the body: "async def", a generator; empty if it does.
         first_line: of its function or class; `last_line` also.
     """
@@ -100,6 +102,7 @@ class TaskFacts:
     unguarded: bool = False
     guarded: bool = False
     batch: int = 0
+    batch_interval_s: float = 0.0
     runs_later: str = ""
     calls: tuple[Call, ...] = ()
     location: Location | None = None
@@ -472,7 +475,7 @@ class Facts:
     def run_s(self, task: TaskFacts) -> float | None:
         """Return the longest run time of a task: its hard limit or the user's statement; None if unbounded."""
         limit = self.limit_s(task)
-        if limit and not self.limits_are_ignored():
+        if limit and not task.batch and not self.limits_are_ignored():
             return limit
         return self.bounds.longest_run_s
 
@@ -543,6 +546,7 @@ class Facts:
         run, wait = self.run_s(task), self.wait_s
         if run is None or wait is None:
             return None
+        wait += task.batch_interval_s
         return wait + run if task.acks_late else wait
 
     def delays_natively(self, queue: str = "") -> bool:
