@@ -227,7 +227,31 @@ def queue_order_stays(facts: Facts) -> Iterator[Finding]:
     if not _changes_broker(facts) or strategy in (None, _IN_TURN) or len(facts.queues) == 1:
         return
     if name not in facts.broker_options:
-        yield Finding(f"is {strategy!r}, and {facts.kind.name} does not read it", f"broker_transport_options.{name}")
+        yield Finding(f"is {strategy!r}, and {facts.kind.name} does not read it", _option_key(name))
+
+
+@rule(
+    "RPT610",
+    "Names of queues lose their prefix",
+    WARNING,
+    fix="""
+    rabbitmqctl add_vhost stage  # a virtual host for each prefix, which the path of the address names
+    app.conf.broker_url = 'amqp://user:password@host:5672/stage'
+    """,
+    evidence="kombu/transport/redis.py: GlobalKeyPrefixMixin",
+)
+def prefix_stays(facts: Facts) -> Iterator[Finding]:
+    """`global_keyprefix` keeps deployments apart that share one Redis. RabbitMQ knows no prefix.
+
+    On one virtual host their queues are one, and the workers of each run the tasks of all.
+    """
+    name = "global_keyprefix"
+    if _changes_broker(facts) and facts.option(name) and name not in facts.broker_options:
+        yield Finding(f"is {facts.option(name)!r}, and {facts.kind.name} does not read it", _option_key(name))
+
+
+def _option_key(name: str) -> str:
+    return f"broker_transport_options.{name}"
 
 
 @rule(

@@ -1576,6 +1576,20 @@ CASES = [
             ("at home", "priority", lambda: in_order("priority", "a", "b")),
         )
     ),
+    *(
+        Case(
+            "RPT610",
+            lambda: facts(amqp_options(global_keyprefix="stage:"), moved_from=BrokerKind.REDIS),
+            clean,
+            "is 'stage:', and RabbitMQ does not read it",
+            name,
+        )
+        for name, clean in (
+            ("none", to_rabbitmq),
+            ("empty", lambda: facts(amqp_options(global_keyprefix=""), moved_from=BrokerKind.REDIS)),
+            ("at home", lambda: facts(redis_options(global_keyprefix="stage:"))),
+        )
+    ),
     Case(
         "RPT608",
         to_rabbitmq,
