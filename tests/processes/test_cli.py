@@ -59,7 +59,7 @@ def test_config_show_of_an_application(tmp_path: Path, option: str) -> None:
     """Named as for Celery's own command, or by the variable; a typing error is no repot of its own."""
     (tmp_path / "shop.py").write_text(CONFIGURED)
     for name, code in (("shop", 0), ("shpo", 6)):
-        given, named = ([], {option: name}) if option.isupper() else ([option, name], {})
+        given, named = ([], {option: name}) if option == "WORKER_APP" else ([option, name], {})
         found = repot_process("config", "show", "--json", *given, PYTHONPATH=str(tmp_path), **named)
         assert code == found.returncode, found.stderr
     (tmp_path / "shop.py").rename(tmp_path / "shpo.py")
