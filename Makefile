@@ -7,7 +7,7 @@ BIN := .venv/bin
 CAMPAIGN := PYTHONPATH=tests $(BIN)/python -m campaign
 
 .NOTPARALLEL:
-.PHONY: help demo rollout-demo examples test campaign groups check setup venv brokers lint types contract unit mutants conformance lock docs site pictures clean
+.PHONY: help demo rollout-demo examples test campaign groups check setup venv brokers lint types contract unit mutants conformance audit lock docs site pictures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -59,6 +59,12 @@ mutants: setup ## Plant defects one at a time in a copy, and name those that no 
 conformance: setup ## Celery's own integration tests with and without repot, on both brokers (half an hour)
 	@scripts/celery_tests
 	PYTHONPATH=tests $(BIN)/python -m conformance
+
+# not those of the oldest allowed versions and of earlier releases of Celery, which are to be what they are
+AUDITED := requirements.txt requirements-build.txt requirements-database.txt requirements-dev.txt requirements-flower.txt
+
+audit: ## Known vulnerabilities of the pinned packages; asks the package index for each (needs pipx)
+	pipx run --spec pip-audit==2.10.1 pip-audit --require-hashes --disable-pip $(AUDITED:%=-r %)
 
 lock: ## Resolve the requirements files again
 	scripts/lock

@@ -204,8 +204,10 @@ def from_kombu(delivered: KombuMessage) -> Message:
     return Message(body, delivered.content_type, delivered.content_encoding, headers, properties)
 
 
-def publish(channel: Any, message: Message, queue: str) -> None:  # noqa: ANN401 - kombu's StdChannel
+def publish(channel: Any, message: Message, queue: str, exchange: str = "") -> None:  # noqa: ANN401 - kombu's StdChannel
     """Send one message to a queue by its name, over an open channel of any of kombu's transports.
+
+    With an exchange `queue` is the routing key.
 
     kombu's own producer would serialise a body without a content type. On RabbitMQ the connection needs
     `confirm_publish`: then this returns when the broker has the message. Do not publish again on a channel that raised:
@@ -225,7 +227,7 @@ def publish(channel: Any, message: Message, queue: str) -> None:  # noqa: ANN401
         properties,
     )
     try:
-        channel.basic_publish(prepared, exchange="", routing_key=queue, mandatory=True)
+        channel.basic_publish(prepared, exchange=exchange, routing_key=queue, mandatory=True)
     except MessageNacked as error:
         why = f"the queue {queue!r} takes no more messages"
         raise Unroutable(why, hint="Its policy or its arguments limit its length.") from error

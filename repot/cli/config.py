@@ -16,10 +16,13 @@ def config() -> None:
 
 
 @config.command()
+@click.option(
+    "--app", "-A", metavar="APP", help="Application, as for `celery -A`.  [default: WORKER_APP, else repot's own]"
+)
 @click.option("--all", "everything", is_flag=True, help="Include settings that have Celery's default.")
 @click.option("--json", "as_json", is_flag=True, help="Print all settings as JSON.")
-def show(*, everything: bool, as_json: bool) -> None:
-    """Show the effective Celery configuration of WORKER_APP and the origin of each value.
+def show(*, app: str | None, everything: bool, as_json: bool) -> None:
+    """Show the effective Celery configuration of an application and the origin of each value.
 
     Passwords are masked. WORKER_* and HEALTHCHECK_* variables that are not settings of
     repot are listed on standard error, as is what the installed releases cannot do.
@@ -31,7 +34,8 @@ def show(*, everything: bool, as_json: bool) -> None:
     from repot.worker.effective_config import CELERY_DEFAULT, effective_config
 
     settings = load()
-    found = list(effective_config(load_app(settings.app)))
+    name = app or settings.app
+    found = list(effective_config(load_app(name)))
     missing = [f"{one.gives}: off, needs {one.needs}" for one in off()]
     for line in missing:
         echo(line, err=True)
@@ -40,7 +44,7 @@ def show(*, everything: bool, as_json: bool) -> None:
     if as_json:
         # the value of a secret setting is masked, and not its origin
         lines = {line.key: masked({"value": line.masked_value, "origin": line.origin}) for line in found}
-        echo_json({"app": settings.app, "settings": lines, "off": missing}, is_masked=True)
+        echo_json({"app": name, "settings": lines, "off": missing}, is_masked=True)
         return
     shown = [line for line in found if everything or line.origin != CELERY_DEFAULT]
     print_table(

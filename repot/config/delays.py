@@ -28,15 +28,14 @@ if TYPE_CHECKING:
 
     from kombu import Queue
 
+    from repot.config.settings import WorkerSettings
+
 log = get_logger(__name__)
 
-#: The exchange to which delayed messages are sent.
+#: The exchange to which delayed messages are sent where all levels exist.
 ENTRY = level_name(LAST_LEVEL)
 #: The exchange from which they leave.
 EXIT = delay_queues.EXIT
-#: The longest delay in seconds, some eight years.
-LONGEST_S = 2**BITS - 1
-
 #: The last word of repot's keys: no `#.<routing key>` that kombu binds for another queue ends with it.
 _LAST = "repot-delayed"
 #: RabbitMQ's limit of a routing key.
@@ -45,12 +44,30 @@ _KEY_BYTES = 255
 _DELAYED = re.compile(rf"(?:[01]\.){{{BITS}}}([^.]+)\.{_LAST}")
 
 
-def delayed_key(queue: str, seconds: int) -> str:
-    """Return the routing key with which a message sent to `ENTRY` reaches `queue` after this many seconds, at least 1.
+def entry(levels: int = BITS) -> str:
+    """Return the exchange to which delayed messages are sent where so many levels exist, the lowest ones.
 
-    Empty if the queue's name is too long.
+    A key has the same 28 words whatever the number: those of missing levels are 0.
     """
-    key = delay_queues.delayed_key(min(seconds, LONGEST_S), _words(queue))
+    return level_name(levels - 1)
+
+
+def longest_s(levels: int = BITS) -> int:
+    """Return the longest delay in seconds: of all levels some eight years."""
+    return int(2**levels - 1)
+
+
+def levels_of(settings: WorkerSettings | None) -> int:
+    """Return how many levels an application uses: all without repot's settings."""
+    return BITS if settings is None else settings.delay_levels
+
+
+def delayed_key(queue: str, seconds: int, levels: int = BITS) -> str:
+    """Return the routing key with which a message sent to the entry reaches `queue` after `seconds`, at least 1.
+
+    After the longest delay of these levels if that is shorter. Empty if the queue's name is too long.
+    """
+    key = native_key(_words(queue), seconds, levels)
     return key if len(key) <= _KEY_BYTES else ""
 
 
@@ -59,9 +76,9 @@ def delayed_pattern(queue: str) -> str:
     return f"{'*.' * BITS}{_words(queue)}"
 
 
-def native_key(key: str, seconds: int) -> str:
-    """Return kombu's key for the same delay, for queues that kombu binds to the exit."""
-    return delay_queues.delayed_key(min(seconds, LONGEST_S), key)
+def native_key(key: str, seconds: int, levels: int = BITS) -> str:
+    """Return kombu's key for the same delay, for queues that kombu binds to the exit; `key` may have one already."""
+    return delay_queues.delayed_key(min(seconds, longest_s(levels)), key)
 
 
 def queue_of(key: str) -> str:
@@ -102,9 +119,10 @@ def bind(connection: Any, queue: Queue, native: Collection[str] = ()) -> None:  
         delay_queues.bind_by_exchange(connection, queue)
 
 
-def queues_needed(queues: Collection[Any], *, delays: bool) -> dict[str, int]:
+def queues_needed(queues: Collection[Any], *, levels: int) -> dict[str, int]:
     """Return how many queues RabbitMQ has to hold for a deployment with one worker, and of which kind each is.
 
+    `levels` is 0 for a deployment that RabbitMQ delays nothing for.
     `queues` have names, and arguments that may name a dead-letter queue. A worker's own are those of its commands, of
     the events that it listens to, and of the replies that it waits for at its start.
     """
@@ -112,7 +130,7 @@ def queues_needed(queues: Collection[Any], *, delays: bool) -> dict[str, int]:
     return {
         "of tasks": len({queue.name for queue in queues}),
         "for dead letters": len(dead - {queue.name for queue in queues}),
-        "for delays": len(LEVELS) if delays else 0,
+        "for delays": levels,
         "of the worker's own": OF_A_WORKER,
     }
 
@@ -130,14 +148,16 @@ class DelayExit(Declarable):
     """The exit of the delays for existing queues: the sender binds them, and no message waits for a worker.
 
     Missing delay queues are declared. `name` is the queue or exchange that receives the messages, `kind` the
-    `x-queue-type` of the delay queues. `native` is the queues' exchange if kombu binds it; it must exist.
+    `x-queue-type` of the delay queues, and `levels` their number. `native` is the queues' exchange if kombu binds it;
+    it must exist.
     """
 
     name: str
     queues: Collection[Queue]
     native: str
     kind: str
-    attrs = (("name", None), ("queues", None), ("native", None), ("kind", None))
+    levels: int
+    attrs = (("name", None), ("queues", None), ("native", None), ("kind", None), ("levels", None))
 
     def identity(self) -> str:
         """Return the identity of an exit."""
@@ -154,8 +174,11 @@ class DelayExit(Declarable):
         try:
             with channel.connection.channel() as own:
                 own.exchange_declare(EXIT, "", passive=True)
+                # others may use fewer levels, or have met a limit of queues: what an exchange without its queue gets
+                # is lost
+                own.queue_declare(entry(self.levels), passive=True)
         except amqp.NotFound:
-            delay_queues.declare(channel.connection, self.kind)
+            delay_queues.declare(channel.connection, self.kind, self.levels)
         except amqp.AccessRefused as error:
             # RabbitMQ 4.3 requires a right even for a passive declaration
             log.debug("the workers have to bind the delays' exit: %s", error)
@@ -172,3 +195,21 @@ class DelayExit(Declarable):
 def can_hold(connection: Any) -> bool:  # noqa: ANN401 - kombu's Connection
     """Return whether the broker of a connection can hold a message until it is due: RabbitMQ can."""
     return bool(connection.transport.driver_type == "amqp")
+
+
+def levels_on(connection: Any) -> int:  # noqa: ANN401 - py-amqp's
+    """Return how many levels a virtual host has, counted from the shortest delay; all if it has none, or does not say.
+
+    Who brings messages to another deployment does not know its settings.
+    """
+    for levels in range(BITS, 0, -1):
+        try:
+            # the broker closes the channel on an error
+            with connection.channel() as own:
+                own.queue_declare(entry(levels), passive=True)
+        except amqp.NotFound:
+            continue
+        except amqp.AccessRefused:
+            break
+        return levels
+    return BITS

@@ -194,6 +194,15 @@ class WorkerSettings(EnvironmentSettings):
         description="RabbitMQ: queue type. An existing queue keeps its type. Quorum queues delay ETA tasks in the "
         "broker, but do not work with --autoscale.",
     )
+    delay_levels: int = Field(
+        28,
+        ge=1,
+        le=28,
+        description="RabbitMQ: number of queues for delayed tasks of quorum queues; Celery declares 28. With n of them "
+        "RabbitMQ delays a task for at most 2^n - 1 seconds at a time: 17 min with 10, 68 min with 12, 12 days with "
+        "20; a worker sends a task that is not due then into the delay again. For a virtual host whose queues are "
+        "limited. The same value for senders and workers.",
+    )
     dead_letter_queue: str = Field(
         "{queue}.dead",
         description="Dead-letter queue for messages that failed for good, were rejected, cannot be read or were "

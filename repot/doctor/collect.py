@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from repot.brokers import inspect
 from repot.brokers.facts import Unknown
 from repot.config import BrokerUrl, ExplicitSettings, explain, load
+from repot.config.delays import LEVELS
 from repot.config.endpoints import Endpoint, endpoints
 from repot.doctor import static_analysis
 from repot.doctor.deployment import read_deployment
@@ -72,12 +73,14 @@ class OwnFacts:
         delayed: the queues whose messages RabbitMQ delays for it.
         store: its lease store.
         keeps_failures: whether its workers write a dead letter for a task that failed for good.
+        delay_levels: with how many queues RabbitMQ delays tasks for it.
     """
 
     origins: Mapping[str, str] = field(default_factory=dict)
     delayed: Mapping[str, bool] = field(default_factory=dict)
     store: StoreFacts | Unknown | None = None
     keeps_failures: bool = False
+    delay_levels: int = len(LEVELS)
 
 
 def collect_facts(request: DoctorRequest, config: DoctorConfig) -> Facts:
@@ -253,7 +256,7 @@ def _own_facts(app: Celery) -> OwnFacts:
     theirs = (APPLICATION, CELERY_DEFAULT)
     origins = {one.key: one.origin for one in effective_config(app) if one.origin not in theirs}
     keeps_failures = settings.dead_letter_failures and bool(settings.dead_letter_queue)
-    return OwnFacts(origins, delayed_by_repot(app), _store_of(settings), keeps_failures)
+    return OwnFacts(origins, delayed_by_repot(app), _store_of(settings), keeps_failures, settings.delay_levels)
 
 
 def facts_of(
@@ -303,6 +306,7 @@ def facts_of(
         source=found,
         store=own.store,
         keeps_failures=own.keeps_failures,
+        delay_levels=own.delay_levels,
         is_configured=is_configured,
     )
 

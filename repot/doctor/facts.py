@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known, release_of
 from repot.config.capabilities import FAILOVER_OPTIONS, Capabilities, all_transport_options, capabilities_of
+from repot.config.delays import LEVELS
 from repot.config.redis import ATOMIC_CLAIM, DEFAULT_CLAIM_LEASE_S
 from repot.doctor.durations import seconds
 from repot.errors import FactUnknown
@@ -72,7 +73,9 @@ class TaskFacts:
         keyed_by_arguments: equal arguments make two calls the same work, IdempotentTask's default.
         guarded: its class is an IdempotentTask.
         unguarded: the task has a policy, but its class is not an IdempotentTask.
-        batch: of celery-batches: how many messages make a full batch; 0 for any other task.
+        batch: of celery-batches: how many messages make a full batch; 0 for any other task. Such a task has no time
+            limit: the library hands none to the pool.
+        batch_interval_s: how long a message waits for its batch to be full.
         runs_later: why a call does not run the body: "async def", a generator; empty if it does.
         first_line: of its function or class; `last_line` also.
     """
@@ -99,6 +102,7 @@ class TaskFacts:
     unguarded: bool = False
     guarded: bool = False
     batch: int = 0
+    batch_interval_s: float = 0.0
     runs_later: str = ""
     calls: tuple[Call, ...] = ()
     location: Location | None = None
@@ -212,6 +216,7 @@ class Facts:
         bounds: the user's own statements.
         store: the lease store; None if no setting of repot's names one.
         keeps_failures: whether repot lets its workers write a dead letter for a task that failed for good.
+        delay_levels: with how many queues RabbitMQ delays tasks (`WORKER_DELAY_LEVELS`).
         library_tasks: tasks of installed libraries, which are not judged.
     """
 
@@ -241,6 +246,7 @@ class Facts:
     broker_queues: DeploymentQueues | Unknown | None = None
     store: StoreFacts | Unknown | None = None
     keeps_failures: bool = False
+    delay_levels: int = len(LEVELS)
     is_configured: bool = False
     python: str = ""
     #: Rights that the lease store's user lacks; None if no task needs a store, or without `--live`.
@@ -469,7 +475,7 @@ class Facts:
     def run_s(self, task: TaskFacts) -> float | None:
         """Return the longest run time of a task: its hard limit or the user's statement; None if unbounded."""
         limit = self.limit_s(task)
-        if limit and not self.limits_are_ignored():
+        if limit and not task.batch and not self.limits_are_ignored():
             return limit
         return self.bounds.longest_run_s
 
@@ -540,6 +546,7 @@ class Facts:
         run, wait = self.run_s(task), self.wait_s
         if run is None or wait is None:
             return None
+        wait += task.batch_interval_s
         return wait + run if task.acks_late else wait
 
     def delays_natively(self, queue: str = "") -> bool:

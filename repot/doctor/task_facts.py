@@ -79,6 +79,7 @@ def read_task(
         keyed_by_arguments=task["guarded"] and task["keyed_by"] != TASK_ID.name,
         guarded=task["guarded"],
         batch=int(task["batch"]) if task["batch"].isdecimal() else 0,
+        batch_interval_s=(_number(task["batch_interval"]) or 0.0) if task["batch"] else 0.0,
         unguarded=not task["guarded"] and task["has_policy"],
         runs_later=task["runs_later"],
         calls=calls,

@@ -23,6 +23,7 @@ from repot.errors import (
     SubmissionFailed,
 )
 from repot.idempotency.canonical import canonical
+from repot.idempotency.error_text import encodable_text
 from repot.idempotency.guard import guard_of
 from repot.logs import get_logger
 from repot.masking import masked
@@ -157,7 +158,8 @@ class Jobs:
             JobNotFound: this tenant has no such job, or its retention is over.
             StoreUnreachable: the lease store did not answer.
         """
-        found = self._store.get(_tenant(tenant), job)
+        # half of a surrogate pair, which no store takes for a name, is in no job's id
+        found = self._store.get(_tenant(tenant), job) if encodable_text(job) == job else None
         if found is None or found.task != self._task:
             raise _not_found(job)
         return found

@@ -383,6 +383,7 @@ def _task(app: Any, task: Any) -> Data:
         "keyed_by": getattr(key, "name", ""),
         # of celery-batches, which run what a worker has reserved
         "batch": str(getattr(task, "flush_every", "")) if "celery_batches" in map(_package, classes) else "",
+        "batch_interval": encode(getattr(task, "flush_interval", 0)),
         "runs_later": runs_later(task.run),
     }
 

@@ -91,28 +91,30 @@ def delayed_key(seconds: int, key: str) -> str:
     return f"{'.'.join(f'{seconds:0{BITS}b}')}.{_DELAYED.sub('', key, count=1)}"
 
 
-def _declare(connection: Any, queue_type: str) -> None:
+def _declare(connection: Any, queue_type: str, levels: int = BITS) -> None:
     channel = connection.channel()
-    for level in range(LAST_LEVEL, -1, -1):
+    # the shortest delay first: a level is of use, and found by a sender, once all below it are there
+    out = Exchange(EXIT, type="topic").bind(channel)
+    out.declare()
+    for level in range(levels):
         name, upper = level_name(level), "*." * (LAST_LEVEL - level)
         Exchange(name, type="topic").bind(channel).declare()
+        Exchange(_below(level), type="topic").bind(channel).bind_to(name, f"{upper}0.#")
         arguments = {
             "x-queue-type": queue_type,
             "x-overflow": "reject-publish",
             "x-message-ttl": 2**level * 1000,
-            "x-dead-letter-exchange": level_name(level - 1) if level else EXIT,
+            "x-dead-letter-exchange": _below(level),
         }
         if queue_type == "quorum":
             arguments["x-dead-letter-strategy"] = "at-least-once"
         queue = Queue(name, queue_arguments=arguments).bind(channel)
         queue.declare()
         queue.bind_to(name, f"{upper}1.#")
-    for level in range(LAST_LEVEL, 0, -1):
-        below = Exchange(level_name(level - 1), type="topic").bind(channel)
-        below.bind_to(level_name(level), f"{'*.' * (LAST_LEVEL - level)}0.#")
-    out = Exchange(EXIT, type="topic").bind(channel)
-    out.declare()
-    out.bind_to(level_name(0), f"{'*.' * LAST_LEVEL}0.#")
+
+
+def _below(level: int) -> str:
+    return level_name(level - 1) if level else EXIT
 
 
 def _bind_by_exchange(connection: Any, queue: Queue) -> None:
@@ -134,10 +136,17 @@ def queue_type(app: Celery) -> str:
     return str(app.conf.get("broker_native_delayed_delivery_queue_type") or "quorum")
 
 
-#: `declare(connection, queue_type)`: declare what delays; of kombu's or py-amqp's connection.
-declare: Callable[[Any, str], None] = (
-    _declare if _kombu is None else _kombu.declare_native_delayed_delivery_exchanges_and_queues
-)
+def declare(connection: Any, queue_type: str, levels: int = BITS) -> None:
+    """Declare what delays, of kombu's or py-amqp's connection.
+
+    With fewer than all levels the others do not exist, and what a sender gives to one of them fails.
+    """
+    if _kombu is None or levels < BITS:
+        _declare(connection, queue_type, levels)
+    else:
+        _kombu.declare_native_delayed_delivery_exchanges_and_queues(connection, queue_type)
+
+
 #: `bind_by_exchange(connection, queue)`: bind a queue to the exit by way of its exchange, unless that is a direct one.
 bind_by_exchange: Callable[[Any, Queue], None] = (
     _bind_by_exchange if _kombu is None else _kombu.bind_queue_to_native_delayed_delivery_exchange

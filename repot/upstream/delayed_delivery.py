@@ -35,30 +35,49 @@ POINTS = (
         contains=("self._bind_queues(c.app, connection)",),
         since="5.5",
     ),
+    Point(
+        "celery.worker.consumer.delayed_delivery:DelayedDelivery.start",
+        Failure.SILENT,
+        "A worker declares all 28 queues for delays, whatever WORKER_DELAY_LEVELS says.",
+        contains=("self._setup_delayed_delivery, args=(c, broker_url),",),
+        since="5.5",
+    ),
 )
 
 #: The step after which one that calls `bind_queues_by` is made.
 step_before: type[Any] = Tasks if _Celerys is None else _Celerys
 
 
-def bind_queues_by(bind: Callable[[Celery, Any], None], consumer: Any) -> Callable[[], None]:
-    """Let a worker's step `DelayedDelivery` bind queues by `bind(app, connection)`.
+def bind_queues_by(
+    bind: Callable[[Celery, Any], None], consumer: Any, levels: int = delay_queues.BITS
+) -> Callable[[], None]:
+    """Let a worker's step `DelayedDelivery` bind queues by `bind(app, connection)`, and declare so many levels.
 
     The step has been made, and not yet asked whether it is needed. Returns what to call when the worker has connected,
     which does the work of the step where Celery has none.
     """
-    if _Celerys is not None:
-        consumer.blueprint.steps[_Celerys.name]._bind_queues = bind
-        return lambda: None
+    app = consumer.app
+
+    def declare(connection: Any) -> None:
+        delay_queues.declare(connection, delay_queues.queue_type(app), levels)
+        bind(app, connection)
 
     def set_up() -> None:
-        app = consumer.app
         with app.connection_for_write() as connection:
             if connection.transport.driver_type == "amqp" and has_quorum_queue(app):
-                delay_queues.declare(connection, delay_queues.queue_type(app))
-                bind(app, connection)
+                declare(connection)
 
-    return set_up
+    def set_up_of_celerys(_consumer: Any, url: str) -> None:
+        with app.connection_for_write(url=url) as connection:
+            declare(connection)
+
+    if _Celerys is None:
+        return set_up
+    step = consumer.blueprint.steps[_Celerys.name]
+    step._bind_queues = bind
+    if levels < delay_queues.BITS:
+        step._setup_delayed_delivery = set_up_of_celerys
+    return lambda: None
 
 
 def on_set_up_error(consumer: Any, call: Callable[[BaseException], None]) -> None:

@@ -78,6 +78,7 @@ _STEPS = (
     "repot.worker.expiry_watch:ExpiryStep",
     "repot.worker.moved_messages:MovedMessagesStep",
     "repot.worker.delivery_context:DeliveryContextStep",
+    "repot.worker.long_delays:LongDelayStep",
     "repot.worker.prefetch:PrefetchStep",
     "repot.worker.claims:ClaimStep",
     "repot.worker.partial_results:PartialResultsStep",

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from amqp import NotFound
 from celery import bootsteps
 
-from repot.config.delays import bind
+from repot.config.delays import bind, levels_of
 from repot.config.queues import is_delayed, natively_delayed
 from repot.logs import get_logger
 from repot.upstream.delayed_delivery import bind_queues_by, step_before
+from repot.worker.configure import configured_with
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -28,7 +29,7 @@ class DelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, parent: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Patch Celery's step between its creation and its start."""
         super().__init__(parent, **options)
-        self._set_up = bind_queues_by(bind_queues, parent)
+        self._set_up = bind_queues_by(bind_queues, parent, levels_of(configured_with(parent.app)))
 
     def start(self, parent: Any) -> None:  # noqa: ANN401, ARG002 - celery's Consumer
         """Do the work of Celery's step, in a release without it."""

@@ -13,11 +13,12 @@ from typing import Any
 from celery import bootsteps
 from celery.exceptions import WorkerShutdown
 
-from repot.config.delays import OF_A_WORKER, queues_needed
+from repot.config.delays import OF_A_WORKER, levels_of, queues_needed
 from repot.config.queues import is_delayed
 from repot.logs import get_logger
 from repot.upstream.consumer_hooks import on_start_error
 from repot.upstream.delayed_delivery import on_set_up_error, step_before
+from repot.worker.configure import configured_with
 
 log = get_logger(__name__)
 
@@ -31,7 +32,8 @@ class QueueLimitStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Looks at what refuses the start of a worker."""
 
     name = "repot queue limit"
-    requires = (step_before,)
+    # that one may replace what this one listens to
+    requires = (step_before, "repot.worker.delayed_delivery:DelayStep")
 
     def __init__(self, parent: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Look at errors of every step, and of the one that swallows its own."""
@@ -54,11 +56,13 @@ def _end_at_limit(app: Any, error: BaseException) -> None:  # noqa: ANN401 - Cel
     if found is None:
         return
     queues = list(app.amqp.queues.consume_from.values())
-    needs = queues_needed(queues, delays=any(map(is_delayed, queues)))
+    levels = levels_of(configured_with(app)) if any(map(is_delayed, queues)) else 0
+    needs = queues_needed(queues, levels=levels)
     log.critical(
         "RabbitMQ has no room for the queue %r: %s. This deployment needs %d queues: %s, and %d for each further "
-        "worker. Raise the limit (%s, or the plan of a service), or set WORKER_QUEUE_TYPE=classic, with which workers "
-        "hold tasks with an ETA",
+        "worker. Raise the limit (%s, or the plan of a service), or set a lower WORKER_DELAY_LEVELS for senders and "
+        "workers (12 delay a task for 68 min at a time), or WORKER_QUEUE_TYPE=classic, with which workers hold tasks "
+        "with an ETA",
         found["queue"],
         found["limit"],
         sum(needs.values()),

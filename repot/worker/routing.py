@@ -125,18 +125,19 @@ class RoutedAMQP(HookedAMQP):
         name = str(getattr(exchange, "name", exchange) or "")
         if seconds < 1 or not key:
             return {}
-        queues, kind = list(self.queues.values()), delay_queues.queue_type(self.app)
+        queues, levels = list(self.queues.values()), delays.levels_of(state_of(self.app).settings)
+        held_by = {"kind": delay_queues.queue_type(self.app), "levels": levels}
         if not name:
             queue = self.queues.get(key)
-            held = delays.delayed_key(key, seconds) if queue is not None and is_delayed(queue) else ""
-            way_out = delays.DelayExit(name=key, queues=[queue], native="", kind=kind)
+            held = delays.delayed_key(key, seconds, levels) if queue is not None and is_delayed(queue) else ""
+            way_out = delays.DelayExit(name=key, queues=[queue], native="", **held_by)
         elif name == delays.EXIT or name in natively_delayed(queues):
-            held = delays.native_key(key, seconds)
+            held = delays.native_key(key, seconds, levels)
             bound = [one for one in queues if one.exchange and one.exchange.name == name]
-            way_out = delays.DelayExit(name=name, queues=bound, native=name, kind=kind)
+            way_out = delays.DelayExit(name=name, queues=bound, native=name, **held_by)
         else:
             return {}
-        return {"exchange": delays.ENTRY, "routing_key": held, "declare": [way_out]} if held else {}
+        return {"exchange": delays.entry(levels), "routing_key": held, "declare": [way_out]} if held else {}
 
     def wrap_sender(self, send: Callable[..., Any]) -> Callable[..., Any]:
         """Add a timestamp and the trace to each message, and let RabbitMQ delay messages with an ETA."""
@@ -167,14 +168,14 @@ class _Delaying:
 
     def publish(self, body: Any, **options: Any) -> Any:  # noqa: ANN401 - kombu's
         if delays.can_hold(self._producer.connection):
-            seconds = _seconds_until(self._eta, self._amqp.app)
+            seconds = seconds_until(self._eta, self._amqp.app)
             delayed = self._amqp.delayed(options.get("exchange"), options.get("routing_key") or "", seconds)
             if delayed:
                 options |= delayed | {"declare": [*(options.get("declare") or ()), *delayed["declare"]]}
         return self._producer.publish(body, **options)
 
 
-def _seconds_until(eta: str, app: Celery) -> int:
+def seconds_until(eta: str, app: Celery) -> int:
     """Return the whole seconds until an ETA, the unit of RabbitMQ's delays; 0 if past or unreadable."""
     try:
         at = maybe_make_aware(datetime.fromisoformat(eta), app.timezone)

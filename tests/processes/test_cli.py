@@ -54,6 +54,20 @@ repot.configure(app)
 """
 
 
+@pytest.mark.parametrize("option", ["-A", "--app", "WORKER_APP"])
+def test_config_show_of_an_application(tmp_path: Path, option: str) -> None:
+    """Named as for Celery's own command, or by the variable; a typing error is no repot of its own."""
+    (tmp_path / "shop.py").write_text(CONFIGURED)
+    for name, code in (("shop", 0), ("shpo", 6)):
+        given, named = ([], {option: name}) if option == "WORKER_APP" else ([option, name], {})
+        found = repot_process("config", "show", "--json", *given, PYTHONPATH=str(tmp_path), **named)
+        assert code == found.returncode, found.stderr
+    (tmp_path / "shop.py").rename(tmp_path / "shpo.py")
+    shown = json.loads(repot_process("config", "show", "--json", *given, PYTHONPATH=str(tmp_path), **named).stdout)
+    assert "shpo" == shown["app"]
+    assert "redis://localhost:1/0" == shown["settings"]["broker_url"]["value"]
+
+
 #: Celery keeps what a receiver of its signals raises to itself.
 LATER = """
 from celery import Celery

@@ -122,6 +122,22 @@ def test_when_nobody_looked_each_owner_gets_the_time_of_its_lease_first(place: P
     assert {tag} == place.in_hand()
 
 
+def test_what_is_in_the_future_of_a_clock_that_went_back_counts_as_of_now(place: Place) -> None:
+    tag, stock = place.claim(place.other, age_s=-7200), "a stock worker's"
+    place.client.zadd("unacked_index", {stock: place.now() + 7200})
+    for key in ("unacked_recovery", "unacked_recovery:since"):
+        place.client.set(key, place.now() + 7200, px=7200000)
+    assert 0 == place.own.recover(EVERY_S)
+    assert abs(place.age_s(tag)) < LEASE_S / 2
+    # its worker's clock, and not that of Redis, may be ahead
+    assert place.age_s(stock) < -7000
+    assert float(place.client.get("unacked_recovery:since")) <= place.now()
+    assert place.client.pttl("unacked_recovery") <= 1000 * EVERY_S
+    place.client.zrem("unacked_index", stock)
+    place.client.zadd("unacked_index", {tag: place.now() - LEASE_S})
+    assert 1 == place.recover(place.own)
+
+
 def test_what_went_back_does_not_begin_and_what_has_begun_does_not_go_back(place: Place) -> None:
     begun, withdrawn = place.claim(place.own, age_s=0), place.claim(place.own, age_s=0)
     with _held(place.own, begun), _held(place.own, withdrawn):

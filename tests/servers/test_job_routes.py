@@ -18,12 +18,13 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from jsonschema import Draft202012Validator
 from redis import Redis
 
-from repot.errors import NotJobOwner
+from repot.errors import JobNotFound, NotJobOwner
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.submission import Jobs, Status
 from repot.submission.router import job_router
 from repot.testbed import LOOPBACK, free_port, redis_server
 from repot.waiting import wait_until
+from support.leases import TimedDatabase
 from support.shop import Shop
 
 if TYPE_CHECKING:
@@ -297,6 +298,43 @@ def test_a_key_that_is_empty_too_long_and_a_limit_that_is_none_are_400(client: C
 def test_arguments_of_any_text_reach_the_task(client: Client, project: str) -> None:
     """Half a surrogate pair is valid JSON."""
     assert 202 == client.ask("POST", "/renders", b'{"project": "%s", "hold": "\\ud800"}' % project.encode()).status
+
+
+_NUL, _HALF = "a\0b", "\ud800"
+
+
+@pytest.mark.parametrize("store", ["redis", "postgresql"])
+def test_text_that_a_database_does_not_take_is_one_answer_on_each_store(
+    request: pytest.FixtureRequest, redis: Server, tmp_path: Path, store: str
+) -> None:
+    """NUL, and half of a surrogate pair. No store keeps arguments: they are the task's; a key is kept as its digest."""
+    url = request.getfixturevalue(store).url
+    shop = Shop(redis, redis, tmp_path, app="support.job_app", lease_store=url)
+    if store == "postgresql":
+        # makes the tables
+        TimedDatabase(url).store.close()
+    jobs = Jobs(shop.client, "jobs.render", scope="project")
+    with served(shop) as port:
+        client = Client(port)
+        refused = [client.submit(text) for text in (_NUL, _HALF)]
+        taken = [client.submit(str(uuid4()), hold=text) for text in (_NUL, _HALF)]
+        keyed = [client.submit("keyed", key) for key in ("k\x7f\xe9", "k\x7f\xe9")]
+        paths = [client.ask(*words) for words in (("GET", "/renders/a%00b"), ("POST", "/renders/a%00b/cancel"))]
+    assert [(400, PROBLEM)] * 2 == [(one.status, one.headers["content-type"]) for one in refused]
+    assert all("printable characters" in one.body["detail"] for one in refused)
+    assert [202] * 2 == [one.status for one in taken]
+    assert [202] * 2 == [one.status for one in keyed]
+    assert keyed[0].body["id"] == keyed[1].body["id"]
+    assert [(404, PROBLEM)] * 2 == [(one.status, one.headers["content-type"]) for one in paths]
+    for text in (_NUL, _HALF):
+        ids = {
+            jobs.submit({"project": f"{text!a}"}, tenant=text, owner=text, idempotency_key=text).job.id for _ in "ab"
+        }
+        assert 1 == len(ids)
+        for call in (jobs.get, jobs.cancel):
+            with pytest.raises(JobNotFound):
+                call(text)
+        assert Status.CANCELLED is jobs.cancel(ids.pop(), tenant=text, owner=text).job.status
 
 
 @pytest.mark.promise

@@ -311,15 +311,37 @@ def test_store_and_double_agree_whatever_is_done_to_them(request: pytest.Fixture
         drive(make)
 
 
-def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
+#: Seconds until a frozen node counts as away; a start of the node takes longer on a busy machine, and is waited for.
+_SOON = {"socket_timeout": 1, "socket_connect_timeout": 1}
+
+
+def _behind_sentinel(stack: ExitStack, redis: Server, directory: Path) -> tuple[TimedRedis, ReapedProcess]:
+    """Return a store, and the process of its Redis."""
     port = free_port()
-    configuration = tmp_path / "sentinel.conf"
+    configuration = directory / "sentinel.conf"
     configuration.write_text(
-        f"port {port}\nbind {LOOPBACK}\ndir {tmp_path}\nsentinel monitor shop {LOOPBACK} {redis.port} 1\n"
+        f"port {port}\nbind {LOOPBACK}\ndir {directory}\nsentinel monitor shop {LOOPBACK} {redis.port} 1\n"
     )
-    with _process(str(configuration), "--sentinel", directory=tmp_path) as sentinel:
-        timed = TimedRedis(f"sentinel://{LOOPBACK}:{port}/0", sentinel_master="shop")
-        _await_answer(timed, sentinel)
+    sentinel = stack.enter_context(_process(str(configuration), "--sentinel", directory=directory))
+    timed = TimedRedis(f"sentinel://{LOOPBACK}:{port}/0", sentinel_master="shop", **_SOON)
+    _await_answer(timed, sentinel)
+    return timed, redis.process
+
+
+def _on_cluster(stack: ExitStack, directory: Path) -> tuple[TimedRedis, ReapedProcess]:
+    """Return a store on a cluster of one node, and its process."""
+    port = free_port()
+    options = ["--port", str(port), "--bind", LOOPBACK, "--dir", str(directory), "--cluster-enabled", "yes"]
+    node = stack.enter_context(_process(*options, "--save", "", directory=directory))
+    timed = TimedRedis(f"redis+cluster://{LOOPBACK}:{port}", **_SOON)
+    _take_all_slots(port, node)
+    _await_answer(timed, node)
+    return timed, node
+
+
+def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        timed, _ = _behind_sentinel(stack, redis, tmp_path)
         who = lease_request("one")
         assert isinstance(timed.store.acquire(KEY, who), Acquired)
         assert FinishResult.OK is timed.store.finish(KEY.key, who.owner, DONE)
@@ -328,18 +350,37 @@ def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
 
 def test_on_a_cluster(tmp_path: Path) -> None:
     """Each script touches one record, whose name carries its hash tag."""
-    port = free_port()
-    options = ["--port", str(port), "--bind", LOOPBACK, "--dir", str(tmp_path), "--cluster-enabled", "yes"]
-    with _process(*options, "--save", "", directory=tmp_path) as node:
-        timed = TimedRedis(f"redis+cluster://{LOOPBACK}:{port}")
-        _take_all_slots(port, node)
-        _await_answer(timed, node)
+    with ExitStack() as stack:
+        timed, _ = _on_cluster(stack, tmp_path)
         for number in range(20):
             key, who = replace(KEY, key=f"{number:064}"), lease_request()
             assert isinstance(timed.store.acquire(key, who), Acquired)
             assert timed.store.renew(key.key, who)
             assert FinishResult.OK is timed.store.finish(key.key, who.owner, DONE)
         assert 20 == len(list(timed.store.records()))
+        timed.store.close()
+
+
+@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
+def test_a_node_that_is_frozen_is_away_and_forgets_nothing(redis: Server, tmp_path: Path, kind: str) -> None:
+    """Each call ends within its timeout; once the node is awake its owner renews, and finishes, what it had."""
+    who, other = lease_request("one"), lease_request("other")
+    with ExitStack() as stack:
+        timed, process = _on_cluster(stack, tmp_path) if kind == "cluster" else _behind_sentinel(stack, redis, tmp_path)
+        first = timed.store.acquire(KEY, who)
+        assert isinstance(first, Acquired)
+        with process.frozen():
+            for call in (
+                lambda: timed.store.acquire(KEY, other),
+                lambda: timed.store.renew(KEY.key, who),
+                lambda: timed.store.finish(KEY.key, who.owner, DONE),
+            ):
+                with pytest.raises(StoreUnreachable):
+                    call()
+        # what was sent to the frozen node may have been read since: an ending then says so, and is the same twice
+        assert FinishResult.OK is timed.store.finish(KEY.key, who.owner, DONE)
+        found = timed.store.acquire(KEY, other)
+        assert found == Done("one", '"first"')
         timed.store.close()
 
 

@@ -20,7 +20,7 @@ from celery.local import Proxy
 from kombu import Exchange, Queue
 
 import repot
-from repot.config import ExplicitSettings, delays
+from repot.config import ExplicitSettings, delays, load
 from repot.config.endpoints import endpoints
 from repot.errors import AppUnusable, ConfigInvalid
 from repot.upstream.sibling_app import sibling_of
@@ -195,6 +195,22 @@ def test_the_key_of_a_delay_names_its_queue(name: str) -> None:
     assert "101" == key.replace(".", "")[25:28]
     # as one word: a pattern for one name matches no other
     assert 30 == len(key.split("."))
+
+
+@pytest.mark.parametrize("levels", [1, 2, 12, 27, 28])
+@pytest.mark.parametrize("seconds", [1, 3, 4095, 4096, 2**28 - 1, 2**40])
+def test_a_delay_asks_for_no_level_that_is_missing(levels: int, seconds: int) -> None:
+    """The longest delay of those that exist, if it is shorter: the worker delays it again."""
+    stated = delays.delayed_key("other", seconds, levels).replace(".", "")[:28]
+    assert min(seconds, 2**levels - 1) == int(stated, 2)
+    assert f"celery_delayed_{levels - 1}" == delays.entry(levels)
+
+
+@pytest.mark.parametrize("levels", [0, 29])
+def test_there_are_between_one_and_28_levels(levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_DELAY_LEVELS", str(levels))
+    with pytest.raises(ConfigInvalid, match="WORKER_DELAY_LEVELS"):
+        load()
 
 
 def test_a_name_too_long_for_a_key_is_not_delayed_by_the_broker() -> None:

@@ -20,7 +20,7 @@ import amqp
 from repot.brokers.headers import MOVE_HEADER
 from repot.brokers.publishing import CONFIRMED, Receipt, refused, unknown
 from repot.brokers.rabbitmq.frames import FrameWriter, LongerThanAFrame
-from repot.config.delays import ENTRY, delayed_key
+from repot.config.delays import delayed_key, entry, levels_on
 from repot.errors import ReturnUnrecognised
 from repot.upstream.confirming_channel import open_confirming_channel, publish_unconfirmed, report_close_at_once
 from repot.upstream.raw_frames import write_frames
@@ -64,6 +64,7 @@ class Publisher:
         self.is_blocked = self.is_spent = False
         self._batch: _Batch | None = None
         self._answered_at = 0.0
+        self._levels: int | None = None
 
     def publish(
         self,
@@ -84,6 +85,8 @@ class Publisher:
                 unknown.
         """
         self._require_channel()
+        if self._levels is None and any(one.delay_s > 0 for one in outgoing):
+            self._levels = levels_on(self.connection)
         batch = self._batch = _Batch(self, outgoing, timeout_s, on_wait)
         self.is_spent = True
         reason = batch.send(on_sent)
@@ -99,6 +102,12 @@ class Publisher:
         if self.channel is None or self.channel.connection is None:
             self.channel, self.published = open_confirming_channel(self.connection, publish_unconfirmed, self), 0
             report_close_at_once(self.channel)
+
+    def address_of(self, one: Outgoing) -> tuple[str, str]:
+        """Return the exchange and the routing key for a message: its queue's name, or that of the delays."""
+        levels = self._levels
+        key = delayed_key(one.queue, one.delay_s, levels) if levels and one.delay_s > 0 else ""
+        return (entry(levels), key) if levels and key else ("", one.queue)
 
     def _block(self, reason: str) -> None:
         del reason
@@ -178,7 +187,7 @@ class _Batch:
         frames: list[bytes] = []
         size = 0
         for number, one in enumerate(outgoing, start):
-            exchange, key = address_of(one)
+            exchange, key = self._publisher.address_of(one)
             mark = _mark(exchange, key, one.message.headers)
             if (same := self._marks.get(mark)) is not None:
                 write_frames(self._connection, frames)
@@ -257,9 +266,3 @@ class _Batch:
 
 def _mark(exchange: str, key: str, headers: Mapping[str, Any]) -> _Mark:
     return exchange, key, str(headers.get(MOVE_HEADER)), str(headers.get("id"))
-
-
-def address_of(one: Outgoing) -> tuple[str, str]:
-    """Return the exchange and the routing key for a message: its queue's name, or that of the delays."""
-    key = delayed_key(one.queue, one.delay_s) if one.delay_s > 0 else ""
-    return (ENTRY, key) if key else ("", one.queue)

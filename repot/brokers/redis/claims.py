@@ -67,13 +67,20 @@ return gone
 #: KEYS: the index, the hash, the lock, the start of the scans. ARGV: the caller's lease, seconds until the next scan, a
 #: limit, the seconds after which scans have ceased. Returns tag and value of claims that have run out; one caller looks
 #: in that time. Where scans have ceased, maybe no owner could renew: Redis stood still, or failed over. Then each gets
-#: the time of its lease first.
+#: the time of its lease first. So it does where the clock has jumped ahead, which ends the keys that say since when.
+#: What a clock that went back has in its future counts as of now: else it would wait for that time to pass once more.
 _LAPSED = f"""{_NOW}
 redis.call('HDEL', KEYS[2], '')
-if not redis.call('SET', KEYS[3], '1', 'NX', 'PX', math.floor(ARGV[2] * 1000)) then return {{}} end
 local at, found = now(), {{}}
-local since = redis.call('GET', KEYS[4]) or string.format('%.6f', at)
+local written = string.format('%.6f', at)
+if tonumber(redis.call('GET', KEYS[3]) or 0) > at then redis.call('DEL', KEYS[3]) end
+if not redis.call('SET', KEYS[3], written, 'NX', 'PX', math.floor(ARGV[2] * 1000)) then return {{}} end
+local since = redis.call('GET', KEYS[4]) or written
+if tonumber(since) > at then since = written end
 redis.call('SET', KEYS[4], since, 'PX', math.floor(ARGV[4] * 1000))
+for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. written, '+inf')) do
+  if string.sub(tag, 1, 6) == 'repot/' then redis.call('ZADD', KEYS[1], written, tag) end
+end
 local entries = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', at - ARGV[1], 'WITHSCORES')
 for index = 1, #entries, 2 do
   local lease = string.match(entries[index], '^repot/([0-9.]+)/')

@@ -97,6 +97,7 @@ def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
         waits = facts.wait_s
         parts = [f"may run {facts.run_s(task):g} s"] if task.acks_late else []
         parts += [f"waits up to {waits:g} s behind others"] if waits else []
+        parts += [f"waits up to {task.batch_interval_s:g} s for its batch"] if task.batch_interval_s else []
         parts += [f"is delayed up to {countdown:g} s"] if countdown else []
         yield Finding(
             f"{', '.join(parts)}; the visibility timeout is {timeout:g} s",
@@ -156,7 +157,8 @@ def no_time_limit(facts: Facts) -> Iterator[Finding]:
     long as it lives, so a task that hangs is not run again at all.
     """
     for task in facts.tasks:
-        if facts.run_s(task) is None and not (facts.limit_s(task) and facts.limits_are_ignored()):
+        is_ignored = task.batch or facts.limits_are_ignored()
+        if facts.run_s(task) is None and not (facts.limit_s(task) and is_ignored):
             yield Finding("has no hard time limit", setting="task_time_limit", task=task.name)
 
 

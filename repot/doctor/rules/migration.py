@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from repot.brokers.facts import known
-from repot.doctor.rule import ERROR, RABBITMQ, WARNING, Finding, rule
+from repot.doctor.rule import ERROR, INFO, RABBITMQ, WARNING, Finding, rule
 from repot.doctor.rules.fixes import dead_letter_policy, renamed, setting_of
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from repot.brokers.facts import DeclaredQueue
     from repot.doctor.facts import Facts, QueueFacts
 
+#: The strategy of kombu's that serves queues as RabbitMQ does.
+_IN_TURN = "round_robin"
 _DEAD_LETTERS = ("x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy")
 #: Arguments of a queue that RabbitMQ compares on each declaration; another value is 406. Measured on 3.10.8 and 4.3.6.
 _COMPARED = (
@@ -205,6 +207,100 @@ def results_on_the_broker(facts: Facts) -> Iterator[Finding]:
     backend = str(facts["result_backend"] or "")
     if _changes_broker(facts) and backend.startswith(("rpc", "amqp")):
         yield Finding(f"is {backend.partition(':')[0]}", setting="result_backend")
+
+
+@rule(
+    "RPT607",
+    "The order of the queues does not move",
+    WARNING,
+    fix="celery -A shop worker -Q urgent  # workers of its own for the queue that went first",
+    evidence="kombu/transport/redis.py: Channel.queue_order_strategy, Channel._brpop_start",
+)
+def queue_order_stays(facts: Facts) -> Iterator[Finding]:
+    """With `queue_order_strategy` a worker on Redis empties the first of its queues before it takes from the next.
+
+    RabbitMQ serves all queues of a worker in turn. After the move a backlog in one queue delays the tasks of the
+    others.
+    """
+    name = "queue_order_strategy"
+    strategy = facts.option(name)
+    if not _changes_broker(facts) or strategy in (None, _IN_TURN) or len(facts.queues) == 1:
+        return
+    if name not in facts.broker_options:
+        yield Finding(f"is {strategy!r}, and {facts.kind.name} does not read it", _option_key(name))
+
+
+@rule(
+    "RPT610",
+    "Names of queues lose their prefix",
+    WARNING,
+    fix="""
+    rabbitmqctl add_vhost stage  # a virtual host for each prefix, which the path of the address names
+    app.conf.broker_url = 'amqp://user:password@host:5672/stage'
+    """,
+    evidence="kombu/transport/redis.py: GlobalKeyPrefixMixin",
+)
+def prefix_stays(facts: Facts) -> Iterator[Finding]:
+    """`global_keyprefix` keeps deployments apart that share one Redis. RabbitMQ knows no prefix.
+
+    On one virtual host their queues are one, and the workers of each run the tasks of all.
+    """
+    name = "global_keyprefix"
+    if _changes_broker(facts) and facts.option(name) and name not in facts.broker_options:
+        yield Finding(f"is {facts.option(name)!r}, and {facts.kind.name} does not read it", _option_key(name))
+
+
+def _option_key(name: str) -> str:
+    return f"broker_transport_options.{name}"
+
+
+@rule(
+    "RPT608",
+    "Messages may be larger than RabbitMQ takes",
+    INFO,
+    brokers=RABBITMQ,
+    fix="""
+    repot doctor -A shop --target amqp://... --live  # measures what waits; repot move plan looks at each message
+    max_message_size = 134217728  # in rabbitmq.conf, bytes
+    """,
+    evidence=("https://www.rabbitmq.com/docs/configure", "tests/servers/test_move_size_limit.py"),
+)
+def messages_not_measured(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ refuses a message above `max_message_size`: 16 MiB from 4.0 on, 128 MiB before, unless it is set.
+
+    Redis has no such limit. The send of a larger task fails after the move, and `repot move` leaves its message on the
+    source.
+    """
+    # RPT207 judges what was measured
+    if facts.source_live is None and facts.moved_from is not None and facts.moved_from is not facts.kind:
+        yield Finding("the size of messages is not known, and RabbitMQ limits it")
+
+
+@rule(
+    "RPT609",
+    "A batch has no time limit, and RabbitMQ has one",
+    WARNING,
+    brokers=RABBITMQ,
+    versions="all queues up to RabbitMQ 4.2, quorum queues only from 4.3",
+    fix="""
+    [tool.repot.doctor]
+    longest-run = 600  # what you know of the longest batch, in seconds; RPT113 judges it
+    consumer-timeout = 7200  # as in rabbitmq.conf
+    """,
+    evidence=("https://celery-batches.readthedocs.io", "celery_batches/__init__.py: Batches.flush"),
+)
+def batch_without_limit(facts: Facts) -> Iterator[Finding]:
+    """A message of a batch stays unacknowledged for `flush_interval`, and with late acks until the whole batch has run.
+
+    celery-batches hands no time limit of the task to the pool. On Redis a claim is renewed for as long as that takes;
+    RabbitMQ takes all messages of the batch back after its consumer timeout, by default 30 minutes.
+    """
+    for task in facts.tasks:
+        if _changes_broker(facts) and task.batch and task.acks_late and facts.run_s(task) is None:
+            yield Finding(
+                f"is run in batches of {task.batch}, each of no known length, after up to {task.batch_interval_s:g} s",
+                task=task.name,
+            )
 
 
 def _changes_broker(facts: Facts) -> bool:

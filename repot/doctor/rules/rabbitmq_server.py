@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from repot.brokers.facts import Unknown, known
-from repot.config.delays import LEVELS, OF_A_WORKER, queues_needed
+from repot.config.delays import LEVELS, OF_A_WORKER, entry, queues_needed
 from repot.doctor.rule import ERROR, RABBITMQ, WARNING, Finding, rule
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _own_names(facts: Facts) -> set[str]:
     # mingle asks the other workers, gossip listens to their events
     names |= {f"{random_id}.reply.{control}.pidbox", event, f"{facts['event_queue_prefix'] or 'celeryev'}.{random_id}"}
     if facts.delays_natively():
-        names |= {"celery_delayed_0", "celery_delayed_27", "celery_delayed_delivery"}
+        names |= {"celery_delayed_0", entry(facts.delay_levels), "celery_delayed_delivery"}
     return names
 
 
@@ -181,13 +181,16 @@ def dead_letter_target_missing(facts: Facts) -> Iterator[Finding]:
     live=True,
     fix="""
     rabbitmqctl set_vhost_limits -p VHOST '{"max-queues": 64}'  # or the plan of a service
-    # or without queues for delays: workers then hold tasks with an ETA
+    # or fewer queues for delays, for senders and workers: 12 delay a task for 68 min at a time, and a worker delays a
+    # task again that is not due then
+    WORKER_DELAY_LEVELS=12
+    # or none: workers then hold tasks with an ETA
     WORKER_QUEUE_TYPE=classic
     """,
     evidence=("https://www.rabbitmq.com/docs/vhosts#limits", "tests/servers/test_queue_limit.py"),
 )
 def queue_limit(facts: Facts) -> Iterator[Finding]:
-    """A virtual host, or the plan of a service, may limit its queues; delays in the broker alone need 28.
+    """A virtual host, or the plan of a service, may limit its queues; delays in the broker alone need 28 by default.
 
     A worker that meets the limit ends. Stock Celery's says that it is ready, with a part of the queues for delays, and
     delayed tasks are lost.
@@ -195,9 +198,9 @@ def queue_limit(facts: Facts) -> Iterator[Finding]:
     limit = known(facts.rabbitmq.queue_limit)
     if limit is None:
         return
-    there, delays = known(facts.rabbitmq.queues), facts.delays_natively()
-    needs = queues_needed(facts.queues, delays=delays)
-    names = {queue.name for queue in facts.queues} | _dead_letter_queues(facts) | (set(LEVELS) if delays else set())
+    there, levels = known(facts.rabbitmq.queues), facts.delay_levels if facts.delays_natively() else 0
+    needs = queues_needed(facts.queues, levels=levels)
+    names = {queue.name for queue in facts.queues} | _dead_letter_queues(facts) | set(LEVELS[:levels])
     room = limit - len(there)
     if len(names - set(there)) + OF_A_WORKER > room:
         stated = ", ".join(f"{number} {what}" for what, number in needs.items() if number)

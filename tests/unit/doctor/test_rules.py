@@ -159,8 +159,24 @@ LONG = {"time_limit": 7200}
 
 def batched(count: int, *workers: StartCommand, **conf: Any) -> Facts:
     """An application whose task is one of celery-batches."""
-    found = facts(redis(**conf), workers=workers or worker())
-    return replace(found, tasks=tuple(replace(task, batch=count) for task in found.tasks))
+    return in_batches(facts(redis(**conf), workers=workers or worker()), count)
+
+
+def in_batches(found: Facts, count: int = 20, interval_s: float = 30, **changes: Any) -> Facts:
+    """Such an application."""
+    tasks = (replace(task, batch=count, batch_interval_s=interval_s) for task in found.tasks)
+    return replace(found, tasks=tuple(tasks), **changes)
+
+
+def to_rabbitmq(**changes: Any) -> Facts:
+    """An application of Redis, judged on RabbitMQ."""
+    return on_rabbitmq(moved_from=BrokerKind.REDIS, **changes)
+
+
+def in_order(strategy: str, *queues: str, **conf: Any) -> Facts:
+    """An application of Redis with a strategy for its queues, judged on RabbitMQ."""
+    options = amqp_options(queue_order_strategy=strategy)
+    return facts(options | {"task_queues": [queue(name, queue_arguments=QUORUM) for name in queues]} | conf)
 
 
 def chord_in(file: str) -> SourceFacts:
@@ -1546,6 +1562,55 @@ CASES = [
         lambda: on_rabbitmq(moved_from=BrokerKind.REDIS),
         "is rpc",
     ),
+    *(
+        Case(
+            "RPT607",
+            lambda strategy=strategy: replace(in_order(strategy, "a", "b"), moved_from=BrokerKind.REDIS),  # type: ignore[misc]
+            clean,
+            f"is {strategy!r}, and RabbitMQ does not read it",
+            name,
+        )
+        for name, strategy, clean in (
+            ("in turn", "priority", lambda: replace(in_order("round_robin", "a", "b"), moved_from=BrokerKind.REDIS)),
+            ("one queue", "sorted", lambda: replace(in_order("sorted", "celery"), moved_from=BrokerKind.REDIS)),
+            ("at home", "priority", lambda: in_order("priority", "a", "b")),
+        )
+    ),
+    *(
+        Case(
+            "RPT610",
+            lambda: facts(amqp_options(global_keyprefix="stage:"), moved_from=BrokerKind.REDIS),
+            clean,
+            "is 'stage:', and RabbitMQ does not read it",
+            name,
+        )
+        for name, clean in (
+            ("none", to_rabbitmq),
+            ("empty", lambda: facts(amqp_options(global_keyprefix=""), moved_from=BrokerKind.REDIS)),
+            ("at home", lambda: facts(redis_options(global_keyprefix="stage:"))),
+        )
+    ),
+    Case(
+        "RPT608",
+        to_rabbitmq,
+        # RPT207 judges what was measured
+        lambda: to_rabbitmq(live=QUORUM_4, source_live=says(largest_message_bytes=0)),
+        "the size of messages is not known",
+    ),
+    Case(
+        "RPT609",
+        lambda: in_batches(to_rabbitmq()),
+        lambda: in_batches(to_rabbitmq(bounds=Bounds(longest_run_s=600))),
+        "is run in batches of 20, each of no known length, after up to 30 s",
+    ),
+    Case("RPT609", lambda: in_batches(to_rabbitmq()), lambda: in_batches(on_rabbitmq()), "in batches", "at home"),
+    Case(
+        "RPT113",
+        lambda: in_batches(to_rabbitmq(bounds=Bounds(longest_run_s=600)), interval_s=1200),
+        lambda: in_batches(to_rabbitmq(bounds=Bounds(longest_run_s=600)), interval_s=1199),
+        "may stay unacknowledged for 1800 s",
+        "batch",
+    ),
     Case(
         "RPT604",
         lambda: facts(classic(), live=rabbit_says(queues=declared())),
@@ -1757,6 +1822,14 @@ CASES = [
         lambda: on_rabbitmq(live=rabbit_says(queue_limit=33, queues=declared())),
         "and has 1",
         "existing",
+    ),
+    Case(
+        "RPT806",
+        # WORKER_DELAY_LEVELS
+        lambda: replace(on_rabbitmq(live=rabbit_says(queue_limit=16)), delay_levels=12),
+        lambda: replace(on_rabbitmq(live=rabbit_says(queue_limit=17)), delay_levels=12),
+        "the deployment needs 17 (1 of tasks, 1 for dead letters, 12 for delays",
+        "fewer levels",
     ),
     # the store of leases
     Case(
