@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from repot.brokers.port import Depth
 
 
-#: What names the queue that repot's own application reads unless it is told another.
+#: What names the default queue of repot's own application.
 BY_DEFAULT = "the default of WORKER_QUEUE_NAMES"
 
 
