@@ -6,6 +6,7 @@ import inspect
 import math
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task, states
@@ -153,11 +154,15 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
 
     def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
         """Call `delay` once Django's transaction has committed, as a Django application's other tasks do."""
-        _django_task().delay_on_commit(self, *args, **kwargs)
+        self._after_commit("delay_on_commit")(*args, **kwargs)
 
     def apply_async_on_commit(self, *args: Any, **options: Any) -> None:
         """Call `apply_async` once Django's transaction has committed."""
-        _django_task().apply_async_on_commit(self, *args, **options)
+        self._after_commit("apply_async_on_commit")(*args, **options)
+
+    def _after_commit(self, name: str) -> Any:
+        """Return the method of the project's own base class, if that stands behind this one, else of Celery's."""
+        return getattr(super(), name, None) or partial(getattr(_django_task(), name), self)
 
     def retry(self, *args: Any, **options: Any) -> Any:
         """Retry as Celery does, but requeue the message if the retry cannot be sent; Celery drops it."""

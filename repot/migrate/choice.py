@@ -60,7 +60,7 @@ def choose(
         stated = source.stated_options(settings)
         found = find_queues(broker, settings, app, prefix_is_stated="global_keyprefix" in stated)
     _refuse_unknown(mapping, named, found)
-    chosen = tuple(named) or tuple(dict.fromkeys((*found.in_use, *mapping))) or settings.queue_names
+    chosen = tuple(named) or tuple(dict.fromkeys((*found.expected, *mapping)))
     narrowed = bool(named)
     missing = [f"the source has no queue {one!r}" for one in named if one not in found.queues and not found.unknown]
     return QueueChoice(

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from repot.brokers.port import Depth
 
 
+#: What names the default queue of repot's own application.
+BY_DEFAULT = "the default of WORKER_QUEUE_NAMES"
+
+
 @dataclass(frozen=True, slots=True)
 class KnownQueue:
     """One queue.
@@ -83,6 +87,13 @@ class DeploymentQueues:
             for one in self.queues.values()
             if one.is_certain or (one.named_by and (one.holds_messages or isinstance(one.depth, Unknown)))
         )
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """Return those in use; if none is, all that the application names, else the default: nothing waits now."""
+        named = [one for one in self.queues.values() if one.named_by]
+        by_app = [one.name for one in named if one.named_by != (BY_DEFAULT,)]
+        return self.in_use or tuple(by_app or [one.name for one in named])
 
     def left_out(self, chosen: Collection[str]) -> tuple[KnownQueue, ...]:
         """Return the queues with messages that are not among the chosen ones.

@@ -11,7 +11,7 @@ from repot.brokers.in_hand import AsksWorkers
 from repot.errors import BrokerUnreachable, DeadlineExceeded, FactUnknown
 from repot.queues.application import queues_of
 from repot.queues.dead_letters import is_dead_letters
-from repot.queues.deployment import DeploymentQueues, KnownQueue
+from repot.queues.deployment import BY_DEFAULT, DeploymentQueues, KnownQueue
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def find_queues(
     certain: set[str] = set()
     is_set = "queue_names" in settings.model_fields_set
     for name in settings.queue_names:
-        named.setdefault(name, []).append("WORKER_QUEUE_NAMES" if is_set else "the default of WORKER_QUEUE_NAMES")
+        named.setdefault(name, []).append("WORKER_QUEUE_NAMES" if is_set else BY_DEFAULT)
         certain |= {name} if is_set else set()
     if app is not None:
         in_app, unsaid = queues_of(app)

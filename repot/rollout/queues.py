@@ -59,7 +59,7 @@ def with_queues(plan: Plan, named: Collection[str], settings: WorkerSettings) ->
         chosen = tuple(named) or settings.queue_names
         unknown = LedQueues(notes=(*unread, f"which queues the source has is unknown: {error.message}"))
         return replace(plan, queues=chosen, whole=not named, options=options), unknown
-    chosen = tuple(named) or found.in_use or settings.queue_names
+    chosen = tuple(named) or found.expected
     on_purpose = bool(named)
     led = LedQueues(
         tuple(found.queues[one].described for one in chosen if one in found.queues),

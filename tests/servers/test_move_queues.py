@@ -20,7 +20,7 @@ from repot.chaos.runner.workers import start_worker
 from repot.cli.main import main
 from repot.config import ExplicitSettings
 from repot.migrate import plan as move_plan
-from repot.queues import find
+from repot.queues import find, queues_of
 from repot.waiting import wait_until
 from support import queues_app
 from support.moves import declare, read
@@ -296,6 +296,15 @@ def test_the_default_of_a_deployment_without_messages_is_moved_as_before(deploym
     assert 0 == deployment.repot("start").exit_code
     declare(deployment.source, "empty")
     wait_until(lambda: deployment.repot("plan").exit_code == 0, within_s=30, what="an empty queue is no obstacle")
+
+
+def test_an_application_without_messages_has_its_queues_in_the_plan(deployment: Deployment) -> None:
+    """And not the default one alone, which it may not use."""
+    shown = deployment.repot("plan", "-A", "support.queues_app")
+    named, _ = queues_of(queues_app.app)
+    assert len(named) > 2
+    assert [] == [one for one in named if f"queue: {one!r}" not in shown.stdout], shown.output
+    assert "'celery'" not in shown.stdout
 
 
 SEALED = "application/x-sealed"

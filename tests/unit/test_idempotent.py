@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 
 from repot.cli import leases
 from repot.config import ExplicitSettings
@@ -455,6 +455,32 @@ def test_the_commands_accept_every_state_and_decision() -> None:
     """The command line lists them itself: it must start without importing Celery."""
     assert tuple(State) == leases._STATES
     assert tuple(Decision) == leases._DECISIONS
+
+
+@pytest.mark.parametrize("order", ["guard first", "guard last"])
+def test_a_project_s_own_base_class_sends_its_guarded_tasks_as_all_others(order: str) -> None:
+    """Which adds the tenant to what it sends, whatever the way; in both orders of the bases."""
+    sent: list[str] = []
+
+    class Own(Task[..., Any]):
+        abstract = True
+
+        def delay_on_commit(self, *args: Any) -> None:
+            sent.append(f"delay {self.name} {args}")
+
+        def apply_async_on_commit(self, *args: Any, **options: Any) -> None:
+            sent.append(f"apply {self.name} {args} {options}")
+
+    bases = (IdempotentTask, Own) if order == "guard first" else (Own, IdempotentTask)
+    app = Celery("shop", set_as_current=False)
+
+    @app.task(base=type("Guarded", bases, {"abstract": True}), shared=False, name="charge")
+    def charge(order: int) -> None:
+        raise AssertionError(order)
+
+    charge.delay_on_commit(7)
+    charge.apply_async_on_commit((8,), countdown=3)
+    assert ["delay charge (7,)", "apply charge ((8,),) {'countdown': 3}"] == sent
 
 
 def test_a_guarded_task_is_sent_after_the_commit_as_others_of_django(monkeypatch: pytest.MonkeyPatch) -> None:

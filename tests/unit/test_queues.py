@@ -101,6 +101,31 @@ def test_each_queue_knows_where_it_was_found() -> None:
     assert ["theirs"] == [one.name for one in found.left_out(found.in_use)]
 
 
+@pytest.mark.parametrize(
+    ("held", "app", "settings", "expected"),
+    [
+        # neither messages nor workers: what the application names will be used
+        ({}, application(), ExplicitSettings(), {"celery", "reports"}),
+        (
+            {"celery": Depth(0, 0)},
+            application(task_default_queue="jobs"),
+            ExplicitSettings(),
+            {"jobs", "reports"},
+        ),
+        ({}, None, ExplicitSettings(), {"celery"}),
+        ({"theirs": Depth(2, 0)}, None, ExplicitSettings(), {"celery"}),
+        # something waits, or is stated
+        ({"reports": Depth(1, 0)}, application(), ExplicitSettings(), {"reports"}),
+        ({}, application(), ExplicitSettings(queue_names=("jobs",)), {"jobs"}),
+    ],
+)
+def test_while_nothing_waits_all_that_is_named_is_expected(
+    held: Any, app: Any, settings: Any, expected: set[str]
+) -> None:
+    """A plan named the default queue alone, and an application routes its tasks elsewhere."""
+    assert expected == set(asked(Broker(queues=held), app, settings=settings).expected)
+
+
 def test_a_default_that_holds_nothing_is_not_in_use() -> None:
     """The default queue of an application that routes all its tasks elsewhere needs no counterpart on a target."""
     found = asked(Broker(queues={"celery": Depth(0, 0), "reports": Depth(1, 0)}), application())
